@@ -21,7 +21,7 @@ const MAX_BATCH: usize = 64 * 1024;
 /// Time that a connection has to deliver what has arrived, after its session has ended.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often a peer that may have left is looked at, see [`left`].
+/// How often a peer that may have left is inspected, see [`left`].
 const LEFT_INTERVAL: Duration = Duration::from_millis(250);
 /// Intervals in which bytes are sent to a peer of smux 1 after its end: 2 s.
 const MAX_INTERVALS: u32 = 8;

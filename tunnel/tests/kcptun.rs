@@ -228,3 +228,24 @@ async fn download_that_a_user_of_kcptuns_client_has_left_ends() {
         println!("smux {version}: the target's connection ended after {:.2?}", left.elapsed());
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn download_beside_stalled_ones_passes_a_smuxbuf_above_their_windows() {
+    if folder().is_none() {
+        return;
+    }
+    let (target, _ends) = endless().await;
+    let settings = server_settings(local(target.addr), common());
+    let (_server, far) = start_server(settings, DRAIN).await;
+    // Four stalled ones fill four windows of 2 MiB, more than the default of 4 MiB.
+    let options = ["--smuxver", "2", "--mode", "fast3", "--nocomp", "--smuxbuf", "33554432"];
+    let (_kcptun, addr) = Kcptun::client(far, &options).await;
+    let mut stalled = Vec::new();
+    for _ in 0..4 {
+        let mut user = TcpStream::connect(addr).await.unwrap();
+        within("first byte", user.read_exact(&mut [0])).await.unwrap();
+        stalled.push(user);
+    }
+    let mut user = TcpStream::connect(addr).await.unwrap();
+    within("download", user.read_exact(&mut vec![0; 30_000_000])).await.unwrap();
+}

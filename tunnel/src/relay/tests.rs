@@ -302,7 +302,7 @@ async fn download(
     let mut connection = ConnectionStats::default();
     connection.peer_supports_control = peer_supports_control;
     link.set_stats(connection);
-    let sending = tokio::spawn(async move { while user.write_all(&[0; 65_536]).await.is_ok() {} });
+    let sending = tokio::spawn(async move { while user.write_all(&[0; 4_096]).await.is_ok() {} });
     let start = tokio::time::Instant::now();
     let relaying = relay(&mut local, Peer::Ends, writer, Some(&link), rules, &stats);
     let outcome = timeout(Duration::from_secs(100), relaying).await;
