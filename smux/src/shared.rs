@@ -108,7 +108,7 @@ impl Shared {
         let mut state = stream.lock();
         if aborts {
             state.send.queue.clear();
-            state.send.aborted |= state.send.fin < Fin::Taken;
+            state.aborted |= state.send.fin < Fin::Taken;
         }
         let is_first = state.send.fin == Fin::None;
         if is_first {

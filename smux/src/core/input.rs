@@ -199,7 +199,7 @@ impl Core {
         let mut state = stream.lock();
         match state.send.on_update(consumed, window) {
             Ok(()) => {
-                state.send.updated_after_fin |= state.receive.fin;
+                state.updated_after_fin |= state.receive.fin;
                 self.queue_turn(&stream, &mut state);
                 self.watch_abandoned(&stream, &mut state, now);
             }

@@ -187,7 +187,7 @@ impl Core {
         let is_delayed = state.send.fin == Fin::Queued
             && state.receive.fin
             && !self.config.fin_delay.is_zero()
-            && !state.send.aborted
+            && !state.aborted
             && !self.closing;
         if is_delayed {
             state.send.fin = Fin::Delayed;
@@ -198,7 +198,7 @@ impl Core {
         // Bytes that were discarded stay so.
         state.send.batch = state.send.batch.max(self.batches);
         batch.has_data = true;
-        if state.send.aborted {
+        if state.aborted {
             // Before FIN, which would be an orderly end.
             self.stats.frames_sent.nop += 1;
             self.write_header(Command::Nop, 0, stream.id, batch);

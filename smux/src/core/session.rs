@@ -308,7 +308,7 @@ impl Core {
             self.sharing.remove(&id);
         }
         let is_unread = state.receive.discards && !state.receive.fin;
-        if is_unread && !state.send.aborted {
+        if is_unread && !state.aborted {
             self.control.push_back(Control::Reset(id));
         }
         if is_unread && self.version() == 2 {

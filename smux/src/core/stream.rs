@@ -51,6 +51,10 @@ pub(crate) struct StreamState {
     pub(crate) in_sharing: bool,
     /// True while the stream is counted as one with queued bytes.
     pub(crate) is_counted: bool,
+    /// True from when the application has aborted the stream before FIN was taken: a reset comes before FIN.
+    pub(crate) aborted: bool,
+    /// True from a window update that comes after the peer's FIN.
+    pub(crate) updated_after_fin: bool,
 }
 
 impl StreamState {
@@ -66,6 +70,8 @@ impl StreamState {
             update_queued: false,
             in_sharing: false,
             is_counted: false,
+            aborted: false,
+            updated_after_fin: false,
         }
     }
 
@@ -179,10 +185,6 @@ pub(crate) enum Fin {
 pub(crate) struct SendHalf {
     pub(crate) queue: SendQueue,
     pub(crate) fin: Fin,
-    /// True from when the application has aborted the stream before FIN was taken: a reset comes before FIN.
-    pub(crate) aborted: bool,
-    /// True from a window update that comes after the peer's FIN.
-    pub(crate) updated_after_fin: bool,
     /// Bytes sent, modulo 2^32.
     sent: u32,
     /// Bytes that the peer's application has read, by its last update, modulo 2^32.
@@ -207,8 +209,6 @@ impl SendHalf {
         Self {
             queue: SendQueue::default(),
             fin: Fin::None,
-            aborted: false,
-            updated_after_fin: false,
             sent: 0,
             consumed: 0,
             window: INITIAL_WINDOW,

@@ -298,7 +298,7 @@ impl WriteSide {
 
     pub(super) fn peer_reads_on(&self) -> Option<bool> {
         let has_updates = self.handle.mailbox.version() == Some(2);
-        has_updates.then(|| self.stream.lock().send.updated_after_fin)
+        has_updates.then(|| self.stream.lock().updated_after_fin)
     }
 }
 
