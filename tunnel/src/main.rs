@@ -2,14 +2,17 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 use std::{env, thread};
 
-use kcpx_tunnel::options::{Invocation, OptionsError};
+use kcpx_tunnel::options::{Invocation, Loaded, OptionsError};
 use kcpx_tunnel::process::{self, Log};
 use tokio::runtime::Builder;
 
 /// Status of options that are refused.
 const REFUSED: u8 = 2;
+/// Time that the last lines of the log have: whoever reads them may have stopped.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let invocation = Invocation::of_process();
@@ -26,8 +29,17 @@ fn main() -> ExitCode {
                 return fail(&format!("cannot open {}: {error}", path.display()), REFUSED);
             }
         },
-        None => Log::to_stderr(),
+        None => match Log::to_stderr() {
+            Ok(log) => log,
+            Err(error) => return fail(&format!("cannot start: {error}"), 1),
+        },
     };
+    let status = run(invocation, loaded, &log);
+    log.flush(FLUSH_TIMEOUT);
+    status
+}
+
+fn run(invocation: Invocation, loaded: Loaded, log: &Log) -> ExitCode {
     if let Err(error) = tracing::subscriber::set_global_default(log.subscriber()) {
         return fail(&error, 1);
     }
@@ -67,8 +79,15 @@ fn worker_threads() -> Result<usize, String> {
     }
 }
 
+/// Writes one sentence to standard error. The log of standard error is what does not block for a reader.
 fn fail(error: &impl std::fmt::Display, status: u8) -> ExitCode {
-    // Nobody may read standard error.
-    let _written = writeln!(std::io::stderr(), "kcpx-tunnel: {error}");
+    let sentence = format!("kcpx-tunnel: {error}\n");
+    match Log::to_stderr() {
+        Ok(log) => {
+            drop((&log).write_all(sentence.as_bytes()));
+            log.flush(FLUSH_TIMEOUT);
+        }
+        Err(_) => drop(std::io::stderr().write_all(sentence.as_bytes())),
+    }
     ExitCode::from(status)
 }

@@ -6,7 +6,7 @@ mod program;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -279,6 +279,33 @@ fn closed_standard_error_does_not_end_the_program() {
     client.signal(Signal::SIGTERM);
     assert_eq!(received(&socket), "STOPPING=1");
     assert_eq!(client.wait().code(), Some(0));
+}
+
+#[test]
+fn standard_error_that_is_not_read_does_not_stop_connections_or_the_end() {
+    let dir = TempDir::new().unwrap();
+    let target = echo("").to_string();
+    let args = ["server", "-l", "127.0.0.1:0", "-t", &target, "-key=k", "-quiet"];
+    let mut server = Running::start(&dir.path().join("server.log"), &args, &[]);
+    let udp = server.address("listening on ").to_string();
+    let local = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let address = local.to_string();
+    let mut command = command(&["client", "-l", &address, "-r", &udp, "-key=k", "-drain=0"]);
+    // Its pipe holds 64 KiB, some 600 lines.
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut client = Running { child, log: PathBuf::new() };
+    let mut before = wait_until("listener", || TcpStream::connect(local).ok());
+    before.set_read_timeout(Some(DEADLINE)).unwrap();
+    exchange(&mut before, "hello", "");
+    for _ in 0..2_000 {
+        exchange(&mut connect(local), "short", "");
+        exchange(&mut before, "long", "");
+    }
+    client.signal(Signal::SIGTERM);
+    assert_eq!(client.wait().code(), Some(0));
+    let mut read = Vec::new();
+    client.child.stderr.take().unwrap().read_to_end(&mut read).unwrap();
+    assert!(read.len() >= 60_000, "the pipe was not full: {} bytes", read.len());
 }
 
 #[test]

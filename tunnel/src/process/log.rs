@@ -1,10 +1,17 @@
 //! The log: lines with kcptun's date, to standard error or to a file that can be opened again.
+//!
+//! A thread of its own writes them, so that a reader who stops reading, or a disk that hangs, blocks that
+//! thread alone.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::Duration;
 
 use jiff::ZonedDateTime;
 use tracing::{Event, Level, Subscriber};
@@ -12,15 +19,24 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
 
+/// Bytes of lines that wait to be written. A line beyond that is dropped and counted.
+const MAX_QUEUED_BYTES: usize = 1 << 20;
+
 /// Where the log goes. Clones share it.
 ///
+/// Logging never waits: a thread writes the lines. Up to 1 MiB of them wait for it; what does not fit is
+/// dropped, and one line says how many were dropped once half of the queue is written.
+///
 /// ```
+/// use std::time::Duration;
+///
 /// use kcpx_tunnel::process::Log;
 ///
 /// # fn main() -> std::io::Result<()> {
 /// let path = std::env::temp_dir().join(format!("kcpx-log-{}.txt", std::process::id()));
 /// let log = Log::to_file(&path)?;
 /// tracing::subscriber::with_default(log.subscriber(), || tracing::info!("listening"));
+/// log.flush(Duration::from_secs(10));
 /// let text = std::fs::read_to_string(&path)?;
 /// assert!(text.ends_with(" listening\n"));
 /// # std::fs::remove_file(path)
@@ -29,24 +45,55 @@ use tracing_subscriber::registry::LookupSpan;
 #[derive(Clone, Debug)]
 pub struct Log {
     path: Option<PathBuf>,
-    file: Arc<Mutex<Option<File>>>,
+    queue: Sender<Message>,
+    state: Arc<State>,
+}
+
+/// To the thread, in order.
+enum Message {
+    /// A line, with its end.
+    Line(Vec<u8>),
+    /// Where later lines go.
+    Output(Box<dyn Write + Send>),
+    /// Answered once all lines before it are written.
+    Flush(Sender<()>),
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queued_bytes: AtomicUsize,
+    /// Lines that did not fit, since the last line that reported them.
+    dropped_lines: AtomicU64,
 }
 
 impl Log {
     /// To standard error.
-    #[must_use]
-    pub fn to_stderr() -> Self {
-        Self { path: None, file: Arc::default() }
+    ///
+    /// # Errors
+    ///
+    /// When the thread cannot be started.
+    pub fn to_stderr() -> io::Result<Self> {
+        Self::to_output(Box::new(io::stderr()))
     }
 
     /// Appends to a file, which is made if there is none.
     ///
     /// # Errors
     ///
-    /// When the file cannot be opened.
+    /// When the file cannot be opened, or the thread cannot be started.
     pub fn to_file(path: &Path) -> io::Result<Self> {
-        let file = append_to(path)?;
-        Ok(Self { path: Some(path.to_owned()), file: Arc::new(Mutex::new(Some(file))) })
+        let log = Self::to_output(Box::new(append_to(path)?))?;
+        Ok(Self { path: Some(path.to_owned()), ..log })
+    }
+
+    fn to_output(output: Box<dyn Write + Send>) -> io::Result<Self> {
+        let (queue, messages) = mpsc::channel();
+        let state = Arc::<State>::default();
+        let shared = state.clone();
+        let write = move || write_lines(&messages, output, &shared);
+        // It ends with the last clone. The process does not wait for it, since it may be blocked.
+        drop(thread::Builder::new().name("log".into()).spawn(write)?);
+        Ok(Self { path: None, queue, state })
     }
 
     /// Whether the log goes to a file.
@@ -55,17 +102,25 @@ impl Log {
         self.path.is_some()
     }
 
-    /// Opens the file again, after it was renamed. Lines go to the old one until then.
+    /// Opens the file again, after it was renamed. Lines logged before go to the old one.
     ///
     /// # Errors
     ///
     /// When the file cannot be opened; the log stays where it was.
     pub fn reopen(&self) -> io::Result<()> {
         if let Some(path) = &self.path {
-            let file = append_to(path)?;
-            *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+            self.send(Message::Output(Box::new(append_to(path)?)));
         }
         Ok(())
+    }
+
+    /// Waits until all lines logged so far are written, at most as long as `limit`. Blocks the thread that
+    /// calls it: for the end of the process.
+    pub fn flush(&self, limit: Duration) {
+        let (written, wait) = mpsc::channel();
+        self.send(Message::Flush(written));
+        // An error means that time is up.
+        let _written = wait.recv_timeout(limit);
     }
 
     /// A subscriber of `tracing` that writes events of level `INFO` and above here.
@@ -78,15 +133,25 @@ impl Log {
             .with_writer(self.clone())
             .finish()
     }
+
+    fn send(&self, message: Message) {
+        // The thread receives for as long as there are clones.
+        drop(self.queue.send(message));
+    }
 }
 
-/// One line of the log is one write.
+/// One line of the log is one write, which never blocks and never fails.
 impl Write for &Log {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        match &mut *self.file.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(file) => file.write(line),
-            None => io::stderr().lock().write(line),
+        let (state, len) = (&self.state, line.len());
+        let fits = |queued: usize| queued.checked_add(len).filter(|sum| *sum <= MAX_QUEUED_BYTES);
+        let reserved = state.queued_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        if reserved.is_ok() {
+            self.send(Message::Line(line.to_vec()));
+        } else {
+            state.dropped_lines.fetch_add(1, Ordering::Relaxed);
         }
+        Ok(len)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -102,8 +167,43 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
+/// The thread of a log. What cannot be written is lost: there is no place to report it.
+fn write_lines(messages: &Receiver<Message>, mut output: Box<dyn Write + Send>, state: &State) {
+    for message in messages {
+        match message {
+            Message::Line(line) => {
+                drop(output.write_all(&line));
+                let before = state.queued_bytes.fetch_sub(line.len(), Ordering::Relaxed);
+                if before - line.len() <= MAX_QUEUED_BYTES / 2 {
+                    report_dropped(&mut output, state);
+                }
+            }
+            Message::Output(other) => output = other,
+            // An error: the caller waits no more.
+            Message::Flush(written) => drop(written.send(())),
+        }
+    }
+}
+
+fn report_dropped(output: &mut impl Write, state: &State) {
+    let dropped = state.dropped_lines.swap(0, Ordering::Relaxed);
+    if dropped > 0 {
+        let line = format!(
+            "{} {} {dropped} lines of the log were dropped: they came faster than they were read\n",
+            date(),
+            Level::WARN
+        );
+        drop(output.write_all(line.as_bytes()));
+    }
+}
+
 fn append_to(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
+}
+
+/// The date and time of now, as Go's package `log` has it.
+fn date() -> impl fmt::Display {
+    ZonedDateTime::now().strftime("%Y/%m/%d %H:%M:%S").to_string()
 }
 
 /// `2006/01/02 15:04:05 message`, as Go's package `log` has it; the level if it is not `INFO`.
@@ -120,7 +220,7 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        write!(writer, "{} ", ZonedDateTime::now().strftime("%Y/%m/%d %H:%M:%S"))?;
+        write!(writer, "{} ", date())?;
         let level = *event.metadata().level();
         if level < Level::INFO {
             write!(writer, "{level} ")?;
@@ -139,6 +239,56 @@ mod tests {
 
     use super::*;
 
+    const DEADLINE: Duration = Duration::from_secs(60);
+
+    /// An output that blocks until it is told to go on, and what it has taken.
+    struct Blocked {
+        go_on: Receiver<()>,
+        taken: Sender<Vec<u8>>,
+    }
+
+    impl Write for Blocked {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            // An error: it does not block any more.
+            let _go_on = self.go_on.recv();
+            drop(self.taken.send(bytes.to_vec()));
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_do_not_fit_while_the_output_blocks_are_dropped_and_counted_in_one_line() {
+        let (go_on, blocked) = mpsc::channel();
+        let (taken, lines) = mpsc::channel();
+        let log = Log::to_output(Box::new(Blocked { go_on: blocked, taken })).unwrap();
+        let filler = "x".repeat(MAX_QUEUED_BYTES / 8);
+        tracing::subscriber::with_default(log.subscriber(), || {
+            // The seven fit with their dates, the eighth does not.
+            for number in 0..20 {
+                info!("{number} {filler}");
+            }
+            log.flush(Duration::from_millis(1));
+            drop(go_on);
+            log.flush(DEADLINE);
+            info!("after");
+            log.flush(DEADLINE);
+        });
+        drop(log);
+        let text: String = lines.iter().map(|line| String::from_utf8(line).unwrap()).collect();
+        let text = text.replace(&filler, "filler");
+        let messages: Vec<_> = text.lines().map(|line| &line[20..]).collect();
+        let mut expected: Vec<_> = (0..7).map(|number| format!("{number} filler")).collect();
+        // Once half of the queue is written: after the fourth.
+        let report = "WARN 13 lines of the log were dropped: they came faster than they were read";
+        expected.insert(4, report.into());
+        expected.push("after".into());
+        assert_eq!(messages, expected);
+    }
+
     #[test]
     fn lines_have_the_date_of_kcptun_and_the_level_of_warnings() {
         let dir = TempDir::new().unwrap();
@@ -150,6 +300,7 @@ mod tests {
             warn!("lost");
             debug!("unseen");
         });
+        log.flush(DEADLINE);
         let text = fs::read_to_string(&path).unwrap();
         let [before, info, warn] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
         assert_eq!(before, "before");
@@ -171,6 +322,7 @@ mod tests {
             log.reopen().unwrap();
             info!("three");
         });
+        log.flush(DEADLINE);
         let old = fs::read_to_string(old).unwrap();
         assert!(old.contains(" one\n") && old.ends_with(" two\n"), "{old}");
         let new = fs::read_to_string(path).unwrap();
@@ -188,7 +340,8 @@ mod tests {
         fs::rename(&folder, &moved).unwrap();
         assert!(log.reopen().is_err());
         tracing::subscriber::with_default(log.subscriber(), || info!("still"));
+        log.flush(DEADLINE);
         assert!(fs::read_to_string(moved.join("a.log")).unwrap().ends_with(" still\n"));
-        assert!(Log::to_stderr().reopen().is_ok());
+        assert!(Log::to_stderr().unwrap().reopen().is_ok());
     }
 }
