@@ -23,6 +23,7 @@ mod drain;
 mod macros;
 mod net;
 mod relay;
+mod resolve;
 mod session;
 mod stats;
 mod transport;

@@ -15,6 +15,7 @@ use tokio::net::{TcpListener, TcpStream, lookup_host, tcp};
 use tokio::net::{UnixListener, UnixStream, unix};
 
 use crate::macros::{impl_async_read, impl_async_write};
+use crate::resolve::{connect_first, lookup};
 use crate::settings::LocalAddress;
 
 /// Connections that the system keeps until they are accepted.
@@ -116,14 +117,21 @@ fn no_unix_sockets(path: &std::path::Path) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, text)
 }
 
-/// The addresses of a host of which the first that can be bound is taken; an empty host is all
-/// addresses, of both IP versions where the system has both.
+/// The addresses of a host of which the first that can be bound is taken: those of IPv4 first, as Go does,
+/// so that `localhost` is 127.0.0.1. An empty host is all addresses, of both IP versions where the system
+/// has both.
 pub(crate) async fn bind_addrs(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     if host.is_empty() {
         let any: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
         return Ok(any.map(|ip| SocketAddr::new(ip, port)).to_vec());
     }
-    Ok(lookup_host((host, port)).await?.collect())
+    Ok(ipv4_first(lookup_host((host, port)).await?))
+}
+
+fn ipv4_first(addrs: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    let mut addrs: Vec<_> = addrs.collect();
+    addrs.sort_by_key(SocketAddr::is_ipv6);
+    addrs
 }
 
 fn bind_tcp(addr: SocketAddr) -> io::Result<TcpListener> {
@@ -181,15 +189,12 @@ pub(crate) enum LocalStream {
 }
 
 impl LocalStream {
-    /// Connects within `limit`. An empty host is this one.
+    /// Connects within `limit`, to the first address that answers. An empty host is this one.
     pub(crate) async fn connect(address: &LocalAddress, limit: Duration) -> io::Result<Self> {
         let connect = async {
             match address {
                 LocalAddress::Tcp { host, port } => {
-                    let host = if host.is_empty() { "localhost" } else { host };
-                    let stream = TcpStream::connect((host, *port)).await?;
-                    configure_tcp(&stream);
-                    Ok(Self::Tcp(stream))
+                    Self::connect_tcp(lookup(host, *port).await?).await
                 }
                 #[cfg(unix)]
                 LocalAddress::Unix(path) => Ok(Self::Unix(UnixStream::connect(path).await?)),
@@ -201,6 +206,12 @@ impl LocalStream {
             let text = format!("no answer within {} s", limit.as_secs());
             Err(io::Error::new(io::ErrorKind::TimedOut, text))
         })
+    }
+
+    async fn connect_tcp(addrs: Vec<SocketAddr>) -> io::Result<Self> {
+        let stream = connect_first(addrs, TcpStream::connect::<SocketAddr>).await?;
+        configure_tcp(&stream);
+        Ok(Self::Tcp(stream))
     }
 
     /// Borrows both halves.
@@ -313,9 +324,21 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn name_is_bound_to_its_ipv4_address_first() {
+        let addrs = ["[::1]:1", "127.0.0.2:1", "127.0.0.1:1"].map(|addr| addr.parse().unwrap());
+        assert_eq!(ipv4_first(addrs.into_iter()), [addrs[1], addrs[2], addrs[0]]);
+        // Where this host has ::1 for the name, that is the first of the lookup.
+        let address = LocalAddress::Tcp { host: "localhost".into(), port: 0 };
+        let listener = LocalListener::bind(&address).await.unwrap();
+        assert_eq!(listener.tcp_addr().unwrap().ip(), Ipv4Addr::LOCALHOST);
+        let all = bind_addrs("", 1).await.unwrap();
+        assert_eq!(all, ["[::]:1".parse().unwrap(), "0.0.0.0:1".parse().unwrap()]);
+    }
+
+    /// A TCP address that does not answer, as long as the sockets live.
     #[cfg(target_os = "linux")]
-    #[tokio::test(start_paused = true)]
-    async fn target_that_does_not_answer_is_given_up_after_the_limit() {
+    fn silent_tcp() -> (SocketAddr, Vec<Socket>) {
         use socket2::{Domain, Type};
 
         let tcp = || Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -324,13 +347,33 @@ mod tests {
         listener.listen(0).unwrap();
         let addr = listener.local_addr().unwrap();
         // What comes after these is not answered, since nothing is accepted.
-        let waiting: Vec<_> = (0..4).map(|_| tcp()).collect();
-        for socket in &waiting {
+        let waiting = (0..4).map(|_| {
+            let socket = tcp();
             socket.set_nonblocking(true).unwrap();
             drop(socket.connect(&addr));
-        }
-        let port = addr.as_socket().unwrap().port();
-        let address = LocalAddress::Tcp { host: "127.0.0.1".into(), port };
+            socket
+        });
+        let sockets = waiting.chain([listener.try_clone().unwrap()]).collect();
+        (addr.as_socket().unwrap(), sockets)
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn target_with_an_address_that_does_not_answer_is_reached_by_another_one() {
+        let (silent, _sockets) = silent_tcp();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let connected = LocalStream::connect_tcp(vec![silent, silent, addr]);
+        let connected = tokio::time::timeout(Duration::from_secs(60), connected).await.unwrap();
+        let LocalStream::Tcp(stream) = connected.unwrap() else { unreachable!("it is TCP") };
+        assert_eq!(stream.peer_addr().unwrap(), addr);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test(start_paused = true)]
+    async fn target_that_does_not_answer_is_given_up_after_the_limit() {
+        let (silent, _sockets) = silent_tcp();
+        let address = LocalAddress::Tcp { host: "127.0.0.1".into(), port: silent.port() };
         let start = tokio::time::Instant::now();
         let connected = LocalStream::connect(&address, Duration::from_secs(10)).await;
         let error = connected.err().unwrap();

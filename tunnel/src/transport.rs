@@ -1,12 +1,10 @@
 //! The KCP side of a tunnel: configuration, dialling, listening.
 
 use std::io;
-use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use kcpx::{Config, KcpListener, KcpStream, Migration};
-use tokio::net::lookup_host;
 
 use crate::net::bind_addrs;
 use crate::settings::{Common, ListenAddress, RemoteAddress};
@@ -53,17 +51,6 @@ pub(crate) async fn dial(
     config: Config,
 ) -> io::Result<KcpStream> {
     KcpStream::connect_with((host(remote), port), config).await
-}
-
-/// The addresses of one of the ports of the server: at least one.
-pub(crate) async fn resolve(remote: &RemoteAddress) -> io::Result<Vec<SocketAddr>> {
-    let port = choose_port(&remote.ports, None);
-    let addrs: Vec<_> = lookup_host((host(remote), port)).await?.collect();
-    if addrs.is_empty() {
-        let text = format!("{:?} has no address", remote.host);
-        return Err(io::Error::new(io::ErrorKind::NotFound, text));
-    }
-    Ok(addrs)
 }
 
 /// A random port of the range, but not `last` if there is another one.

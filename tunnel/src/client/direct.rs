@@ -9,70 +9,97 @@ use tokio::sync::Mutex;
 
 use crate::direct::DirectConnection;
 use crate::drain::CLOSE_TIMEOUT;
+use crate::resolve::{Resolver, connect_first};
 use crate::settings::ClientSettings;
 use crate::stats::{Registration, TunnelStats};
 use crate::transport;
 
 /// Opens KCP connections from one socket for each IP version.
 pub(super) struct Dialer {
-    setup: SyncMutex<Arc<Setup>>,
+    /// The last one is that of new connections, the others those of connections from before a reload.
+    setups: SyncMutex<Vec<Arc<Setup>>>,
     stats: Arc<TunnelStats>,
 }
 
 /// Settings, and the sockets with the configuration made of them: IPv4 and IPv6.
-struct Setup {
-    settings: ClientSettings,
+pub(super) struct Setup {
+    pub(super) settings: ClientSettings,
     config: Config,
     sockets: [Mutex<Option<(Endpoint, Registration)>>; 2],
+    resolver: Resolver,
+    stats: Arc<TunnelStats>,
 }
 
 impl Dialer {
     pub(super) fn new(settings: ClientSettings, stats: Arc<TunnelStats>) -> io::Result<Self> {
-        let setup = SyncMutex::new(Arc::new(Setup::new(settings)?));
-        Ok(Self { setup, stats })
+        let setups = SyncMutex::new(vec![Setup::new(settings, stats.clone())?]);
+        Ok(Self { setups, stats })
     }
 
-    /// Settings of new connections.
+    /// Settings of new connections. What the sockets of others count stays registered.
     pub(super) fn reload(&self, settings: ClientSettings) -> io::Result<()> {
-        let setup = Arc::new(Setup::new(settings)?);
-        *self.setup.lock().unwrap_or_else(PoisonError::into_inner) = setup;
+        let setup = Setup::new(settings, self.stats.clone())?;
+        let mut setups = self.setups.lock().unwrap_or_else(PoisonError::into_inner);
+        // Connections hold theirs.
+        setups.retain(|setup| Arc::strong_count(setup) > 1);
+        setups.push(setup);
         Ok(())
     }
 
-    pub(super) fn settings(&self) -> ClientSettings {
-        self.setup().settings.clone()
-    }
-
     fn setup(&self) -> Arc<Setup> {
-        self.setup.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let setups = self.setups.lock().unwrap_or_else(PoisonError::into_inner);
+        setups.last().expect("`new` and `reload` leave one").clone()
     }
 
-    /// Opens a connection, to the first address of the server that answers. Cancel safe.
-    pub(super) async fn connect(&self) -> io::Result<DirectConnection> {
+    /// Opens a connection, to the first address of the server that answers. The setup is to live as long as
+    /// the connection: what its sockets count is registered until then. Cancel safe.
+    pub(super) async fn connect(&self) -> io::Result<(DirectConnection, Arc<Setup>)> {
         let setup = self.setup();
-        let peers = transport::resolve(&setup.settings.remote).await?;
-        let stream = self.connect_first(&setup, &peers).await?;
-        Ok(DirectConnection::new(stream, &self.stats))
+        let remote = &setup.settings.remote;
+        let mut peers = setup.resolver.lookup(&remote.host).await?;
+        let port = transport::choose_port(&remote.ports, None);
+        peers.iter_mut().for_each(|peer| peer.set_port(port));
+        let stream = setup.connect_first(peers).await?;
+        Ok((DirectConnection::new(stream, &self.stats), setup))
     }
 
-    /// Tries one address after the other.
-    async fn connect_first(&self, setup: &Setup, peers: &[SocketAddr]) -> io::Result<KcpStream> {
-        let mut failure = io::Error::from(io::ErrorKind::NotFound);
-        for peer in peers {
-            match self.connect_to(setup, *peer).await {
-                Ok(stream) => return Ok(stream),
-                Err(error) => failure = error,
+    /// Waits until the last bytes are delivered.
+    pub(super) async fn close(&self) {
+        let setups =
+            std::mem::take(&mut *self.setups.lock().unwrap_or_else(PoisonError::into_inner));
+        let endpoints = setups.iter().flat_map(|setup| &setup.sockets);
+        let idle = async {
+            for socket in endpoints {
+                if let Some((endpoint, _)) = &*socket.lock().await {
+                    endpoint.wait_idle().await;
+                }
             }
-        }
-        Err(failure)
+        };
+        drop(tokio::time::timeout(CLOSE_TIMEOUT, idle).await);
+    }
+}
+
+impl Setup {
+    fn new(settings: ClientSettings, stats: Arc<TunnelStats>) -> io::Result<Arc<Self>> {
+        let config = transport::config(&settings.common)?;
+        let (sockets, resolver) = Default::default();
+        Ok(Arc::new(Self { settings, config, sockets, resolver, stats }))
     }
 
-    async fn connect_to(&self, setup: &Setup, peer: SocketAddr) -> io::Result<KcpStream> {
-        let endpoint = self.endpoint(setup, peer, None).await?;
+    async fn connect_first(self: &Arc<Self>, peers: Vec<SocketAddr>) -> io::Result<KcpStream> {
+        connect_first(peers, |peer| {
+            let setup = self.clone();
+            async move { setup.connect_to(peer).await }
+        })
+        .await
+    }
+
+    async fn connect_to(&self, peer: SocketAddr) -> io::Result<KcpStream> {
+        let endpoint = self.endpoint(peer, None).await?;
         match endpoint.connect(peer).await {
             // The socket has failed since: another one.
             Err(error) if is_endpoint_closed(&error) => {
-                let endpoint = self.endpoint(setup, peer, Some(&endpoint)).await?;
+                let endpoint = self.endpoint(peer, Some(&endpoint)).await?;
                 endpoint.connect(peer).await
             }
             connected => connected,
@@ -80,13 +107,8 @@ impl Dialer {
     }
 
     /// The endpoint for a peer's IP version, bound if there is none, or if it is `closed`.
-    async fn endpoint(
-        &self,
-        setup: &Setup,
-        peer: SocketAddr,
-        closed: Option<&Endpoint>,
-    ) -> io::Result<Endpoint> {
-        let mut socket = setup.sockets[usize::from(peer.is_ipv6())].lock().await;
+    async fn endpoint(&self, peer: SocketAddr, closed: Option<&Endpoint>) -> io::Result<Endpoint> {
+        let mut socket = self.sockets[usize::from(peer.is_ipv6())].lock().await;
         if let Some((endpoint, _)) = &*socket {
             let is_closed = closed.is_some_and(|closed| {
                 // Another task may have bound one meanwhile.
@@ -97,26 +119,10 @@ impl Dialer {
             }
         }
         let any = if peer.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-        let endpoint = Endpoint::bind_with(any, setup.config.clone()).await?;
+        let endpoint = Endpoint::bind_with(any, self.config.clone()).await?;
         let registration = self.stats.register(None, Some(endpoint.clone()));
         *socket = Some((endpoint.clone(), registration));
         Ok(endpoint)
-    }
-
-    /// Waits until the last bytes are delivered.
-    pub(super) async fn close(&self) {
-        for socket in &self.setup().sockets {
-            if let Some((endpoint, _)) = &*socket.lock().await {
-                drop(tokio::time::timeout(CLOSE_TIMEOUT, endpoint.wait_idle()).await);
-            }
-        }
-    }
-}
-
-impl Setup {
-    fn new(settings: ClientSettings) -> io::Result<Self> {
-        let config = transport::config(&settings.common)?;
-        Ok(Self { settings, config, sockets: Default::default() })
     }
 }
 
@@ -166,21 +172,48 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_address_of_the_server_is_tried() {
+    async fn addresses_that_do_not_answer_do_not_keep_a_connection_from_its_server() {
         let settings = client_settings();
         let config = transport::config(&settings.common).unwrap();
         let server = KcpListener::bind_with("127.0.0.1:0", config).await.unwrap();
-        // An address that does not answer.
-        let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let peers = [silent.local_addr().unwrap(), server.local_addr().unwrap()];
-        let dialer = Dialer::new(settings, Arc::default()).unwrap();
-        let setup = dialer.setup();
-        let limit = std::time::Duration::from_secs(60);
-        let connected = tokio::time::timeout(limit, dialer.connect_first(&setup, &peers)).await;
+        let silent: [_; 3] =
+            std::array::from_fn(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+        let mut peers: Vec<_> = silent.iter().map(|socket| socket.local_addr().unwrap()).collect();
+        peers.push(server.local_addr().unwrap());
+        let setup = Dialer::new(settings, Arc::default()).unwrap().setup();
+        // Three attempts that time out one after the other take longer.
+        let limit = crate::client::SESSION_TIMEOUT;
+        let connected = tokio::time::timeout(limit, setup.connect_first(peers)).await;
         assert!(connected.unwrap().is_ok());
         assert_eq!(server.stats().passive_opens, 1);
-        let error = dialer.connect_first(&setup, &[]).await.unwrap_err();
+        let error = setup.connect_first(Vec::new()).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[tokio::test]
+    async fn reload_keeps_what_living_connections_count() {
+        let mut settings = client_settings();
+        let config = transport::config(&settings.common).unwrap();
+        let server = KcpListener::bind_with("127.0.0.1:0", config).await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        settings.remote.ports = port..=port;
+        let stats = Arc::new(TunnelStats::default());
+        let current = || {
+            let report = stats.report("");
+            let named = |metric: &&crate::process::Metric| metric.name == "kcp_current_connections";
+            report.metrics.iter().find(named).unwrap().value
+        };
+        let dialer = Dialer::new(settings.clone(), stats.clone()).unwrap();
+        let connection = dialer.connect().await.unwrap();
+        assert_eq!(current(), 1);
+        for _ in 0..2 {
+            dialer.reload(settings.clone()).unwrap();
+            assert_eq!(current(), 1);
+        }
+        assert_eq!(dialer.setups.lock().unwrap().len(), 2);
+        drop(connection);
+        dialer.reload(settings).unwrap();
+        assert_eq!(dialer.setups.lock().unwrap().len(), 1);
     }
 
     #[tokio::test]
@@ -200,7 +233,8 @@ mod tests {
             tokio::time::timeout(limit, dialer.connect()),
             tokio::time::timeout(limit, server.accept())
         );
-        let (connected, (accepted, _)) = (connected.unwrap().unwrap(), accepted.unwrap().unwrap());
+        let ((connected, _setup), (accepted, _)) =
+            (connected.unwrap().unwrap(), accepted.unwrap().unwrap());
         assert_eq!(connected.conv(), accepted.conv());
     }
 }

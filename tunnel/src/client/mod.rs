@@ -149,8 +149,8 @@ impl Tunnel {
 
     async fn serve_direct(&self, local: &mut LocalStream, from: PeerName, dialer: &Dialer) {
         let opened = timeout(SESSION_TIMEOUT, dialer.connect()).await;
-        let mut connection = match opened {
-            Ok(Ok(connection)) => connection,
+        let (mut connection, setup) = match opened {
+            Ok(Ok(connected)) => connected,
             Ok(Err(error)) => {
                 TunnelStats::count(&self.stats.rejected_connections);
                 info!("{from}: closed, {error}");
@@ -162,7 +162,7 @@ impl Tunnel {
                 return;
             }
         };
-        let policy = Policy::new(&dialer.settings().common);
+        let policy = Policy::new(&setup.settings.common);
         let name = format!("{from} over connection {}", connection.conv());
         connection.carry(name, local, policy, &self.stats).await;
     }

@@ -1,0 +1,191 @@
+//! Names of hosts: their addresses, and a race between these.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::lookup_host;
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+/// Time between the starts of two attempts (RFC 8305 5, Connection Attempt Delay).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// The addresses of a host, which is this one if it is empty: at least one.
+pub(crate) async fn lookup(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let name = if host.is_empty() { "localhost" } else { host };
+    let addrs: Vec<_> = lookup_host((name, port)).await?.collect();
+    if addrs.is_empty() { Err(no_address(name)) } else { Ok(addrs) }
+}
+
+fn no_address(host: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("{host:?} has no address"))
+}
+
+/// Connects to the first of `addrs` that answers. `start` begins an attempt: the next one 250 ms after the
+/// one before, or when that has failed. The IP versions take turns. Cancel safe.
+///
+/// # Errors
+///
+/// The error of the last attempt that failed.
+pub(crate) async fn connect_first<T, F>(
+    addrs: Vec<SocketAddr>,
+    start: impl Fn(SocketAddr) -> F,
+) -> io::Result<T>
+where
+    T: Send + 'static,
+    F: Future<Output = io::Result<T>> + Send + 'static,
+{
+    if let [only] = addrs[..] {
+        return start(only).await;
+    }
+    let mut addrs = interleave(addrs).into_iter();
+    // Dropped with the first answer, which ends the other attempts.
+    let mut attempts = JoinSet::new();
+    let mut failure = io::Error::from(io::ErrorKind::NotFound);
+    loop {
+        if let Some(addr) = addrs.next() {
+            attempts.spawn(start(addr));
+        }
+        tokio::select! {
+            ended = attempts.join_next() => match ended {
+                Some(Ok(Ok(stream))) => return Ok(stream),
+                Some(Ok(Err(error))) => failure = error,
+                Some(Err(panicked)) => failure = io::Error::other(panicked),
+                None => return Err(failure),
+            },
+            () = sleep(ATTEMPT_DELAY), if !addrs.as_slice().is_empty() => {}
+        }
+    }
+}
+
+/// The same addresses with the IP versions in turns, that of the first one first (RFC 8305 4).
+fn interleave(addrs: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let first_is_v4 = addrs.first().is_some_and(SocketAddr::is_ipv4);
+    let (first, second): (Vec<_>, Vec<_>) =
+        addrs.into_iter().partition(|addr| addr.is_ipv4() == first_is_v4);
+    let (mut first, mut second) = (first.into_iter(), second.into_iter());
+    let mut turns = Vec::new();
+    while first.len() + second.len() > 0 {
+        turns.extend(first.next());
+        turns.extend(second.next());
+    }
+    turns
+}
+
+/// Looks one host up for many tasks: those that wait share a lookup, which goes on when they give up.
+#[derive(Default)]
+pub(crate) struct Resolver {
+    state: Mutex<Lookup>,
+}
+
+#[derive(Default)]
+struct Lookup {
+    /// At most one task.
+    running: JoinSet<io::Result<Vec<SocketAddr>>>,
+    /// When the latest lookup ended, and its addresses.
+    latest: Option<(Instant, Vec<SocketAddr>)>,
+}
+
+impl Resolver {
+    /// Returns what a lookup has found that ended after the call. Cancel safe: the lookup goes on, so that
+    /// one that takes longer than a task waits is of use to the next task.
+    pub(crate) async fn lookup(&self, host: &str) -> io::Result<Vec<SocketAddr>> {
+        let called = Instant::now();
+        let mut state = self.state.lock().await;
+        if let Some((ended, addrs)) = &state.latest
+            && *ended > called
+        {
+            return Ok(addrs.clone());
+        }
+        if state.running.is_empty() {
+            let host = host.to_owned();
+            state.running.spawn(async move { lookup(&host, 0).await });
+        }
+        let Some(ended) = state.running.join_next().await else { return Err(no_address(host)) };
+        let addrs = ended.map_err(io::Error::other)??;
+        state.latest = Some((Instant::now(), addrs.clone()));
+        Ok(addrs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::mpsc;
+    use std::sync::{Arc, Mutex as SyncMutex};
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    fn addrs<const N: usize>(list: [&str; N]) -> Vec<SocketAddr> {
+        list.map(|addr| addr.parse().unwrap()).to_vec()
+    }
+
+    #[test]
+    fn ip_versions_take_turns() {
+        let list = addrs(["[::1]:1", "[::2]:1", "127.0.0.1:1"]);
+        assert_eq!(interleave(list), addrs(["[::1]:1", "127.0.0.1:1", "[::2]:1"]));
+        assert_eq!(interleave(Vec::new()), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn next_address_is_tried_after_250_ms_or_a_failure() {
+        let list = addrs(["[::1]:1", "[::2]:1", "127.0.0.1:1", "127.0.0.2:1"]);
+        let (start, starts) = (Instant::now(), Arc::new(SyncMutex::new(Vec::new())));
+        let attempt = |addr: SocketAddr| {
+            starts.lock().unwrap().push((addr, start.elapsed().as_millis()));
+            async move {
+                match addr.to_string().as_str() {
+                    "[::2]:1" => Err(io::ErrorKind::ConnectionRefused.into()),
+                    "127.0.0.2:1" => Ok(addr),
+                    _ => pending().await,
+                }
+            }
+        };
+        let connected = timeout(Duration::from_secs(60), connect_first(list, attempt)).await;
+        assert_eq!(connected.unwrap().unwrap(), "127.0.0.2:1".parse().unwrap());
+        let times = [("[::1]:1", 0), ("127.0.0.1:1", 250), ("[::2]:1", 500), ("127.0.0.2:1", 500)];
+        let times = times.map(|(addr, time)| (addr.parse().unwrap(), time));
+        assert_eq!(*starts.lock().unwrap(), times);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn error_of_the_last_address_is_returned_once_all_have_failed() {
+        let attempt =
+            |addr: SocketAddr| async move { Err::<(), _>(io::Error::other(addr.ip().to_string())) };
+        let error =
+            connect_first(addrs(["127.0.0.1:1", "127.0.0.2:1"]), attempt).await.unwrap_err();
+        assert_eq!(error.to_string(), "127.0.0.2");
+        let error = connect_first(Vec::new(), attempt).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn lookup_goes_on_when_a_task_gives_up_and_serves_the_next_one() {
+        let (release, blocked) = mpsc::channel::<()>();
+        // Lookups wait for the thread, which is busy.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let blocker = tokio::task::spawn_blocking(move || blocked.recv());
+            let resolver = Resolver::default();
+            for _ in 0..2 {
+                let lookup = resolver.lookup("localhost");
+                assert!(timeout(Duration::from_millis(1), lookup).await.is_err());
+                assert_eq!(resolver.state.lock().await.running.len(), 1);
+            }
+            drop(release);
+            assert!(blocker.await.unwrap().is_err());
+            let (one, two) =
+                tokio::join!(resolver.lookup("localhost"), resolver.lookup("localhost"));
+            assert!(one.unwrap().iter().all(|addr| addr.ip().is_loopback()));
+            assert!(two.is_ok());
+        });
+    }
+}
