@@ -3,13 +3,14 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex as SyncMutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex as SyncMutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use kcpx::Config;
 use kcpx_smux::{Session, Stream};
-use tokio::sync::Mutex;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
@@ -21,17 +22,22 @@ use crate::settings::ClientSettings;
 use crate::stats::TunnelStats;
 use crate::transport;
 
-/// Pause after a session could not be opened.
+/// Time between two attempts to open a session in a slot.
 const REDIAL_PAUSE: Duration = Duration::from_secs(1);
 /// How often an expired session is checked for streams.
 const SCAVENGE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The sessions of a client, over which its connections go in turn.
 pub(crate) struct Pool {
-    /// A lock is held while the slot's session is opened and in the pause after a failed attempt, so that
-    /// there is one attempt at a time, however many connections wait.
-    slots: Vec<Mutex<Slot>>,
+    slots: Vec<Arc<Slot>>,
     next_slot: AtomicUsize,
+    dialer: Arc<Dialer>,
+    /// A task for each slot whose session is opened. They end with the pool.
+    dials: SyncMutex<JoinSet<()>>,
+}
+
+/// What opening a session needs.
+struct Dialer {
     next_number: AtomicU64,
     setup: SyncMutex<Arc<Setup>>,
     /// Sessions that have not ended, expired ones too.
@@ -45,12 +51,23 @@ struct Setup {
     config: Config,
 }
 
+/// A place for one session.
 #[derive(Default)]
 struct Slot {
+    state: SyncMutex<SlotState>,
+    /// Notified after each attempt to open the session.
+    dialled: Notify,
+}
+
+#[derive(Default)]
+struct SlotState {
     session: Option<Arc<ClientSession>>,
+    /// True while a task opens the session, the pause after a failed attempt included: there is one attempt
+    /// at a time, however many connections wait.
+    is_dialling: bool,
     /// Attempts since the last session that failed.
     failures: u64,
-    /// When another session may be dialled at the earliest, after an attempt that failed or was dropped.
+    /// When another session may be dialled at the earliest.
     next_attempt: Option<Instant>,
     /// The port that was dialled last.
     last_port: Option<u16>,
@@ -69,90 +86,139 @@ pub(crate) struct ClientSession {
 
 impl Pool {
     pub(crate) fn new(settings: ClientSettings, stats: Arc<TunnelStats>) -> io::Result<Self> {
-        let slots = (0..settings.sessions.max(1)).map(|_| Mutex::default()).collect();
-        let setup = SyncMutex::new(Arc::new(Setup::new(settings)?));
-        Ok(Self {
-            slots,
-            next_slot: AtomicUsize::new(0),
+        let slots = (0..settings.sessions.max(1)).map(|_| Arc::default()).collect();
+        let dialer = Dialer {
             next_number: AtomicU64::new(1),
-            setup,
+            setup: SyncMutex::new(Arc::new(Setup::new(settings)?)),
             live: SyncMutex::default(),
             stats,
-        })
+        };
+        let dialer = Arc::new(dialer);
+        Ok(Self { slots, next_slot: AtomicUsize::new(0), dialer, dials: SyncMutex::default() })
     }
 
     /// Settings of new sessions; the number of sessions stays.
     pub(crate) fn reload(&self, settings: ClientSettings) -> io::Result<()> {
-        let setup = Arc::new(Setup::new(settings)?);
-        *self.setup.lock().unwrap_or_else(PoisonError::into_inner) = setup;
+        *lock(&self.dialer.setup) = Arc::new(Setup::new(settings)?);
         Ok(())
     }
 
     pub(crate) fn settings(&self) -> ClientSettings {
-        self.setup().settings.clone()
-    }
-
-    fn setup(&self) -> Arc<Setup> {
-        self.setup.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.dialer.setup().settings.clone()
     }
 
     /// Opens a stream on the session whose turn it is, and that session if need be, again each second
-    /// until it succeeds. Cancel safe.
+    /// until it succeeds; on another session if that one cannot be opened. Cancel safe: opening the session
+    /// goes on for the next connection.
     pub(crate) async fn open_stream(&self) -> (Arc<ClientSession>, Stream) {
         let turn = self.next_slot.fetch_add(1, Ordering::Relaxed) % self.slots.len();
+        let slot = &self.slots[turn];
         loop {
-            // Streams are opened under the lock: an expired session, once replaced, gets no more.
-            let mut slot = self.slots[turn].lock().await;
-            // A session that has just ended is replaced at once.
-            for _ in 0..2 {
-                let Some(session) = self.session(&mut slot).await else { break };
-                match session.smux.open_stream().await {
+            let mut dialled = pin!(slot.dialled.notified());
+            dialled.as_mut().enable();
+            let usable = slot.state().usable();
+            let session = usable.or_else(|| {
+                self.dial(slot);
+                self.stand_in(turn)
+            });
+            match session {
+                Some(session) => match session.smux.open_stream().await {
                     Ok(stream) => return (session, stream),
+                    // It has just ended.
                     Err(_) => session.is_used_up.store(true, Ordering::Relaxed),
-                }
+                },
+                None => dialled.await,
             }
-            slot.next_attempt = Some(Instant::now() + REDIAL_PAUSE);
         }
     }
 
-    /// The session of a slot, a new one if it has ended or expired; `None` if that cannot be opened.
-    async fn session(&self, slot: &mut Slot) -> Option<Arc<ClientSession>> {
-        if let Some(session) = slot.session.as_ref().filter(|session| session.is_usable()) {
-            return Some(session.clone());
+    /// A session of another slot, the next one that has one, while that of slot `turn` cannot be opened.
+    fn stand_in(&self, turn: usize) -> Option<Arc<ClientSession>> {
+        if self.slots[turn].state().failures == 0 {
+            return None;
         }
-        if let Some(next_attempt) = slot.next_attempt {
+        let (before, after) = self.slots.split_at(turn);
+        after[1..].iter().chain(before).find_map(|slot| slot.state().usable())
+    }
+
+    /// Opens the session of a slot in a task, unless that is under way: it goes on when the connections that
+    /// wait for it give up, as they do while a name is looked up for longer.
+    fn dial(&self, slot: &Arc<Slot>) {
+        if std::mem::replace(&mut slot.state().is_dialling, true) {
+            return;
+        }
+        let (dialer, slot) = (self.dialer.clone(), slot.clone());
+        let mut dials = lock(&self.dials);
+        while dials.try_join_next().is_some() {}
+        dials.spawn(async move { dialer.open(&slot).await });
+    }
+
+    /// Closes all sessions.
+    pub(crate) async fn close(&self) {
+        lock(&self.dials).abort_all();
+        let live = std::mem::take(&mut *lock(&self.dialer.live));
+        let mut closing = JoinSet::new();
+        for session in live.iter().filter_map(Weak::upgrade) {
+            closing.spawn(async move { close(&session.smux, &session.link).await });
+        }
+        while closing.join_next().await.is_some() {}
+    }
+}
+
+impl Slot {
+    fn state(&self) -> MutexGuard<'_, SlotState> {
+        lock(&self.state)
+    }
+}
+
+impl SlotState {
+    fn usable(&self) -> Option<Arc<ClientSession>> {
+        self.session.clone().filter(|session| session.is_usable())
+    }
+}
+
+impl Dialer {
+    fn setup(&self) -> Arc<Setup> {
+        lock(&self.setup).clone()
+    }
+
+    /// One attempt to open the session of a slot, a second after the one before at the earliest.
+    async fn open(&self, slot: &Slot) {
+        let next_attempt = slot.state().next_attempt;
+        if let Some(next_attempt) = next_attempt {
             sleep_until(next_attempt).await;
         }
-        // Also when this future is dropped while it dials.
-        slot.next_attempt = Some(Instant::now() + REDIAL_PAUSE);
         let setup = self.setup();
         let remote = &setup.settings.remote;
-        let port = transport::choose_port(&remote.ports, slot.last_port);
-        slot.last_port = Some(port);
-        match self.dial(&setup, port).await {
+        let port = transport::choose_port(&remote.ports, slot.state().last_port);
+        slot.state().last_port = Some(port);
+        slot.state().next_attempt = Some(Instant::now() + REDIAL_PAUSE);
+        let dialled = self.dial(&setup, port).await;
+        let mut state = slot.state();
+        state.is_dialling = false;
+        match dialled {
             Ok(session) => {
-                slot.next_attempt = None;
-                let retries = match std::mem::take(&mut slot.failures) {
+                let retries = match std::mem::take(&mut state.failures) {
                     0 => String::new(),
                     failures => format!(" after {failures} failed attempts"),
                 };
                 info!("{session} opened{retries}");
-                if let Some(expired) = slot.session.replace(session.clone()) {
+                if let Some(expired) = state.session.replace(session) {
                     tokio::spawn(expired.scavenge(setup.settings.scavenge_ttl));
                 }
-                Some(session)
             }
             Err(error) => {
                 TunnelStats::count(&self.stats.failed_dials);
                 // Once for each outage, however many connections wait.
-                if slot.failures == 0 {
+                if state.failures == 0 {
                     let hint = dial_hint(&error);
                     warn!("no session with {remote}, trying again each second: {error}{hint}");
                 }
-                slot.failures += 1;
-                None
+                state.failures += 1;
             }
         }
+        drop(state);
+        slot.dialled.notify_waiters();
     }
 
     async fn dial(&self, setup: &Setup, port: u16) -> io::Result<Arc<ClientSession>> {
@@ -175,7 +241,7 @@ impl Pool {
             expires: settings.auto_expire.map(|age| Instant::now() + age),
             is_used_up: AtomicBool::new(false),
         });
-        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut live = lock(&self.live);
         live.retain(|session| session.strong_count() > 0);
         live.push(Arc::downgrade(&session));
         drop(live);
@@ -186,16 +252,10 @@ impl Pool {
         });
         Ok(session)
     }
+}
 
-    /// Closes all sessions.
-    pub(crate) async fn close(&self) {
-        let live = std::mem::take(&mut *self.live.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut closing = JoinSet::new();
-        for session in live.iter().filter_map(Weak::upgrade) {
-            closing.spawn(async move { close(&session.smux, &session.link).await });
-        }
-        while closing.join_next().await.is_some() {}
-    }
+fn lock<T>(mutex: &SyncMutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Setup {
@@ -240,18 +300,91 @@ impl fmt::Display for ClientSession {
 
 #[cfg(test)]
 mod tests {
+    use kcpx::KcpListener;
     use tokio::time::timeout;
 
     use super::*;
     use crate::options::Invocation;
     use crate::settings::Tunnel;
 
+    fn settings(args: &[&str]) -> ClientSettings {
+        let program = ["kcpx-tunnel", "client", "-r", "localhost:1"].into_iter();
+        let invocation = Invocation::new(program.chain(args.iter().copied()), Default::default());
+        let tunnel = invocation.load().unwrap().settings.tunnels.remove(0);
+        let Tunnel::Client(settings) = tunnel else { panic!("{tunnel}") };
+        settings
+    }
+
+    /// A server, and settings of its clients.
+    async fn server(args: &[&str]) -> (KcpListener, ClientSettings) {
+        let mut settings = settings(args);
+        let config = transport::config(&settings.common).unwrap();
+        let server = KcpListener::bind_with("127.0.0.1:0", config).await.unwrap();
+        let port = server.local_addr().unwrap().port();
+        settings.remote.ports = port..=port;
+        (server, settings)
+    }
+
+    #[test]
+    fn session_is_opened_although_the_connection_that_asked_for_it_has_given_up() {
+        // The thread that looks names up is busy for as long as the connection waits.
+        let (release, blocked) = std::sync::mpsc::channel::<()>();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (server, settings) = server(&[]).await;
+            let blocker = tokio::task::spawn_blocking(move || blocked.recv());
+            let stats = Arc::<TunnelStats>::default();
+            let pool = Pool::new(settings, stats.clone()).unwrap();
+            for _ in 0..2 {
+                assert!(timeout(Duration::from_millis(1), pool.open_stream()).await.is_err());
+            }
+            drop(release);
+            assert!(blocker.await.unwrap().is_err());
+            let opened = timeout(Duration::from_secs(60), server.accept()).await;
+            let client = opened.unwrap().unwrap().1;
+            let (session, _stream) = pool.open_stream().await;
+            assert_eq!(session.peer, server.local_addr().unwrap());
+            assert_eq!((client.ip().is_loopback(), server.stats().passive_opens), (true, 1));
+            assert_eq!(stats.sessions.load(Ordering::Relaxed), 1);
+        });
+    }
+
+    #[tokio::test]
+    async fn connection_whose_slot_cannot_dial_takes_the_session_of_another_one() {
+        let (_server, settings) = server(&["-conn", "3"]).await;
+        let stats = Arc::<TunnelStats>::default();
+        let pool = Pool::new(settings.clone(), stats.clone()).unwrap();
+        let (first, _stream) = pool.open_stream().await;
+        // No name, so that it is not resolved, at once.
+        let mut unreachable = settings.clone();
+        unreachable.remote.host = "\0".into();
+        pool.reload(unreachable).unwrap();
+        let limit = Duration::from_secs(60);
+        let mut streams = Vec::new();
+        for _ in 0..5 {
+            let (session, stream) = timeout(limit, pool.open_stream()).await.unwrap();
+            assert!(Arc::ptr_eq(&session, &first));
+            streams.push(stream);
+        }
+        assert!(stats.failed_dials.load(Ordering::Relaxed) >= 2);
+        // The slots that failed are tried again, and have sessions of their own once that succeeds.
+        pool.reload(settings).unwrap();
+        timeout(limit, async {
+            while Arc::ptr_eq(&pool.open_stream().await.0, &first) {
+                sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await
+        .unwrap();
+    }
+
     #[tokio::test(start_paused = true)]
     async fn dialling_fails_once_a_second_however_many_connections_wait() {
-        let invocation =
-            Invocation::new(["kcpx-tunnel", "client", "-r", "x:1"], Default::default());
-        let tunnel = invocation.load().unwrap().settings.tunnels.remove(0);
-        let Tunnel::Client(mut settings) = tunnel else { panic!("{tunnel}") };
+        let mut settings = settings(&[]);
         // No name, so that it is not resolved, at once.
         settings.remote.host = "\0".into();
         let pool = Arc::new(Pool::new(settings, Arc::default()).unwrap());
@@ -267,6 +400,6 @@ mod tests {
             assert!(timed_out.unwrap());
         }
         // At 0 to 9 s.
-        assert_eq!(pool.stats.failed_dials.load(Ordering::Relaxed), 10);
+        assert_eq!(pool.dialer.stats.failed_dials.load(Ordering::Relaxed), 10);
     }
 }
