@@ -208,6 +208,7 @@ pub(crate) struct Estimates {
     pub(crate) peer_window_segments: u32,
     pub(crate) in_flight_segments: u32,
     pub(crate) unsent_bytes: u64,
+    /// At most 65,507 bytes.
     pub(crate) current_mtu: u16,
     pub(crate) peer_supports_control: bool,
 }

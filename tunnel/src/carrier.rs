@@ -83,7 +83,7 @@ impl Link {
     }
 
     /// Whether the peer runs this program, which resets streams whose user has left.
-    pub(crate) fn peer_resets(&self) -> bool {
+    pub(crate) fn peer_is_kcpx(&self) -> bool {
         self.stats().peer_supports_control
     }
 

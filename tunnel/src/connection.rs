@@ -46,11 +46,12 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    pub(crate) fn new(common: &Common) -> Self {
+    /// `peer_is_kcpx`: the peer is known to run this program.
+    pub(crate) fn new(common: &Common, peer_is_kcpx: bool) -> Self {
         let rules = Rules {
             close_wait: common.close_wait.unwrap_or(Duration::ZERO),
             half_close_timeout: common.half_close_timeout,
-            holds_fin: common.close_wait.is_none(),
+            holds_fin: common.close_wait.is_none() && !peer_is_kcpx,
             peer_half_closes: common.close_wait.is_some(),
         };
         Self { rules, quiet: common.quiet }

@@ -59,7 +59,7 @@ pub(crate) struct Rules {
     pub(crate) half_close_timeout: Duration,
     /// Whether an end that comes after the peer's is passed on only once the peer has acknowledged
     /// every byte of the session: smux 1.5.54 to 1.5.57 discards what is unread once both sides have
-    /// sent FIN. The session holds FIN a little longer.
+    /// sent FIN. The session holds FIN a little longer. False towards peers that run this program.
     pub(crate) holds_fin: bool,
     /// Whether a kcptun on the other side passes on the end of one direction alone, as since 2026: a peer
     /// that has ended its direction is never taken for one that has left.
@@ -166,7 +166,7 @@ async fn both(
 /// end. In smux 2 it is gone when its window was used up for [`STALLED_INTERVALS`] intervals, all but the first
 /// of them with every byte acknowledged, and no window update has come after its end.
 async fn left(link: Option<&Link>, progress: &Progress<'_>, rules: Rules) {
-    let Some(link) = link.filter(|link| !rules.peer_half_closes && !link.peer_resets()) else {
+    let Some(link) = link.filter(|link| !rules.peer_half_closes && !link.peer_is_kcpx()) else {
         return std::future::pending().await;
     };
     let (mut sending, mut stalled) = (0, 0);

@@ -74,7 +74,7 @@ fn interleave(addrs: Vec<SocketAddr>) -> Vec<SocketAddr> {
     turns
 }
 
-/// Looks one host up for many tasks: those that wait share a lookup, which goes on when they give up.
+/// Resolves one host for many tasks: those that wait share a lookup, which goes on when they give up.
 #[derive(Default)]
 pub(crate) struct Resolver {
     state: Mutex<Lookup>,

@@ -8,15 +8,20 @@ use tokio::time::timeout;
 use crate::carrier::Link;
 use crate::settings::{Common, SmuxVersion};
 
-/// How long FIN is withheld from a peer that sent FIN first, where `closewait` was not given: smux
-/// 1.5.54 to 1.5.57 discards what is unread once both sides have sent FIN.
+/// How long FIN is withheld from a peer that sent FIN first, where `closewait` was not given and the peer may
+/// be one of kcptun: smux 1.5.54 to 1.5.57 discards what is unread once both sides have sent FIN.
 const FIN_DELAY: Duration = Duration::from_secs(1);
 /// Time for closing a session in order.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The smux settings of a session.
-pub(crate) fn smux_config(common: &Common, version: SmuxVersion) -> kcpx_smux::Config {
-    let fin_delay = if common.close_wait.is_none() { FIN_DELAY } else { Duration::ZERO };
+/// The smux settings of a session. `peer_is_kcpx`: the peer is known to run this program.
+pub(crate) fn smux_config(
+    common: &Common,
+    version: SmuxVersion,
+    peer_is_kcpx: bool,
+) -> kcpx_smux::Config {
+    let delays_fin = common.close_wait.is_none() && !peer_is_kcpx;
+    let fin_delay = if delays_fin { FIN_DELAY } else { Duration::ZERO };
     kcpx_smux::Config::new()
         .version(match version {
             SmuxVersion::V1 => Version::V1,

@@ -113,6 +113,23 @@ async fn half_closed_user_reads_the_whole_answer() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn end_after_a_half_close_is_not_delayed_between_two_of_this_program() {
+    let echo = echo().await;
+    let tunnel = tunnel(echo.addr, 0.0, |_, _| {}).await;
+    // Towards kcptun FIN is held for a second, so that each connection takes longer.
+    within("end without delay", async {
+        loop {
+            let start = std::time::Instant::now();
+            echoes(tunnel.addr, 1, 100).await.unwrap();
+            if start.elapsed() < Duration::from_secs(1) {
+                break;
+            }
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn refused_target_is_an_end_without_bytes() {
     let refusing = {
@@ -158,9 +175,9 @@ async fn half_close_timeout_of_both_sides_resets_the_user_too() {
     })
     .await;
     let tunnel = tunnel(target.addr, 0.0, |client, server| {
-        for common in [&mut client.common, &mut server.common] {
-            common.half_close_timeout = Duration::from_millis(200);
-        }
+        // That of the client is up before the server's FIN.
+        client.common.half_close_timeout = Duration::from_millis(200);
+        server.common.half_close_timeout = Duration::from_secs(2);
     })
     .await;
     let mut user = TcpStream::connect(tunnel.addr).await.unwrap();

@@ -25,6 +25,11 @@ fn with_capable_peer(config: &KcpConfig) -> ScriptedPeer {
 }
 
 #[test]
+fn statistics_say_that_the_peer_supports_control_from_its_first_segment() {
+    assert!(with_capable_peer(&config()).kcp.stats().peer_supports_control);
+}
+
+#[test]
 fn fin_ends_one_direction_after_its_last_byte() {
     let mut duo = TwoEndpoints::new(1, 0);
     duo.write(0, b"request");
@@ -153,6 +158,7 @@ fn peer_without_control_capability_is_sent_no_control() {
     assert!(lone.kcp.is_closed(), "no FIN-ACK to wait for");
     let sent = lone.run(600 * SECOND);
     assert!(sent.iter().all(|(_, (header, _))| header.command != Command::Control));
+    assert!(!lone.kcp.stats().peer_supports_control);
     let now = lone.instant();
     assert!(!lone.kcp.abort(now), "no RST is sent");
     assert_eq!(lone.out(), []);

@@ -141,7 +141,7 @@ impl Tunnel {
             info!("{from}: closed, no session within {} s", SESSION_TIMEOUT.as_secs());
             return;
         };
-        let policy = Policy::new(&pool.settings().common);
+        let policy = Policy::new(&pool.settings().common, session.link().peer_is_kcpx());
         let name = format_args!("{from} over stream {} of {session}", stream.id()).to_string();
         let (reader, writer) = stream.into_split();
         carry(name, local, reader, writer, Some(session.link()), policy, &self.stats).await;
@@ -162,7 +162,7 @@ impl Tunnel {
                 return;
             }
         };
-        let policy = Policy::new(&setup.settings.common);
+        let policy = Policy::new(&setup.settings.common, true);
         let name = format!("{from} over connection {}", connection.conv());
         connection.carry(name, local, policy, &self.stats).await;
     }

@@ -108,8 +108,8 @@ impl Pool {
     }
 
     /// Opens a stream on the session whose turn it is, and that session if need be, again each second
-    /// until it succeeds; on another session if that one cannot be opened. Cancel safe: opening the session
-    /// goes on for the next connection.
+    /// until it succeeds; on another session if that one cannot be opened. Cancel safe: the attempt to
+    /// dial goes on for the next connection.
     pub(crate) async fn open_stream(&self) -> (Arc<ClientSession>, Stream) {
         let turn = self.next_slot.fetch_add(1, Ordering::Relaxed) % self.slots.len();
         let slot = &self.slots[turn];
@@ -142,7 +142,7 @@ impl Pool {
     }
 
     /// Opens the session of a slot in a task, unless that is under way: it goes on when the connections that
-    /// wait for it give up, as they do while a name is looked up for longer.
+    /// wait for it give up, as they do while a name takes longer to resolve.
     fn dial(&self, slot: &Arc<Slot>) {
         if std::mem::replace(&mut slot.state().is_dialling, true) {
             return;
@@ -229,7 +229,7 @@ impl Dialer {
         let link = stream.link().clone();
         let registration = self.stats.register(Some(&link), Some(endpoint));
         let carrier = Carrier::new(stream, settings.compression);
-        let config = smux_config(&settings.common, settings.smux_version);
+        let config = smux_config(&settings.common, settings.smux_version, link.peer_is_kcpx());
         let smux = Session::client(carrier, config)?;
         registration.add_session(&smux);
         TunnelStats::count(&self.stats.sessions);
@@ -261,7 +261,7 @@ fn lock<T>(mutex: &SyncMutex<T>) -> MutexGuard<'_, T> {
 impl Setup {
     fn new(settings: ClientSettings) -> io::Result<Self> {
         let config = transport::config(&settings.common)?;
-        smux_config(&settings.common, settings.smux_version).validate()?;
+        smux_config(&settings.common, settings.smux_version, false).validate()?;
         Ok(Self { settings, config })
     }
 }
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn session_is_opened_although_the_connection_that_asked_for_it_has_given_up() {
-        // The thread that looks names up is busy for as long as the connection waits.
+        // The thread that resolves names is busy for as long as the connection waits.
         let (release, blocked) = std::sync::mpsc::channel::<()>();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -54,8 +54,10 @@ fn check_tunnel(tunnel: &Tunnel) {
     if let Err(error) = transport::config(common) {
         panic!("settings whose KCP configuration is refused: {error}");
     }
-    if let Err(error) = smux_config(common, SmuxVersion::V2).validate() {
-        panic!("settings whose smux configuration is refused: {error}");
+    for peer_is_kcpx in [false, true] {
+        if let Err(error) = smux_config(common, SmuxVersion::V2, peer_is_kcpx).validate() {
+            panic!("settings whose smux configuration is refused: {error}");
+        }
     }
     assert!(common.stream_buffer <= common.smux_buffer && common.frame_size > 0);
     assert!(!common.keepalive.is_zero() && common.keepalive_timeout() >= common.keepalive);

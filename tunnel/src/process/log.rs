@@ -241,7 +241,7 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(60);
 
-    /// An output that blocks until it is told to go on, and what it has taken.
+    /// An output that blocks until it may go on, and what it has taken.
     struct Blocked {
         go_on: Receiver<()>,
         taken: Sender<Vec<u8>>,

@@ -143,7 +143,7 @@ impl Tunnel {
                 let mut connection = DirectConnection::new(stream, &self.stats);
                 let name = format!("connection {} of {peer}", connection.conv());
                 let Some(mut target) = self.connect_target(&settings, &name).await else { return };
-                let policy = Policy::new(&settings.common);
+                let policy = Policy::new(&settings.common, true);
                 connection.carry(name, &mut target, policy, &self.stats).await;
             }
         }

@@ -46,7 +46,8 @@ impl Incoming {
                 return;
             }
         };
-        let smux = match Session::server(carrier, smux_config(&settings.common, detected.version)) {
+        let config = smux_config(&settings.common, detected.version, link.peer_is_kcpx());
+        let smux = match Session::server(carrier, config) {
             Ok(smux) => smux,
             Err(error) => {
                 warn!("{name} rejected: {error}");
@@ -116,7 +117,7 @@ impl Incoming {
             drop(stream.shutdown().await);
             return;
         };
-        let policy = Policy::new(&self.settings.common);
+        let policy = Policy::new(&self.settings.common, link.peer_is_kcpx());
         let name = format!("{name} to {}", self.settings.target);
         let (reader, writer) = stream.into_split();
         let stats = &self.tunnel.stats;
