@@ -7,6 +7,7 @@
 
 mod control;
 mod counters;
+mod descriptors;
 mod go_time;
 mod log;
 mod metrics;
@@ -19,6 +20,8 @@ mod tests;
 
 pub use self::control::{Control, Controller};
 pub use self::counters::{Counters, Metric, MetricKind, Report};
+pub(crate) use self::descriptors::descriptor_limit;
+pub use self::descriptors::raise_descriptor_limit;
 pub use self::log::Log;
 pub use self::metrics::MetricsServer;
 pub use self::notify::Notifier;

@@ -10,6 +10,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+#[cfg(target_os = "linux")]
+use std::thread;
 
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
@@ -81,6 +83,28 @@ fn help_goes_to_standard_output_and_a_link_sets_the_role() {
     assert!(output.status.success() && output.stderr.is_empty());
     let help = String::from_utf8(output.stdout).unwrap();
     assert!(help.contains("Usage: kcpx-tunnel client [OPTIONS]"), "{help}");
+}
+
+#[test]
+fn range_of_ports_is_one_line_of_the_log() {
+    let dir = TempDir::new().unwrap();
+    let log = dir.path().join("server.log");
+    let mut server = wait_until("range of free ports", || {
+        let first = free_port().min(65_000);
+        let range = format!("127.0.0.1:{first}-{}", first + 9);
+        let args = ["server", "-l", &range, "-t", "127.0.0.1:9", "-key=k", "-drain=0"];
+        let mut server = Running::start(&log, &args, &[]);
+        let line = format!("listening on 127.0.0.1:{first} to port {}: ", first + 9);
+        wait_until("start or end", || {
+            let is_started = fs::read_to_string(&log).unwrap_or_default().contains(&line);
+            (is_started || server.child.try_wait().unwrap().is_some()).then_some(is_started)
+        })
+        .then_some(server)
+    });
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.wait().code(), Some(0));
+    let log = fs::read_to_string(&log).unwrap();
+    assert_eq!(log.matches("listening on ").count(), 1, "{log}");
 }
 
 #[test]
@@ -306,6 +330,87 @@ fn standard_error_that_is_not_read_does_not_stop_connections_or_the_end() {
     let mut read = Vec::new();
     client.child.stderr.take().unwrap().read_to_end(&mut read).unwrap();
     assert!(read.len() >= 60_000, "the pipe was not full: {} bytes", read.len());
+}
+
+/// The program under `ulimit`, with its log in `log`.
+#[cfg(target_os = "linux")]
+fn limited(ulimit: &str, log: &std::path::Path, args: &[&str]) -> Running {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit {ulimit} && exec \"$0\" \"$@\""), PROGRAM]).args(args);
+    command.arg("-log").arg(log).stdin(Stdio::null());
+    Running { child: command.spawn().unwrap(), log: log.to_owned() }
+}
+
+/// Connects `count` times, and returns the connections that are answered.
+#[cfg(target_os = "linux")]
+fn answered(address: SocketAddr, count: usize) -> Vec<TcpStream> {
+    let served = |_| {
+        let mut stream = connect(address);
+        let is_served = stream.write_all(b"x").is_ok() && matches!(stream.read(&mut [0]), Ok(1));
+        is_served.then_some(stream)
+    };
+    (0..count).filter_map(served).collect()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn soft_limit_of_descriptors_is_raised_to_the_hard_one() {
+    let dir = TempDir::new().unwrap();
+    let target = echo("").to_string();
+    let args = ["server", "-l", "127.0.0.1:0", "-t", &target, "-key=k"];
+    let mut server = limited("-S -n 40", &dir.path().join("server.log"), &args);
+    let udp = server.address("listening on ").to_string();
+    let args = ["client", "-l", "127.0.0.1:0", "-r", &udp, "-key=k"];
+    let mut client = limited("-S -n 40", &dir.path().join("client.log"), &args);
+    assert_eq!(answered(client.address("listening on "), 100).len(), 100);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn one_client_does_not_get_the_descriptors_of_all() {
+    let dir = TempDir::new().unwrap();
+    let target = echo("").to_string();
+    let args = ["server", "-l", "127.0.0.1:0", "-t", &target, "-key=k"];
+    let mut server = limited("-n 256", &dir.path().join("server.log"), &args);
+    let udp = server.address("listening on ");
+    // The other client comes from another address.
+    let [near, far] =
+        ["127.0.0.1:0", "127.0.0.2:0"].map(|addr| std::net::UdpSocket::bind(addr).unwrap());
+    let other = near.local_addr().unwrap();
+    thread::spawn(move || forward(&near, &far, udp));
+    let [greedy, other] = [udp, other].map(|remote| {
+        let (log, remote) = (dir.path().join(remote.to_string()), remote.to_string());
+        let args = ["client", "-l", "127.0.0.1:0", "-r", &remote, "-key=k"];
+        let mut client = Running::start(&log, &args, &[]);
+        let address = client.address("listening on ");
+        (client, address)
+    });
+    let held = answered(greedy.1, 300);
+    assert_eq!(held.len(), 64);
+    assert_eq!(answered(other.1, 10).len(), 10);
+    server.wait_for(" refused: its client has 64 connections, a quarter of ulimit -n");
+    drop(held);
+    wait_until("a place", || (answered(greedy.1, 1).len() == 1).then_some(()));
+}
+
+/// Forwards datagrams between one client of `near` and the server, to which it is `far`.
+#[cfg(target_os = "linux")]
+fn forward(near: &std::net::UdpSocket, far: &std::net::UdpSocket, server: SocketAddr) {
+    let mut buffer = [0; 65_536];
+    let (len, client) = near.recv_from(&mut buffer).unwrap();
+    far.send_to(&buffer[..len], server).unwrap();
+    near.connect(client).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 65_536];
+            while let Ok(len) = far.recv(&mut buffer) {
+                drop(near.send(&buffer[..len]));
+            }
+        });
+        while let Ok(len) = near.recv(&mut buffer) {
+            drop(far.send_to(&buffer[..len], server));
+        }
+    });
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(crate) struct Pool {
     dials: SyncMutex<JoinSet<()>>,
 }
 
-/// What opening a session needs.
+/// What dialling a session needs.
 struct Dialer {
     next_number: AtomicU64,
     setup: SyncMutex<Arc<Setup>>,

@@ -3,17 +3,19 @@
 //! A thread of its own writes them, so that a reader who stops reading, or a disk that hangs, blocks that
 //! thread alone.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::ZonedDateTime;
+use tracing::callsite::Identifier;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
@@ -22,10 +24,18 @@ use tracing_subscriber::registry::LookupSpan;
 /// Bytes of lines that wait to be written. A line beyond that is dropped and counted.
 const MAX_QUEUED_BYTES: usize = 1 << 20;
 
+/// Lines of one cause, a place in the source, that are logged within [`MINUTE`]: what a peer does costs no
+/// more than that.
+const MAX_LINES: u32 = 600;
+const MINUTE: Duration = Duration::from_secs(60);
+
 /// Where the log goes. Clones share it.
 ///
 /// Logging never waits: a thread writes the lines. Up to 1 MiB of them wait for it; what does not fit is
 /// dropped, and one line says how many were dropped once half of the queue is written.
+///
+/// One cause, a place in the source, has at most 600 lines a minute, and the same warning is logged once a
+/// minute. What is left out is counted, and the count stands before the next line of the cause.
 ///
 /// ```
 /// use std::time::Duration;
@@ -129,7 +139,7 @@ impl Log {
             // They would go to standard error, which may be what does not take lines.
             .log_internal_errors(false)
             .with_max_level(Level::INFO)
-            .event_format(Line)
+            .event_format(Line::default())
             .with_writer(self.clone())
             .finish()
     }
@@ -207,7 +217,44 @@ fn date() -> impl fmt::Display {
 }
 
 /// `2006/01/02 15:04:05 message`, as Go's package `log` has it; the level if it is not `INFO`.
-struct Line;
+#[derive(Default)]
+struct Line {
+    causes: Mutex<HashMap<Identifier, Cause>>,
+}
+
+/// The lines of one cause within a minute.
+struct Cause {
+    since: Instant,
+    lines: u32,
+    left_out: u64,
+    /// The latest warning.
+    warning: String,
+}
+
+impl Cause {
+    fn new(now: Instant) -> Self {
+        Self { since: now, lines: 0, left_out: 0, warning: String::new() }
+    }
+
+    /// Whether a line is logged, and then how many were left out before it.
+    fn admit(&mut self, now: Instant, level: Level, text: &str) -> Option<u64> {
+        let mut left_out = 0;
+        if now.duration_since(self.since) >= MINUTE {
+            left_out = self.left_out;
+            *self = Self::new(now);
+        }
+        let is_repeated = level < Level::INFO && self.warning == text;
+        if self.lines >= MAX_LINES || is_repeated {
+            self.left_out += 1;
+            return None;
+        }
+        self.lines += 1;
+        if level < Level::INFO {
+            text.clone_into(&mut self.warning);
+        }
+        Some(left_out)
+    }
+}
 
 impl<S, N> FormatEvent<S, N> for Line
 where
@@ -220,13 +267,20 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        write!(writer, "{} ", date())?;
-        let level = *event.metadata().level();
-        if level < Level::INFO {
-            write!(writer, "{level} ")?;
+        let mut text = String::new();
+        context.format_fields(Writer::new(&mut text), event)?;
+        let (now, metadata) = (Instant::now(), event.metadata());
+        let level = *metadata.level();
+        let mut causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);
+        let cause = causes.entry(metadata.callsite()).or_insert_with(|| Cause::new(now));
+        let Some(left_out) = cause.admit(now, level, &text) else { return Ok(()) };
+        drop(causes);
+        let date = date();
+        let level = if level < Level::INFO { format!("{level} ") } else { String::new() };
+        if left_out > 0 {
+            writeln!(writer, "{date} {level}{left_out} lines like the next one were left out")?;
         }
-        context.format_fields(writer.by_ref(), event)?;
-        writeln!(writer)
+        writeln!(writer, "{date} {level}{text}")
     }
 }
 
@@ -287,6 +341,44 @@ mod tests {
         expected.insert(4, report.into());
         expected.push("after".into());
         assert_eq!(messages, expected);
+    }
+
+    #[test]
+    fn lines_of_one_cause_are_bounded_each_minute_and_counted() {
+        let start = Instant::now();
+        let mut cause = Cause::new(start);
+        let lines = (0..1_000).filter_map(|number: u32| {
+            cause.admit(start + MINUTE / 2, Level::INFO, &number.to_string())
+        });
+        assert_eq!(lines.collect::<Vec<_>>(), [0; 600]);
+        assert_eq!(cause.admit(start + MINUTE, Level::INFO, "next"), Some(400));
+        assert_eq!(cause.admit(start + MINUTE, Level::INFO, "next"), Some(0));
+    }
+
+    #[test]
+    fn warning_that_is_repeated_is_logged_once_a_minute() {
+        let start = Instant::now();
+        let mut cause = Cause::new(start);
+        let mut warn =
+            |seconds, text| cause.admit(start + Duration::from_secs(seconds), Level::WARN, text);
+        assert_eq!([warn(0, "full"), warn(1, "full"), warn(59, "full")], [Some(0), None, None]);
+        assert_eq!([warn(60, "full"), warn(61, "full")], [Some(2), None]);
+        assert_eq!([warn(62, "other"), warn(63, "full")], [Some(0), Some(0)]);
+    }
+
+    #[test]
+    fn repeated_warnings_are_one_line_of_the_log() {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("a.log");
+        let log = Log::to_file(&path).unwrap();
+        tracing::subscriber::with_default(log.subscriber(), || {
+            for _ in 0..10 {
+                warn!("no descriptor");
+            }
+        });
+        log.flush(DEADLINE);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.ends_with(" WARN no descriptor\n") && text.lines().count() == 1, "{text}");
     }
 
     #[test]

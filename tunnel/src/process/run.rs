@@ -8,6 +8,7 @@ use tracing::{info, warn};
 
 use super::control::Controller;
 use super::counters::Counters;
+use super::descriptors::raise_descriptor_limit;
 use super::log::Log;
 use super::metrics::MetricsServer;
 use super::notify::Notifier;
@@ -18,7 +19,7 @@ use crate::options::{Invocation, Loaded};
 use crate::server::Server;
 use crate::settings::{ClientSettings, ServerSettings, Tunnel};
 
-/// Starts all tunnels and carries connections until SIGTERM or SIGINT, then for as long as `drain`
+/// Raises the limit of descriptors, starts all tunnels and carries connections until SIGTERM or SIGINT, then for as long as `drain`
 /// says, or until a second signal. Reloads `invocation` on SIGHUP.
 ///
 /// # Errors
@@ -74,6 +75,9 @@ impl Process {
         for warning in &self.loaded.warnings {
             warn!("{warning}");
         }
+        if let Err(error) = raise_descriptor_limit() {
+            warn!("the limit of descriptors (ulimit -n) stays as it is: {error}");
+        }
         for tunnel in settings.tunnels {
             self.start_tunnel(tunnel).await?;
         }
@@ -106,8 +110,12 @@ impl Process {
             Tunnel::Server(settings) => {
                 let (controller, control) = Controller::new(settings, drain, counters);
                 let server = Server::bind(control).await?;
-                for address in server.local_addrs() {
-                    info!("listening on {address}: {summary}");
+                match server.local_addrs()[..] {
+                    [first, .., last] => {
+                        info!("listening on {first} to port {}: {summary}", last.port());
+                    }
+                    [only] => info!("listening on {only}: {summary}"),
+                    [] => {}
                 }
                 self.running.spawn(server.run());
                 self.tunnels.push(Running::Server(controller));

@@ -1,5 +1,6 @@
 //! The server: takes sessions of clients and carries their streams to a target.
 
+mod clients;
 mod session;
 
 use std::io;
@@ -13,18 +14,25 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use self::clients::{Clients, Place};
 use self::session::Incoming;
 use crate::connection::Policy;
 use crate::direct::DirectConnection;
 use crate::drain::{CLOSE_TIMEOUT, drain};
 use crate::net::LocalStream;
-use crate::process::Control;
+use crate::process::{Control, descriptor_limit};
 use crate::settings::{Mux, ServerSettings};
 use crate::stats::{Registration, TunnelStats};
 use crate::transport;
 
 /// Time that the target has to take a connection.
 const TARGET_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most sessions of a client: a source of [`kcpx::Limits::max_per_source`].
+const MAX_SESSIONS: usize = 1_024;
+/// Most connections of a client: this share of the descriptors, within this range.
+const DESCRIPTOR_SHARE: u64 = 4;
+const MIN_CONNECTIONS: u64 = 16;
+const MAX_CONNECTIONS: u64 = 65_536;
 
 /// A server that listens.
 ///
@@ -48,19 +56,29 @@ pub struct Server {
 /// What every session needs.
 struct Tunnel {
     control: Control<ServerSettings>,
+    clients: Arc<Clients>,
     next_number: AtomicU64,
     stats: Arc<TunnelStats>,
 }
 
 impl Server {
-    /// Binds a UDP socket for each port and registers the counters.
+    /// Binds a UDP socket for each port and registers the counters. One client, an IPv4 address or the /64
+    /// prefix of an IPv6 address, has at most 1,024 sessions and a quarter of the descriptors that the process
+    /// may have now: what is more is refused.
     ///
     /// # Errors
     ///
     /// When a port cannot be bound, or a setting is out of its range.
     pub async fn bind(control: Control<ServerSettings>) -> io::Result<Self> {
         let settings = control.settings();
-        let config = transport::config(&settings.common)?;
+        let mut config = transport::config(&settings.common)?;
+        let share = descriptor_limit() / DESCRIPTOR_SHARE;
+        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_CONNECTIONS")]
+        let clients = Clients::new(share.clamp(MIN_CONNECTIONS, MAX_CONNECTIONS) as usize);
+        config.limits.max_per_source = Some(match settings.common.mux {
+            Mux::Smux => MAX_SESSIONS,
+            Mux::None => clients.max_connections(),
+        });
         let listeners = transport::listen(&settings.listen, &config).await?;
         let stats = Arc::new(TunnelStats::default());
         let register = |listener: KcpListener| {
@@ -70,7 +88,7 @@ impl Server {
         let listeners = listeners.into_iter().map(register).collect();
         let (name, counters) = (format!("server {}", settings.listen), stats.clone());
         control.counters().register(move || counters.report(&name));
-        let tunnel = Tunnel { control, next_number: AtomicU64::new(1), stats };
+        let tunnel = Tunnel { control, clients, next_number: AtomicU64::new(1), stats };
         Ok(Self { listeners, tunnel: Arc::new(tunnel) })
     }
 
@@ -137,16 +155,30 @@ impl Tunnel {
             Mux::Smux => {
                 let number = self.next_number.fetch_add(1, Ordering::Relaxed);
                 let name = format!("session {number} of {peer}");
-                Incoming { tunnel: self, settings, name }.serve(stream).await;
+                Incoming { tunnel: self, settings, name, peer }.serve(stream).await;
             }
             Mux::None => {
                 let mut connection = DirectConnection::new(stream, &self.stats);
                 let name = format!("connection {} of {peer}", connection.conv());
+                let Some(_place) = self.place(&settings, &name, peer) else { return };
                 let Some(mut target) = self.connect_target(&settings, &name).await else { return };
                 let policy = Policy::new(&settings.common, true);
                 connection.carry(name, &mut target, policy, &self.stats).await;
             }
         }
+    }
+
+    /// Takes a place for a connection of a client; `None` if it has all of its own, which is logged.
+    fn place(&self, settings: &ServerSettings, name: &str, peer: SocketAddr) -> Option<Place> {
+        let place = self.clients.enter(peer);
+        if place.is_none() {
+            TunnelStats::count(&self.stats.rejected_connections);
+            if !settings.common.quiet {
+                let max = self.clients.max_connections();
+                info!("{name} refused: its client has {max} connections, a quarter of ulimit -n");
+            }
+        }
+        place
     }
 
     /// Connects with the target; `None` if it does not take the connection, which is logged.

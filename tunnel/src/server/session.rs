@@ -1,5 +1,6 @@
 //! One session of a client: detection, and a task for each of its streams.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use kcpx::KcpStream;
@@ -25,6 +26,7 @@ pub(super) struct Incoming {
     pub(super) settings: Arc<ServerSettings>,
     /// Number of the session and address of the client.
     pub(super) name: String,
+    pub(super) peer: SocketAddr,
 }
 
 impl Incoming {
@@ -111,7 +113,12 @@ impl Incoming {
 
     async fn serve_stream(&self, mut stream: Stream, link: &Link) {
         let name = format!("stream {} of {}", stream.id(), self.name);
-        let Some(mut target) = self.tunnel.connect_target(&self.settings, &name).await else {
+        let place = self.tunnel.place(&self.settings, &name, self.peer);
+        let target = match &place {
+            Some(_) => self.tunnel.connect_target(&self.settings, &name).await,
+            None => None,
+        };
+        let Some(mut target) = target else {
             // An orderly end without bytes: the wire has no other refusal. An error: the session has
             // ended.
             drop(stream.shutdown().await);

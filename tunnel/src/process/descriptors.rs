@@ -1,0 +1,42 @@
+//! The limit of descriptors: of sockets and files that are open.
+
+use std::io;
+
+/// Where the system has no such limit, or it is not known.
+const UNKNOWN: u64 = 16_384;
+
+/// Raises the soft limit to the hard one, and returns it: most systems start a program with 1,024.
+///
+/// # Errors
+///
+/// When the system denies it.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    #[cfg(unix)]
+    {
+        use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+        /// macOS takes no more, whatever the hard limit is (OPEN_MAX).
+        const MAX: u64 = if cfg!(target_vendor = "apple") { 10_240 } else { u64::MAX };
+
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        let raised = hard.min(MAX);
+        if soft < raised {
+            setrlimit(Resource::RLIMIT_NOFILE, raised, hard)?;
+        }
+        Ok(raised.max(soft))
+    }
+    #[cfg(not(unix))]
+    Ok(UNKNOWN)
+}
+
+/// The limit in force.
+pub(crate) fn descriptor_limit() -> u64 {
+    #[cfg(unix)]
+    {
+        use nix::sys::resource::{Resource, getrlimit};
+
+        getrlimit(Resource::RLIMIT_NOFILE).map_or(UNKNOWN, |(soft, _)| soft)
+    }
+    #[cfg(not(unix))]
+    UNKNOWN
+}
