@@ -50,7 +50,8 @@ fn refused_options_end_with_status_two_and_one_sentence() {
         ),
         (
             &[],
-            "kcpx-tunnel: the role is missing: write `kcpx-tunnel client` or `kcpx-tunnel server`\n",
+            "kcpx-tunnel: the role is missing: write `kcpx-tunnel client` or `kcpx-tunnel server`, \
+             each with --help for its options\n",
         ),
     ] {
         let output = output(args);

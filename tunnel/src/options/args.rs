@@ -31,9 +31,10 @@ pub(super) fn parse(argv: &[OsString]) -> Result<CommandLine, OptionsError> {
     let mut role = argv.first().and_then(|program| role_of_program(program));
     if role.is_none()
         && let Some((first, rest)) = args.split_first()
-        && let Some(named) = Role::from_name(first)
+        && !first.starts_with('-')
     {
-        (role, args) = (Some(named), rest);
+        let unknown = || OptionsError::UnknownRole { given: (*first).to_owned() };
+        (role, args) = (Some(Role::from_name(first).ok_or_else(unknown)?), rest);
     }
     let mut values = Values::default();
     let matches = command(role).try_get_matches_from(rewrite(args, role))?;

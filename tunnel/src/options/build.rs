@@ -165,10 +165,11 @@ fn common(reader: &mut Reader<'_>) -> Result<Common, OptionsError> {
         protection: reader
             .choice("protection", &[("off", None), ("auto", Some(auto_protection()))])?,
         dscp: reader.number("dscp", 0, 63u8)?,
-        ack_policy: if reader.flag("acknodelay")? {
-            AckPolicy::Immediate
-        } else {
-            AckPolicy::PerBatch
+        ack_policy: match reader.flag("acknodelay")? {
+            true => AckPolicy::Immediate,
+            // What kcptun does, for those who ask for it.
+            false if reader.is_given("acknodelay") => AckPolicy::Interval,
+            false => AckPolicy::PerBatch,
         },
         socket_buffer: reader.number("sockbuf", 1, 1usize << 30)?,
         mux: reader.choice("mux", &[("smux", Mux::Smux), ("none", Mux::None)])?,
@@ -234,14 +235,11 @@ fn timing(reader: &mut Reader<'_>) -> Result<Timing, OptionsError> {
         "fast" => Timing::FAST,
         "fast2" => Timing::FAST2,
         "fast3" => Timing::FAST3,
-        other => {
-            if other != "manual" {
-                reader.warn(format!(
-                    "mode {other:?} is none of normal, fast, fast2, fast3, manual: nodelay, \
-                     interval, resend and nc are used, as with manual"
-                ));
-            }
-            return manual_timing(reader);
+        "manual" => return manual_timing(reader),
+        _ => {
+            let allowed =
+                "normal, fast, fast2, fast3, or manual with nodelay, interval, resend and nc";
+            return Err(reader.refuse("mode", allowed.to_owned()));
         }
     };
     let unused: Vec<_> = MANUAL.into_iter().filter(|name| reader.is_given(name)).collect();

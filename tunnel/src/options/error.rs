@@ -17,8 +17,17 @@ pub enum OptionsError {
     #[error(transparent)]
     CommandLine(#[from] clap::Error),
     /// Neither the command line nor the file says which side to be.
-    #[error("the role is missing: write `kcpx-tunnel client` or `kcpx-tunnel server`")]
+    #[error(
+        "the role is missing: write `kcpx-tunnel client` or `kcpx-tunnel server`, each with --help for \
+         its options"
+    )]
     NoRole,
+    /// The first argument is no role.
+    #[error("{given:?} is not a role: {}", suggestion(given))]
+    UnknownRole {
+        /// The argument.
+        given: String,
+    },
     /// A role that is neither client nor server.
     #[error("{1} {0:?} is not allowed: use \"client\" or \"server\"")]
     Role(String, Place),
@@ -103,6 +112,15 @@ pub enum OptionsError {
     /// Values that do not fit together.
     #[error(transparent)]
     Config(#[from] ConfigError),
+}
+
+/// The role that was probably meant: both begin with another letter.
+fn suggestion(given: &str) -> &'static str {
+    match given.chars().next() {
+        Some('c' | 'C') => "did you mean `kcpx-tunnel client`?",
+        Some('s' | 'S') => "did you mean `kcpx-tunnel server`?",
+        _ => "write `kcpx-tunnel client` or `kcpx-tunnel server`",
+    }
 }
 
 /// The text with its control characters escaped, so that an error stays one line.

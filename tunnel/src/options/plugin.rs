@@ -1,5 +1,7 @@
 //! SIP003: what shadowsocks says to a plugin, in environment variables.
 
+use std::net::IpAddr;
+
 use super::Environment;
 use super::error::OptionsError;
 use super::table::{self, Role};
@@ -106,7 +108,10 @@ fn address(
     let refuse = |name, value: &str, allowed| {
         Err(OptionsError::Variable { name, value: value.to_owned(), allowed })
     };
-    // Several hosts, as SIP003 permits for servers, have no counterpart in kcptun.
+    let is_unspecified = |host: &str| host.parse().is_ok_and(|ip: IpAddr| ip.is_unspecified());
+    // A server of shadowsocks that listens on all addresses of both IP versions says `::0|0.0.0.0`.
+    let host = if host.contains('|') && host.split('|').all(is_unspecified) { "::" } else { host };
+    // Other lists, as SIP003 permits for servers, have no counterpart in kcptun.
     if host.is_empty() || host.contains(['|', '/', ' ']) {
         return refuse(host_name, host, "one name or address");
     }
@@ -178,8 +183,11 @@ mod tests {
         let parse = |host, port| address(REMOTE_HOST, host, REMOTE_PORT, port);
         assert_eq!(parse("2001:db8::1", "80").unwrap(), "[2001:db8::1]:80");
         assert_eq!(parse("[::1]", "80").unwrap(), "[::1]:80");
+        assert_eq!(parse("::0|0.0.0.0", "80").unwrap(), "[::]:80");
         assert_eq!(parse("vps.example", "29900").unwrap(), "vps.example:29900");
-        for (host, port) in [("", "80"), ("a|b", "80"), ("a", "0"), ("a", "65536"), ("a", "")] {
+        for (host, port) in
+            [("", "80"), ("a|b", "80"), ("::0|::1", "80"), ("a", "0"), ("a", "65536"), ("a", "")]
+        {
             assert!(parse(host, port).is_err(), "{host:?} {port:?}");
         }
     }

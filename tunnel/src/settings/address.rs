@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 /// A TCP address, or the path of a unix socket: `localaddr` of a client and `target` of a server.
 ///
-/// Text with a slash, or without a colon, is a path.
+/// Text with a slash, or that ends with `.sock`, is a path.
 ///
 /// ```
 /// use kcpx_tunnel::settings::LocalAddress;
@@ -63,6 +63,9 @@ pub enum AddressError {
     /// No colon before a port.
     #[error("{0:?} has no port: write host:port")]
     NoPort(String),
+    /// Neither a colon before a port nor a sign of a path.
+    #[error("{0:?} has no port: write host:port, or ./{0} for a unix socket")]
+    NoPortOrPath(String),
     /// The port is no number, or out of its range.
     #[error("{0:?} has a port outside {1}..=65535 or one that is not a number")]
     Port(String, u16),
@@ -87,8 +90,11 @@ impl FromStr for LocalAddress {
         if text.is_empty() {
             return Err(AddressError::Empty);
         }
-        if text.contains('/') || !text.contains(':') {
+        if text.contains('/') || text.ends_with(".sock") {
             return Ok(Self::Unix(PathBuf::from(text)));
+        }
+        if !text.contains(':') {
+            return Err(AddressError::NoPortOrPath(text.to_owned()));
         }
         let (host, port) = split(text)?;
         Ok(Self::Tcp { host, port: parse_port(text, port, 0)? })
@@ -244,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn local_address_without_host_and_port_is_a_unix_path() {
+    fn local_address_with_a_slash_or_sock_is_a_unix_path() {
         for text in ["/run/a.sock", "./a:1", "a.sock", "run/a:b"] {
             assert_eq!(text.parse(), Ok(LocalAddress::Unix(text.into())), "{text}");
         }
@@ -254,5 +260,11 @@ mod tests {
             assert_eq!(text.parse(), Ok(tcp), "{text}");
         }
         assert_eq!("".parse::<LocalAddress>(), Err(AddressError::Empty));
+        for text in ["nonsense", "127.0.0.1", "localhost"] {
+            let error = text.parse::<LocalAddress>().unwrap_err();
+            let sentence =
+                format!("{text:?} has no port: write host:port, or ./{text} for a unix socket");
+            assert_eq!(error.to_string(), sentence);
+        }
     }
 }

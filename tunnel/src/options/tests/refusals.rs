@@ -91,7 +91,11 @@ fn values_out_of_range_are_rejected_with_the_range() {
             &["server", "-t", "host:http"],
             "--target: \"host:http\" has a port outside 0..=65535 or one that is not a number",
         ),
-        (&[], "the role is missing: write `kcpx-tunnel client` or `kcpx-tunnel server`"),
+        (
+            &[],
+            "the role is missing: write `kcpx-tunnel client` or `kcpx-tunnel server`, each with --help \
+             for its options",
+        ),
     ] {
         assert_eq!(refusal(args), error, "{args:?}");
     }
@@ -155,6 +159,34 @@ fn malformed_files_are_rejected() {
 }
 
 #[test]
+fn error_of_a_mistyped_word_says_what_to_write() {
+    for (args, sentence) in [
+        (
+            &["client", "-mode", "fast33"][..],
+            "--mode fast33 is not allowed: use normal, fast, fast2, fast3, or manual with nodelay, \
+             interval, resend and nc",
+        ),
+        (
+            &["client", "-l", "nonsense"],
+            "--localaddr: \"nonsense\" has no port: write host:port, or ./nonsense for a unix socket",
+        ),
+        (&["serve"], "\"serve\" is not a role: did you mean `kcpx-tunnel server`?"),
+        (&["clinet", "-l", ":1"], "\"clinet\" is not a role: did you mean `kcpx-tunnel client`?"),
+        (&["run"], "\"run\" is not a role: write `kcpx-tunnel client` or `kcpx-tunnel server`"),
+    ] {
+        assert_eq!(refusal(args), sentence);
+    }
+}
+
+#[test]
+fn acknodelay_that_is_written_as_false_acknowledges_each_interval() {
+    let policy = |args: &[&str]| client(args).common.ack_policy;
+    assert_eq!(policy(&[]), kcpx::AckPolicy::PerBatch);
+    assert_eq!(policy(&["-acknodelay=false"]), kcpx::AckPolicy::Interval);
+    assert_eq!(policy(&["-acknodelay"]), kcpx::AckPolicy::Immediate);
+}
+
+#[test]
 fn warnings_say_what_is_probably_not_meant() {
     let key = "the key is kcptun's default, which is public: set KCPTUN_KEY or --key on both sides";
     let all = "localaddr :12948 accepts connections on all addresses of this host: write \
@@ -170,11 +202,6 @@ fn warnings_say_what_is_probably_not_meant() {
         (&["-nodelay", "1"], "nodelay ignored: mode fast sets them, use mode manual"),
         (&["-nc", "1", "-mode", "fast3"], "nc ignored: mode fast3 sets them, use mode manual"),
         (&["-mode", "manual", "-interval", "5"], "interval 5 is outside 10 to 5000 ms: 10 is used"),
-        (
-            &["-mode", "turbo"],
-            "mode \"turbo\" is none of normal, fast, fast2, fast3, manual: nodelay, \
-                               interval, resend and nc are used, as with manual",
-        ),
         (&["-mtu", "1501"], "mtu 1501: kcptun receives at most 1500 bytes"),
         (&["-metrics", "0.0.0.0:9464"], "metrics 0.0.0.0:9464 is reachable from other hosts"),
     ] {

@@ -271,7 +271,6 @@ fn modes_and_manual_timing_are_those_of_kcptun() {
     let interval = std::time::Duration::from_millis(50);
     let slow = Timing::new(false, interval, None, CongestionControl::Reno).unwrap();
     assert_eq!(manual(&[]), slow);
-    assert_eq!(client(&["-mode", "other"]).common.timing, slow);
 }
 
 #[test]
