@@ -243,8 +243,8 @@ impl Cause {
             left_out = self.left_out;
             *self = Self::new(now);
         }
-        let is_repeated = level < Level::INFO && self.warning == text;
-        if self.lines >= MAX_LINES || is_repeated {
+        let is_same = level < Level::INFO && self.warning == text;
+        if self.lines >= MAX_LINES || is_same {
             self.left_out += 1;
             return None;
         }
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn warning_that_is_repeated_is_logged_once_a_minute() {
+    fn warning_that_is_same_is_logged_once_a_minute() {
         let start = Instant::now();
         let mut cause = Cause::new(start);
         let mut warn =
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_warnings_are_one_line_of_the_log() {
+    fn same_warnings_are_one_line_of_the_log() {
         let dir = TempDir::new().unwrap();
         let path = dir.path().join("a.log");
         let log = Log::to_file(&path).unwrap();
