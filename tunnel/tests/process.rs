@@ -397,13 +397,13 @@ fn one_client_does_not_get_the_descriptors_of_all() {
 /// Forwards datagrams between one client of `near` and the server, to which it is `far`.
 #[cfg(target_os = "linux")]
 fn forward(near: &std::net::UdpSocket, far: &std::net::UdpSocket, server: SocketAddr) {
-    let mut buffer = [0; 65_536];
+    let mut buffer = vec![0; 65_536];
     let (len, client) = near.recv_from(&mut buffer).unwrap();
     far.send_to(&buffer[..len], server).unwrap();
     near.connect(client).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut buffer = [0; 65_536];
+            let mut buffer = vec![0; 65_536];
             while let Ok(len) = far.recv(&mut buffer) {
                 drop(near.send(&buffer[..len]));
             }

@@ -15,11 +15,9 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     {
         use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-        /// macOS takes no more, whatever the hard limit is (OPEN_MAX).
-        const MAX: u64 = if cfg!(target_vendor = "apple") { 10_240 } else { u64::MAX };
-
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-        let raised = hard.min(MAX);
+        // macOS takes no more, whatever the hard limit is (OPEN_MAX).
+        let raised = if cfg!(target_vendor = "apple") { hard.min(10_240) } else { hard };
         if soft < raised {
             setrlimit(Resource::RLIMIT_NOFILE, raised, hard)?;
         }

@@ -73,7 +73,6 @@ impl Server {
         let settings = control.settings();
         let mut config = transport::config(&settings.common)?;
         let share = descriptor_limit() / DESCRIPTOR_SHARE;
-        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_CONNECTIONS")]
         let clients = Clients::new(share.clamp(MIN_CONNECTIONS, MAX_CONNECTIONS) as usize);
         config.limits.max_per_source = Some(match settings.common.mux {
             Mux::Smux => MAX_SESSIONS,
