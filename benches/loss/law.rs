@@ -532,7 +532,7 @@ pub(crate) fn judge(kind: Kind, options: &LawOptions) -> Result<bool> {
     let done = done.into_inner().map_err(|_| anyhow!("a plan panicked"))?;
     print(kind, options, &done);
     let kept = done.iter().filter(|(_, figures)| figures.faults.is_empty()).count();
-    Ok(kept * 100 >= done.len() * usize::from(options.floor))
+    Ok(!done.is_empty() && kept * 100 >= done.len() * usize::from(options.floor))
 }
 
 fn print_timeline(plan: &Plan, figures: &Figures) {

@@ -445,7 +445,8 @@ impl Controller for Model {
         let rate = if below { self.pipe.of.0 } else { self.pipe.sending_rate };
         // A burst of the application spreads over a round trip once one was too large for the queue.
         let spreads = self.app_limited && self.burst_lost_at.is_some();
-        let gain = if spreads { 100 } else { self.phase.pacing_gain() };
+        let gain = self.phase.pacing_gain();
+        let gain = if spreads { gain.min(100) } else { gain };
         let rate = rate.max(least).saturating_mul(gain) / 100;
         NonZeroU64::new(rate.max(configured)).map(|rate| Pacing { rate, burst })
     }

@@ -11,7 +11,8 @@
 //!
 //! With the model of the path ([`congestion::model`](crate::core::congestion)), which limits the rate by
 //! itself, the ACK of a retransmission brings a second token while much is in flight: a large window that
-//! was lost returns as slow start grows, not at [`CAPACITY`] per round trip (RFC 9937, `SafeACK`).
+//! was lost returns as slow start grows, not at [`CAPACITY`] per round trip (RFC 9937, `SafeACK`). So there
+//! retransmissions are at most twice the segments acknowledged, and the rest of the above.
 //!
 //! Applies with any congestion control, and with none. kcp-go has no such limit.
 
@@ -50,7 +51,8 @@ impl RetransmitBudget {
         self.tokens = self.tokens.saturating_add(count).min(CAPACITY);
     }
 
-    /// A retransmission was acknowledged on a path whose rate a model limits, with `in_flight` segments.
+    /// A retransmission was acknowledged on a path whose rate a model limits. `in_flight`: segments from SND.UNA to
+    /// SND.NXT.
     pub(crate) fn on_retransmission_acked(&mut self, in_flight: u32) {
         if in_flight > GROWS_ABOVE {
             self.on_acked(1);

@@ -81,7 +81,7 @@ impl RedundantRetransmits {
     /// burst.
     pub(super) fn is_in_long_run(&mut self, sn: Sn, ts: Ts) -> bool {
         let (next, began, count) = self.run;
-        let goes_on = next == sn && ts.since(began) <= BURST_TIME;
+        let goes_on = count > 0 && next == sn && (0..=BURST_TIME).contains(&ts.since(began));
         let (began, count) = if goes_on { (began, count.saturating_add(1)) } else { (ts, 1) };
         self.run = (sn.advance(1), began, count);
         count > MAX_COPIED_RUN

@@ -22,8 +22,10 @@ pub(super) struct AckAggregation {
     since: Micros,
     acked: u64,
     extra: WindowedMax,
-    /// When ACKs last arrived, how long after the ones before, microseconds, and the bytes they acknowledged.
+    /// When ACKs last arrived, and since when they belong to one tick.
     arrived_at: Micros,
+    tick_began: Micros,
+    /// How long after the ACKs before that tick began, microseconds, and the bytes it acknowledged.
     gap: u64,
     arrived: u64,
     /// Longest time between ACKs that acknowledged all of it, microseconds.
@@ -61,13 +63,13 @@ impl AckAggregation {
 
     /// Half of the rate is enough: the estimate may be too high.
     fn find_tick(&mut self, now: Micros, bytes: u64, rate: u64) {
-        let gap = now.since(self.arrived_at);
-        if gap > SAME_TICK {
-            (self.gap, self.arrived) = (gap, 0);
+        if now.since(self.tick_began) > SAME_TICK {
+            (self.gap, self.arrived, self.tick_began) = (now.since(self.arrived_at), 0, now);
         }
         self.arrived_at = now;
         self.arrived = self.arrived.saturating_add(bytes);
         if (LEAST_TICK..=MAX_TIME + LEAST_TICK).contains(&self.gap)
+            && rate > 0
             && self.arrived >= rate.saturating_mul(self.gap) / SECOND / 2
         {
             self.tick.update(self.gap.min(MAX_TIME));
@@ -144,6 +146,21 @@ mod tests {
             }
             assert_eq!(aggregation.held_by_peer(1_000_000), held, "{gap} us");
         }
+    }
+
+    #[test]
+    fn pause_before_a_stream_of_acks_is_no_tick() {
+        let mut aggregation = AckAggregation::default();
+        let mut now = Micros(1_000_000);
+        for _ in 0..20 {
+            now = now.add_micros(60_000);
+            for _ in 0..1_000 {
+                now = now.add_micros(500);
+                aggregation.on_acked(&acked(now, 500), 1_000_000, None);
+                aggregation.next_round(now);
+            }
+        }
+        assert_eq!(aggregation.held_by_peer(1_000_000), 0);
     }
 
     #[test]
