@@ -6,6 +6,7 @@ mod port_reuse;
 mod rebind;
 mod shards;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -221,7 +222,10 @@ impl Endpoint {
     ///
     /// Cancel safe: a connection whose stream is not returned is closed, and no data was sent.
     pub async fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<KcpStream> {
-        let peers: Vec<_> = lookup_host(addr).await?.collect();
+        // A hosts file may have an address twice, and one peer must not get two connections.
+        let mut peers: Vec<_> = lookup_host(addr).await?.map(destination).collect();
+        let mut known = HashSet::new();
+        peers.retain(|peer| known.insert(*peer));
         if let [peer] = peers[..] {
             return self.open(peer, None).await;
         }

@@ -207,8 +207,9 @@ async fn serve_client(mut stream: KcpStream, start: Instant) -> Result<()> {
                 if in_stream {
                     stream.send_message(&snapshot).await?;
                 } else {
-                    // Never waits: what does not fit into the queue takes the place of the oldest.
-                    datagrams.send(&snapshot)?;
+                    // Never waits: what does not fit into the queue takes the place of the oldest. One that
+                    // cannot be sent, since the peer has not answered yet, is as good as lost.
+                    drop(datagrams.send(&snapshot));
                 }
             }
             command = stream.recv_message() => match command {

@@ -38,9 +38,11 @@ enum Request {
     /// HELLO leaves as soon as the peer is known to support CONTROL. Entered on [`Hello::start`];
     /// left when HELLO leaves.
     Queued,
-    /// HELLO has left `count` times in a row, [`MAX_HELLOS`] at most, then each [`RETRY_INTERVAL`].
-    /// Entered when it leaves; left on HELLO-ACK.
+    /// HELLO has left `count` times in a row, [`MAX_HELLOS`] at most. Entered when it leaves; left on
+    /// HELLO-ACK, or when the time for an answer to the last one is over.
     Sent { ts: Ts, timer: RetransmitTimer, count: u8 },
+    /// None of them was answered in time: another one leaves each [`RETRY_INTERVAL`].
+    Unanswered { ts: Ts, timer: RetransmitTimer },
     /// Entered on HELLO-ACK, never left.
     Answered { capabilities: u32 },
 }
@@ -56,6 +58,8 @@ pub(crate) struct Hello {
     refill_at: Micros,
     /// True from the peer's first HELLO on.
     peer_asked: bool,
+    /// The application sends datagrams, which no ACK answers.
+    wants_datagrams: bool,
     /// The peer's HELLO came after ours had got no answer: one more of ours was due at once.
     asked_again: bool,
 }
@@ -68,6 +72,7 @@ impl Hello {
             answers_left: ANSWER_BURST,
             refill_at: Micros(0),
             peer_asked: false,
+            wants_datagrams: false,
             asked_again: false,
         }
     }
@@ -76,6 +81,21 @@ impl Hello {
     pub(crate) fn start(&mut self) {
         if let Request::Idle = self.request {
             self.request = Request::Queued;
+        }
+    }
+
+    /// The same for an application that sends datagrams: asks again however little stream data it sends.
+    pub(crate) fn start_for_datagrams(&mut self) {
+        self.wants_datagrams = true;
+        self.start();
+    }
+
+    /// The time for an answer to the last HELLO is over.
+    pub(crate) fn handle_timeout(&mut self, now: Micros) {
+        if let Request::Sent { ts, timer, count: MAX_HELLOS } = self.request
+            && now >= timer.expires
+        {
+            self.request = Request::Unanswered { ts, timer };
         }
     }
 
@@ -98,9 +118,9 @@ impl Hello {
     /// unanswered; `None` before.
     fn peer_accepts(&self, capability: u32) -> Option<bool> {
         match self.request {
-            Request::Sent { count, .. } => (count >= MAX_HELLOS).then_some(false),
+            Request::Unanswered { .. } => Some(false),
             Request::Answered { capabilities } => Some(capabilities & capability != 0),
-            Request::Idle | Request::Queued => None,
+            Request::Idle | Request::Queued | Request::Sent { .. } => None,
         }
     }
 
@@ -109,10 +129,10 @@ impl Hello {
         self.peer_asked
     }
 
-    /// When HELLO is retransmitted.
+    /// When HELLO is retransmitted, or given up.
     pub(crate) fn deadline(&self) -> Option<Micros> {
         match self.request {
-            Request::Sent { timer, count, .. } if count < MAX_HELLOS => Some(timer.expires),
+            Request::Sent { timer, .. } => Some(timer.expires),
             _ => None,
         }
     }
@@ -132,8 +152,10 @@ impl Hello {
     pub(crate) fn is_due(&self, now: Micros, sends_data: bool) -> bool {
         match self.request {
             Request::Queued => true,
-            Request::Sent { timer, count, .. } if count < MAX_HELLOS => now >= timer.expires,
-            Request::Sent { timer, .. } => sends_data && now.since(timer.expires) >= RETRY_INTERVAL,
+            Request::Sent { timer, count, .. } => count < MAX_HELLOS && now >= timer.expires,
+            Request::Unanswered { timer, .. } => {
+                (sends_data || self.wants_datagrams) && now.since(timer.expires) >= RETRY_INTERVAL
+            }
             Request::Idle | Request::Answered { .. } => false,
         }
     }
@@ -149,6 +171,7 @@ impl Hello {
             Request::Idle | Request::Answered { .. } => return None,
             Request::Queued => (random(), None, 0),
             Request::Sent { ts, timer, count } => (ts, Some(timer), count),
+            Request::Unanswered { ts, timer } => (ts, Some(timer), MAX_HELLOS - 1),
         };
         let timer = RetransmitTimer::restart(previous, now, rto);
         self.request = Request::Sent { ts, timer, count: (count + 1).min(MAX_HELLOS) };
@@ -157,7 +180,10 @@ impl Hello {
 
     /// Whether a HELLO with this number is our own, reflected.
     pub(crate) fn is_own(&self, ts: Ts) -> bool {
-        matches!(self.request, Request::Sent { ts: own, .. } if own == ts)
+        match self.request {
+            Request::Sent { ts: own, .. } | Request::Unanswered { ts: own, .. } => own == ts,
+            Request::Idle | Request::Queued | Request::Answered { .. } => false,
+        }
     }
 
     /// A HELLO arrived. At most one answer leaves for each, and [`ANSWER_BURST`] of them and one per
@@ -167,11 +193,10 @@ impl Hello {
             return false;
         }
         self.peer_asked = true;
-        if let Request::Sent { count: count @ MAX_HELLOS, timer, .. } = &mut self.request
-            && now >= timer.expires
+        if let Request::Unanswered { ts, timer } = self.request
             && !std::mem::replace(&mut self.asked_again, true)
         {
-            *count = MAX_HELLOS - 1;
+            self.request = Request::Sent { ts, timer, count: MAX_HELLOS - 1 };
         }
         if self.answers_left < ANSWER_BURST && now >= self.refill_at {
             self.answers_left += 1;
@@ -190,7 +215,7 @@ impl Hello {
 
     /// A HELLO-ACK arrived. Returns whether it answers our HELLO.
     pub(crate) fn on_hello_ack(&mut self, capabilities: u32, ts: Ts) -> bool {
-        let valid = matches!(self.request, Request::Sent { ts: own, .. } if own == ts);
+        let valid = self.is_own(ts);
         if valid {
             self.request = Request::Answered { capabilities };
         }
@@ -225,20 +250,32 @@ mod tests {
             now = next;
         }
         assert_eq!(gaps[..4], [RTO, 2 * RTO, 4 * RTO, MAX_CONTROL_INTERVAL]);
-        assert_eq!(gaps.len() + 1, usize::from(MAX_HELLOS));
+        assert_eq!(
+            gaps.len(),
+            usize::from(MAX_HELLOS),
+            "the last one is for an answer to the last HELLO"
+        );
+        hello.handle_timeout(Micros(now.0 - 1));
+        assert_eq!(hello.peer_accepts_datagrams(), None);
+        hello.handle_timeout(now);
+        assert_eq!((hello.peer_accepts_datagrams(), hello.deadline()), (Some(false), None));
         assert!(!hello.is_due(Micros(u64::MAX / 2), false) && !hello.peer_accepts_repair());
         hello.start();
         assert!(!hello.is_due(Micros(u64::MAX / 2), false), "it was sent");
         // Of later ones one a minute leaves, while data is sent, and one for the peer's first HELLO.
-        now = now.add_micros(RETRY_INTERVAL);
+        now = now.add_micros(RETRY_INTERVAL - 1);
         assert!(!hello.is_due(now, true));
-        now = now.add_micros(MAX_CONTROL_INTERVAL);
+        now = now.add_micros(1);
         assert!(hello.is_due(now, true) && !hello.is_due(now, false));
         assert!(hello.poll(now, RTO, random).is_some() && !hello.is_due(now, true));
         now = now.add_micros(MAX_CONTROL_INTERVAL);
+        hello.handle_timeout(now);
         assert!(hello.on_hello(now, Ts(5)) && hello.is_due(now, false));
         assert!(hello.poll(now, RTO, random).is_some());
         now = now.add_micros(MAX_CONTROL_INTERVAL);
+        hello.handle_timeout(now);
+        hello.start_for_datagrams();
+        assert!(!hello.is_due(now, false) && hello.is_due(now.add_micros(RETRY_INTERVAL), false));
         assert!(hello.on_hello(now, Ts(6)) && !hello.is_due(now, true), "once");
     }
 

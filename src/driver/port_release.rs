@@ -16,6 +16,7 @@ pub(super) use self::pending::PortRelease;
 
 use super::Driver;
 use crate::core::time_wait::TIME_WAIT_DURATION;
+use crate::error::ConnectionError;
 use crate::shared::requests::TimeWaitEntry;
 use crate::sys::Socket;
 
@@ -72,6 +73,13 @@ impl<S: Socket> Driver<S> {
         }
         let left: Vec<_> = self.conns.iter().map(|(_, c)| (c.id(), c.time_wait())).collect();
         for (id, time_wait) in left {
+            // A task may wait for the end of a stream that was dropped.
+            if let Some(conn) = self.get_mut(id)
+                && conn.shared().error().is_none()
+            {
+                let waiters = conn.shared().end(ConnectionError::Closed, true);
+                self.scratch.wakers.extend(waiters);
+            }
             self.remove(now, id, time_wait);
         }
         self.release.time_wait = self.demux.take_time_wait();

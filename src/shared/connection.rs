@@ -236,6 +236,7 @@ impl Shared {
     /// The driver removes the connection: what was not read counts as the endpoint's until it is.
     pub(crate) fn outlive(&self) {
         self.recv.outlive(&self.notifier);
+        self.datagrams.outlive(&self.notifier);
     }
 
     /// The connection is idle: frees the memory of empty queues.
@@ -387,7 +388,7 @@ impl Shared {
 
     /// The next out-of-band datagram received.
     pub(crate) fn poll_datagram(&self, wait: &mut Wait<'_>) -> Poll<io::Result<Bytes>> {
-        self.datagrams.poll_recv(wait)
+        self.datagrams.poll_recv(wait, &self.notifier)
     }
 
     /// The latest statistics. Bytes that the driver has not taken yet count as unsent.
@@ -437,7 +438,7 @@ impl Shared {
         // What was delivered before the receive queue is locked is cleared, later data is
         // discarded.
         let queues = (self.send.detach(), self.recv.detach(&self.notifier));
-        let (receivers, unread) = self.datagrams.detach();
+        let (receivers, unread) = self.datagrams.detach(&self.notifier);
         drop((queues, self.established.detach(), unread));
         self.notifier.notify();
         receivers.for_each(Waker::wake);

@@ -17,6 +17,9 @@ use crate::util::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 /// is dropped: of two datagrams the later one is worth more.
 const QUEUE_CAPACITY: usize = 256 * 1024;
 
+/// The same for datagrams that arrive before the application has asked for any.
+const UNASKED_CAPACITY: usize = 16 * 1024;
+
 /// Whether the peer takes datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DatagramSupport {
@@ -71,8 +74,12 @@ struct State {
     /// `None` until the first datagram or receiver: most connections never have any.
     active: Option<Box<Active>>,
     support: DatagramSupport,
+    /// True once the application has a handle.
+    in_use: bool,
     /// True once the last handle of the stream is gone: what arrives is discarded.
     detached: bool,
+    /// True once the driver has removed the connection: what is not read is counted in `MemoryUse`.
+    outlived: bool,
     error: Option<ConnectionError>,
 }
 
@@ -111,7 +118,14 @@ pub(super) type Unread = Option<[VecDeque<Bytes>; 2]>;
 /// Driver.
 impl Datagrams {
     pub(super) fn new(support: DatagramSupport) -> Self {
-        let state = State { active: None, support, detached: false, error: None };
+        let state = State {
+            active: None,
+            support,
+            in_use: false,
+            detached: false,
+            outlived: false,
+            error: None,
+        };
         Self {
             has_outgoing: AtomicBool::new(false),
             unread: AtomicUsize::new(0),
@@ -160,10 +174,19 @@ impl Datagrams {
         if state.detached {
             return WakeList::default();
         }
+        let capacity = if state.in_use { QUEUE_CAPACITY } else { UNASKED_CAPACITY };
         let incoming = &mut state.active().incoming;
-        incoming.push(datagram, quota.min(QUEUE_CAPACITY));
+        incoming.push(datagram, quota.min(capacity));
         self.unread.store(incoming.charged, Ordering::Relaxed);
         state.take_receivers()
+    }
+
+    /// The driver removes the connection: what is not read is counted until it is read or dropped.
+    pub(super) fn outlive(&self, notifier: &ConnNotifier) {
+        let mut state = lock(&self.state);
+        state.outlived = true;
+        let unread = state.active.as_ref().map_or(0, |active| active.incoming.charged);
+        notifier.endpoint().memory().on_outlived(unread);
     }
 
     /// The connection has ended. Discards what was not sent; what was received can still be read.
@@ -201,6 +224,7 @@ impl Datagrams {
     /// Returns true once: HELLO has to ask the peer.
     pub(super) fn start(&self) -> bool {
         let mut state = lock(&self.state);
+        state.in_use = true;
         let is_first = state.support == DatagramSupport::Unknown { asked: false };
         if is_first {
             state.support = DatagramSupport::Unknown { asked: true };
@@ -213,7 +237,8 @@ impl Datagrams {
         let mut state = lock(&self.state);
         state.check_open()?;
         if state.support == DatagramSupport::Unsupported {
-            let text = "the peer takes datagrams only from a side with Config::fec: set it";
+            let text = "the peer takes datagrams only from a side with Config::fec, or did not answer: set it, or \
+                        try again in a minute";
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         state.active().outgoing.push(datagram, QUEUE_CAPACITY);
@@ -227,12 +252,20 @@ impl Datagrams {
     }
 
     /// The next datagram received.
-    pub(super) fn poll_recv(&self, wait: &mut Wait<'_>) -> Poll<io::Result<Bytes>> {
+    pub(super) fn poll_recv(
+        &self,
+        wait: &mut Wait<'_>,
+        notifier: &ConnNotifier,
+    ) -> Poll<io::Result<Bytes>> {
         let mut state = lock(&self.state);
+        let outlived = state.outlived;
         if let Some(active) = &mut state.active
             && let Some(datagram) = active.incoming.pop()
         {
             self.unread.store(active.incoming.charged, Ordering::Relaxed);
+            if outlived {
+                notifier.endpoint().memory().on_outlived_read(charge(datagram.len()));
+            }
             return Poll::Ready(Ok(datagram));
         }
         if let Err(error) = state.check_open() {
@@ -249,8 +282,12 @@ impl Datagrams {
 
     /// The last handle of the stream is gone: discards both queues, and what arrives from here on.
     /// Returns the receivers to wake.
-    pub(super) fn detach(&self) -> (WakeList, Unread) {
+    pub(super) fn detach(&self, notifier: &ConnNotifier) -> (WakeList, Unread) {
         let mut state = lock(&self.state);
+        if state.outlived {
+            let unread = state.active.as_ref().map_or(0, |active| active.incoming.charged);
+            notifier.endpoint().memory().on_outlived_read(unread);
+        }
         state.detached = true;
         let receivers = state.take_receivers();
         self.has_outgoing.store(false, Ordering::Relaxed);

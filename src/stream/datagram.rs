@@ -27,7 +27,7 @@ use crate::util::sync::{Arc, Ordering};
 /// cipher a datagram that is reflected cannot be distinguished from one of the peer.
 ///
 /// A peer of this crate takes them without any setting. The first handle asks for that, so that
-/// datagrams wait until the peer has answered, a round trip after the connection is open at most. Other
+/// datagrams wait until the peer has answered, a round trip after the connection is open if nothing is lost. Other
 /// peers, and this side without [`close_notify`](crate::KcpConfig::close_notify), need
 /// [`Config::fec`](crate::Config::fec) on the side that sends: `send` fails with an error that says so.
 /// kcp-go needs a version of 2026. Older ones take such a packet for a malformed segment, and an old

@@ -16,7 +16,7 @@ impl Kcp {
 
     /// Asks the peer whether it takes out-of-band datagrams without FEC.
     pub(crate) fn ask_for_datagrams(&mut self) {
-        self.repair_state().hello.start();
+        self.repair_state().hello.start_for_datagrams();
     }
 
     /// Whether the peer takes out-of-band datagrams without FEC; `None` until it has shown that.

@@ -143,6 +143,13 @@ impl Kcp {
         self.repair.as_ref()?.hello.deadline()
     }
 
+    /// Gives up a HELLO that was not answered in time.
+    pub(super) fn expire_hello(&mut self, now: Micros) {
+        if let Some(state) = &mut self.repair {
+            state.hello.handle_timeout(now);
+        }
+    }
+
     pub(super) fn poll_hello(&mut self, now: Micros) -> Option<ControlSegment> {
         if !self.has_hello_due(now) {
             return None;

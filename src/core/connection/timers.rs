@@ -108,6 +108,7 @@ impl Kcp {
         }
         self.close_reason = self.close_reason.or_else(|| self.pending_reset.end(now));
         self.send.expire_unproved(now);
+        self.expire_hello(now);
         self.retransmit_ping(now);
         self.check_oversized_timeout(now);
     }

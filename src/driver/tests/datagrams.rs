@@ -161,7 +161,7 @@ fn datagrams_that_nobody_reads_are_bounded_by_the_memory_of_the_endpoint() {
     config.limits.memory = 1 << 20;
     let Pair { mut world, client, server, .. } = Pair::new(&Config::new(), &config);
     let before = world.driver_of(SERVER).memory.used();
-    let to_server = client.datagrams();
+    let (to_server, datagrams) = (client.datagrams(), server.datagrams());
     world.run_for(SECOND);
     let mut most = 0;
     for _ in 0..100 {
@@ -173,8 +173,40 @@ fn datagrams_that_nobody_reads_are_bounded_by_the_memory_of_the_endpoint() {
     assert!((32 << 10..=128 << 10).contains(&most), "{most} bytes");
     assert!(server.stats().out_of_band_dropped > 1_900);
     // What is left are the latest, and taking them frees the memory.
-    let datagrams = server.datagrams();
     while datagrams.try_recv().is_ok() {}
     world.run_for(MINUTE);
     assert!(world.driver_of(SERVER).memory.used() <= before + 2_000);
+}
+
+#[test]
+fn datagrams_that_nobody_has_asked_for_take_16_kib() {
+    let Pair { mut world, client, server, .. } = Pair::plain();
+    let before = world.driver_of(SERVER).memory.used();
+    let to_server = client.datagrams();
+    world.run_for(SECOND);
+    (0..100).for_each(|_| to_server.send(&[7; 1_388]).unwrap());
+    world.run_for(SECOND);
+    let used = world.driver_of(SERVER).memory.used() - before;
+    assert!((8 << 10..=20 << 10).contains(&used), "{used} bytes");
+    assert_eq!(server.datagrams().try_recv().unwrap(), [7; 1_388][..]);
+}
+
+#[test]
+fn unread_datagrams_count_after_the_connection_has_ended() {
+    let Pair { mut world, client, server, listener: _listener, .. } = Pair::plain();
+    let (to_server, datagrams) = (client.datagrams(), server.datagrams());
+    world.run_for(SECOND);
+    (0..100).for_each(|_| to_server.send(&[7; 1_388]).unwrap());
+    world.run_for(SECOND);
+    client.abort();
+    world.run_for(MINUTE);
+    assert!(server.error().is_some());
+    let outlived = |world: &mut World| world.driver_of(SERVER).notifier.memory().outlived();
+    assert!(outlived(&mut world) > 138_000);
+    for _ in 0..50 {
+        assert_eq!(datagrams.try_recv().unwrap().len(), 1_388);
+    }
+    assert!((69_000..100_000).contains(&outlived(&mut world)));
+    drop(server);
+    assert_eq!(outlived(&mut world), 0);
 }

@@ -8,6 +8,7 @@ use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, ControlType, Segments};
 use crate::driver::TURN_PACKETS;
+use crate::error::ConnectionError;
 use crate::listener::KcpListener;
 use crate::shared::requests::{Request, TimeWaitEntry};
 use crate::testkit::link::LinkConfig;
@@ -80,6 +81,7 @@ fn port_is_released_once_everything_is_delivered() {
     drop(listener);
     assert!(release(&mut world).is_none(), "a stream is open");
     server.try_write(&pattern(1_000)).unwrap();
+    let closed = server.closed();
     drop(server);
     let requests = world.driver_of(SERVER).requests.clone();
     let (reply, released) = oneshot::channel();
@@ -89,6 +91,7 @@ fn port_is_released_once_everything_is_delivered() {
     let entries = release(&mut world).expect("everything is acknowledged");
     assert!(world.elapsed() >= before + 20_000, "a round trip for the data and the FIN");
     assert_eq!(entries.len(), 1, "the connection that waits for the FIN of the client");
+    assert_eq!(world.finish(SECOND, closed), ConnectionError::Closed);
     drop(client);
 }
 
