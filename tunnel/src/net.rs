@@ -247,6 +247,9 @@ pub(crate) enum LocalReadHalf<'a> {
     Tcp(tcp::ReadHalf<'a>),
     #[cfg(unix)]
     Unix(unix::ReadHalf<'a>),
+    /// Bytes without end and without a socket, for tests with a paused clock.
+    #[cfg(test)]
+    Endless(Endless),
 }
 
 impl LocalReadHalf<'_> {
@@ -256,6 +259,8 @@ impl LocalReadHalf<'_> {
             Self::Tcp(half) => half.readable().await,
             #[cfg(unix)]
             Self::Unix(half) => half.readable().await,
+            #[cfg(test)]
+            Self::Endless(_) => Ok(()),
         }
     }
 
@@ -266,13 +271,32 @@ impl LocalReadHalf<'_> {
             Self::Tcp(half) => poll_once(half.ready(Interest::READABLE)).await,
             #[cfg(unix)]
             Self::Unix(half) => poll_once(half.ready(Interest::READABLE)).await,
+            #[cfg(test)]
+            Self::Endless(_) => return false,
         };
         // An error is one of the runtime's; reading returns it.
         ready.is_some_and(|ready| ready.map_or(true, |ready| ready.is_read_closed()))
     }
 }
 
-impl_async_read!(LocalReadHalf<'_>: Tcp, #[cfg(unix)] Unix);
+impl_async_read!(LocalReadHalf<'_>: Tcp, #[cfg(unix)] Unix, #[cfg(test)] Endless);
+
+/// Fills each buffer.
+#[cfg(test)]
+pub(crate) struct Endless;
+
+#[cfg(test)]
+impl tokio::io::AsyncRead for Endless {
+    fn poll_read(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+        buf: &mut tokio::io::ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        buf.initialize_unfilled();
+        buf.set_filled(buf.capacity());
+        Poll::Ready(Ok(()))
+    }
+}
 
 /// The writing half of a [`LocalStream`].
 pub(crate) enum LocalWriteHalf<'a> {

@@ -25,8 +25,10 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 const LEFT_INTERVAL: Duration = Duration::from_millis(250);
 /// Intervals in which bytes are sent to a peer of smux 1 after its end: 2 s.
 const MAX_INTERVALS: u32 = 8;
-/// Intervals in a row in which a peer of smux 2 grants no window after its end: 0.75 to 1 s.
-const STALLED_INTERVALS: u32 = 3;
+/// Intervals in a row in which a peer of smux 2 grants no window after its end: 30 s. A stalled stream costs
+/// the path nothing, and a slow user needs the time: kcptun sends an update once per half of `streambuf`,
+/// 1 MiB by default.
+const STALLED_INTERVALS: u32 = 120;
 
 /// The reading half of a stream of the tunnel.
 pub(crate) trait ReadChunk {

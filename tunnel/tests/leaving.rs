@@ -88,22 +88,36 @@ fn check(first: u64, later: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn download_that_a_stock_client_has_closed_is_given_up() {
+async fn download_that_a_stock_client_of_smux_1_has_closed_is_given_up() {
     let (target, mut ends) = service().await;
-    for version in [1, 2] {
-        println!("smux {version}");
-        let (_server, path) = start(target.addr, Mux::Smux).await;
-        let mut client = StockClient::connect(path.addr, version).await;
-        let first = cost(&path, client.fetch(FETCH)).await;
-        let download = client.open(DOWNLOAD).await;
-        within("download", client.read(download, READ)).await;
-        client.close(download).await;
-        let left = Instant::now();
-        let end = within("end", client.pump_until(ends.recv())).await.unwrap();
-        println!("  the target's connection ended after {:.2?}: {end}", left.elapsed());
-        let later = cost(&path, client.fetch(FETCH)).await;
-        check(first, later);
-    }
+    let (_server, path) = start(target.addr, Mux::Smux).await;
+    let mut client = StockClient::connect(path.addr, 1).await;
+    let first = cost(&path, client.fetch(FETCH)).await;
+    let download = client.open(DOWNLOAD).await;
+    within("download", client.read(download, READ)).await;
+    client.close(download).await;
+    let left = Instant::now();
+    let end = within("end", client.pump_until(ends.recv())).await.unwrap();
+    println!("  the target's connection ended after {:.2?}: {end}", left.elapsed());
+    let later = cost(&path, client.fetch(FETCH)).await;
+    check(first, later);
+}
+
+/// That it is given up after 30 s is a unit test of the relay.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn download_that_a_stock_client_of_smux_2_has_closed_costs_the_path_no_more_than_its_window()
+{
+    let (target, _ends) = service().await;
+    let (server, path) = start(target.addr, Mux::Smux).await;
+    let mut client = StockClient::connect(path.addr, 2).await;
+    let first = cost(&path, client.fetch(FETCH)).await;
+    let download = client.open(DOWNLOAD).await;
+    within("download", client.read(download, READ)).await;
+    within("window", client.close_and_exhaust(download)).await;
+    let later = cost(&path, client.fetch(FETCH)).await;
+    check(first, later);
+    // Its connection is not taken for one that has ended.
+    assert_eq!(server.metric("tunnel_reset_connections"), 0);
 }
 
 /// Fetches as a user of the tunnel.

@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::*;
+use crate::net::Endless;
 
 const RULES: Rules = Rules {
     close_wait: Duration::ZERO,
@@ -249,6 +250,8 @@ struct ToKcptun {
     /// Bytes that it still takes.
     window: usize,
     reads_on: Option<bool>,
+    /// When a window update comes, once `window` is used up.
+    update_after: Option<Duration>,
 }
 
 impl AsyncWrite for ToKcptun {
@@ -275,11 +278,13 @@ impl WriteFrom for ToKcptun {
         reader: &mut (impl AsyncRead + Unpin + Send),
     ) -> io::Result<usize> {
         if self.window == 0 {
-            return std::future::pending().await;
+            let Some(after) = self.update_after.take() else { return std::future::pending().await };
+            sleep(after).await;
+            (self.window, self.reads_on) = (BUFFER, Some(true));
         }
         sleep(Duration::from_millis(10)).await;
-        let mut buffer = Vec::with_capacity(BUFFER.min(self.window));
-        let count = reader.read_buf(&mut buffer).await?;
+        let mut buffer = vec![0; BUFFER.min(self.window)];
+        let count = reader.read(&mut buffer).await?;
         self.window -= count;
         Ok(count)
     }
@@ -291,31 +296,33 @@ impl WriteFrom for ToKcptun {
     }
 }
 
-/// Relays a download to a peer that has ended its direction, for 100 s at most. How it ended, and when.
+/// Sends a download to a peer that has ended its direction, for 100 s at most. How it ended, and when. No
+/// socket: the paused clock would go on while the system carries its bytes.
 async fn download(
-    writer: ToKcptun,
+    mut writer: ToKcptun,
     rules: Rules,
     peer_supports_control: bool,
 ) -> Option<(End, Duration)> {
-    let (mut user, mut local) = connected().await;
     let (link, stats) = (Link::default(), TunnelStats::default());
     let mut connection = ConnectionStats::default();
     connection.peer_supports_control = peer_supports_control;
     link.set_stats(connection);
-    let sending = tokio::spawn(async move { while user.write_all(&[0; 4_096]).await.is_ok() {} });
+    let progress = Progress::new(&stats);
     let start = tokio::time::Instant::now();
-    let relaying = relay(&mut local, Peer::Ends, writer, Some(&link), rules, &stats);
-    let outcome = timeout(Duration::from_secs(100), relaying).await;
-    sending.abort();
-    outcome.ok().map(|outcome| (outcome.end, start.elapsed()))
+    let local = LocalReadHalf::Endless(Endless);
+    let send = pin!(send(local, &mut writer, Some(&link), &progress, rules));
+    let received = pin!(async { Ok(()) });
+    let relaying = both(send, received, Some(&link), &progress, rules);
+    let ended = timeout(Duration::from_secs(100), relaying).await.ok()?;
+    Some((ended.unwrap_err(), start.elapsed()))
 }
 
 #[tokio::test(start_paused = true)]
 async fn download_goes_on_for_two_seconds_after_the_end_of_a_smux_1_kcptun() {
-    let kcptun = || ToKcptun { window: usize::MAX, reads_on: None };
+    let kcptun = || ToKcptun { window: usize::MAX, reads_on: None, update_after: None };
     let (end, after) = download(kcptun(), RULES, false).await.unwrap();
     assert!(matches!(end, End::Left), "{end:?}");
-    assert!((2_000..2_500).contains(&after.as_millis()), "{after:?}");
+    assert_eq!(after, Duration::from_secs(2));
     // Where half close is known to be passed on.
     assert!(download(kcptun(), RULES, true).await.is_none());
     let rules = Rules { peer_half_closes: true, holds_fin: false, ..RULES };
@@ -323,14 +330,25 @@ async fn download_goes_on_for_two_seconds_after_the_end_of_a_smux_1_kcptun() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn download_goes_on_for_a_second_after_a_smux_2_kcptun_grants_no_window() {
+async fn download_waits_30_seconds_for_a_smux_2_kcptun_that_grants_no_window() {
+    let kcptun = |window, update_after| ToKcptun { window, reads_on: Some(false), update_after };
     // Used up after 5 s.
-    let kcptun = |reads_on| ToKcptun { window: 500 * BUFFER, reads_on: Some(reads_on) };
-    let (end, after) = download(kcptun(false), RULES, false).await.unwrap();
+    let (end, after) = download(kcptun(500 * BUFFER, None), RULES, false).await.unwrap();
     assert!(matches!(end, End::Left), "{end:?}");
-    assert!((6_000..6_600).contains(&after.as_millis()), "{after:?}");
-    // Behind its end a window update has come: its user takes its time.
-    assert!(download(kcptun(true), RULES, false).await.is_none());
-    let endless = ToKcptun { window: usize::MAX, reads_on: Some(false) };
+    assert!((35_000..=35_250).contains(&after.as_millis()), "{after:?}");
+    let endless = kcptun(usize::MAX, None);
     assert!(download(endless, RULES, false).await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn window_update_of_a_smux_2_kcptun_behind_its_end_keeps_the_download() {
+    for after in [3, 29] {
+        // The user reads slowly: the window is used up at once, and nothing else comes.
+        let kcptun = ToKcptun {
+            window: 0,
+            reads_on: Some(false),
+            update_after: Some(Duration::from_secs(after)),
+        };
+        assert!(download(kcptun, RULES, false).await.is_none(), "after {after} s");
+    }
 }

@@ -32,6 +32,8 @@ struct Reading {
     bytes: u32,
     /// Of them, those behind the last window update.
     news: u32,
+    /// No more window is granted.
+    is_closed: bool,
 }
 
 impl StockClient {
@@ -77,6 +79,16 @@ impl StockClient {
         self.discard(id);
     }
 
+    /// Closes a stream of smux 2 as kcptun does, and takes what comes until its window is used up.
+    pub async fn close_and_exhaust(&mut self, id: u32) {
+        self.half_close(id).await;
+        let reading = self.reading.get_mut(&id).unwrap();
+        reading.is_closed = true;
+        let allowed = reading.bytes - reading.news + STREAM_BUFFER;
+        self.read(id, allowed).await;
+        self.discard(id);
+    }
+
     /// Takes what has arrived.
     pub async fn pump(&mut self) {
         let read = self.stream.read_buf(&mut self.input).await.unwrap();
@@ -102,7 +114,8 @@ impl StockClient {
         reading.bytes += len;
         reading.news += len;
         let is_first = reading.bytes == len;
-        if self.version == 2 && (is_first || reading.news >= STREAM_BUFFER / 2) {
+        let is_due = is_first || reading.news >= STREAM_BUFFER / 2;
+        if self.version == 2 && is_due && !reading.is_closed {
             reading.news = 0;
             let update = [reading.bytes, STREAM_BUFFER].map(u32::to_le_bytes).concat();
             self.send(UPD, id, &update).await;
