@@ -101,8 +101,9 @@ pub enum Error {
     /// The peer broke the protocol. [`io::ErrorKind::InvalidData`].
     #[error("protocol error: {0}")]
     Protocol(#[from] ProtocolError),
-    /// The peer, which runs this crate, has aborted the stream, or has dropped it and reads no more. Of a
-    /// stream alone. [`io::ErrorKind::ConnectionReset`].
+    /// The peer, which runs this crate, has aborted the stream, or has dropped it and reads no more. Or
+    /// this side has aborted its write half, and the peer's FIN came after that. Of a stream alone.
+    /// [`io::ErrorKind::ConnectionReset`].
     #[error("the peer has reset the stream")]
     Reset,
     /// All stream ids are used up: this session opens no more streams, those that exist go on.

@@ -120,6 +120,56 @@ async fn aborted_write_half_is_reset_before_fin_and_the_read_half_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn fin_of_the_peer_behind_a_reset_of_ours_fails_the_read_half() {
+    for version in VERSIONS {
+        // The peer has half an answer queued, which it discards at the reset.
+        let (client, server) = common::pair(version);
+        let (ours, mut theirs) = streams(&client, &server).await;
+        let (mut read, write) = ours.into_split();
+        theirs.write_all(b"part").await.unwrap();
+        idle().await;
+        write.abort();
+        idle().await;
+        assert!(theirs.write_all(b"rest").await.is_err());
+        assert_eq!(&read.read_chunk().await.unwrap()[..], b"part");
+        let error = read.read_chunk().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        drop((read, theirs));
+        idle().await;
+        assert_eq!((client.num_streams(), server.num_streams()), (0, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn fin_of_the_peer_before_a_reset_of_ours_is_an_orderly_end() {
+    for version in VERSIONS {
+        let (_session, mut peer, stream) = accepted(version, quiet()).await;
+        let (mut read, write) = stream.into_split();
+        peer.send(PSH, 3, b"all").await;
+        peer.send(FIN, 3, b"").await;
+        idle().await;
+        write.abort();
+        peer.frames().await;
+        assert_eq!(&read.read_chunk().await.unwrap()[..], b"all");
+        assert!(read.read_chunk().await.unwrap().is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_stream_whose_peer_pauses_for_the_timeout_is_reset_for_that_peer() {
+    let (client, server) = common::pair(Version::V2);
+    let (mut writing, mut reading) = streams(&client, &server).await;
+    writing.write_all(&vec![7; 280_000]).await.unwrap();
+    drop(writing);
+    // The rest waits for window.
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    let mut received = Vec::new();
+    let error = reading.read_to_end(&mut received).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    assert_eq!(received.len(), 262_144);
+}
+
+#[tokio::test(start_paused = true)]
 async fn write_half_aborted_after_fin_sends_nothing_more() {
     for version in VERSIONS {
         let (_session, mut peer, stream) = accepted(version, quiet()).await;

@@ -1,5 +1,5 @@
 //! Dropped streams that wait for window (version 2). A peer that has closed the stream grants no
-//! more, so what is queued is discarded after a time, and FIN sent.
+//! more, so what is queued is discarded after a time, and the stream reset: FIN alone would end a part in order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl Core {
         }
     }
 
-    /// Ends the dropped streams that were granted no window for the timeout.
+    /// Resets the dropped streams that were granted no window for the timeout.
     pub(crate) fn end_abandoned(&mut self, now: Instant) {
         while let Some(Waiting { until, stream, queued }) = self.abandoned.pop_due(now) {
             let mut state = stream.lock();
@@ -86,6 +86,8 @@ impl Core {
             state.send.queue.clear();
             self.count_queued(&mut state);
             state.send.fin = Fin::Due;
+            // A peer that is only slow is not to take the part for the whole.
+            state.aborted = true;
             self.queue_turn(&stream, &mut state);
         }
     }

@@ -118,6 +118,11 @@ impl Core {
             // Of a stream that was reset it is not the end.
             return;
         }
+        if state.aborted && state.send.fin >= Fin::Taken {
+            // The peer's answer to the reset, for which it discards what it has not sent.
+            self.fail_stream(&stream, &mut state, &Error::Reset);
+            return;
+        }
         state.receive.fin = true;
         self.signals.wakers.extend(state.receive.waker.take());
         if state.is_over() {

@@ -51,7 +51,8 @@ pub(crate) struct StreamState {
     pub(crate) in_sharing: bool,
     /// True while the stream is counted as one with queued bytes.
     pub(crate) is_counted: bool,
-    /// True from when the application has aborted the stream before FIN was taken: a reset comes before FIN.
+    /// True once written bytes are discarded before FIN is taken, by `abort` or without window: a reset comes
+    /// before FIN.
     pub(crate) aborted: bool,
     /// True from a window update that comes after the peer's FIN.
     pub(crate) updated_after_fin: bool,

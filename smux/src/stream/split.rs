@@ -95,6 +95,9 @@ impl OwnedWriteHalf {
 
     /// Discards what was written and has not left, and resets the stream, as [`Stream::abort`]. Without
     /// effect after FIN has left.
+    ///
+    /// The read half reads what has arrived. A FIN of the peer that comes after the reset fails it with
+    /// [`Error::Reset`](crate::Error::Reset): the peer may have discarded the rest of its answer.
     pub fn abort(self) {
         self.0.abort();
     }
