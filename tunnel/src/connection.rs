@@ -93,6 +93,9 @@ impl fmt::Display for End {
             Self::Closed => f.write_str("closed"),
             Self::Local(error) => write!(f, "ended by the local connection ({error})"),
             Self::Tunnel(error) => write!(f, "reset, since the tunnel failed ({error})"),
+            Self::Refused(error) => {
+                write!(f, "ended, since the other side takes no more ({error})")
+            }
             Self::Left => f.write_str("reset, since the other side has ended it and reads no more"),
             Self::HalfCloseTimeout => f.write_str("reset after the half-close timeout"),
         }

@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::time::sleep;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy, sink};
+use tokio::time::{sleep, timeout};
 
 use crate::carrier::Link;
 use crate::net::{LocalReadHalf, LocalStream, LocalWriteHalf, poll_once};
@@ -18,7 +18,7 @@ use crate::stats::TunnelStats;
 const MAX_CHUNKS: usize = 16;
 const MAX_BATCH: usize = 64 * 1024;
 
-/// Time that a connection has to deliver what has arrived, after its session has ended.
+/// Time that a connection has to deliver what has arrived, after its session or its stream has ended.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often a peer that may have left is inspected, see [`left`].
@@ -87,6 +87,8 @@ pub(crate) enum End {
     Local(io::Error),
     /// The stream of the tunnel failed; the local connection is reset.
     Tunnel(io::Error),
+    /// The peer takes no more bytes, and its own have been passed on to their end.
+    Refused(io::Error),
     /// The peer, a kcptun, has ended its direction and shows no sign of reading on; the local connection is
     /// reset.
     Left,
@@ -120,8 +122,14 @@ pub(crate) async fn relay(
     if !matches!(end, End::Closed) {
         writer.abort();
     }
-    if matches!(end, End::Closed | End::Local(_)) {
+    if matches!(end, End::Closed | End::Local(_) | End::Refused(_)) {
         local.reset_on_drop(false);
+    }
+    if matches!(end, End::Refused(_)) {
+        drop(reader);
+        // With bytes unread the system would reset the connection, and lose what the user has not read.
+        let (mut unread, _) = local.split();
+        let _ = timeout(FLUSH_TIMEOUT, copy(&mut unread, &mut sink())).await;
     }
     Outcome { sent: progress.sent.into_inner(), received: progress.received.into_inner(), end }
 }
@@ -146,7 +154,12 @@ async fn both(
     rules: Rules,
 ) -> Result<(), End> {
     let sent_first = tokio::select! {
-        ended = &mut send => { ended?; true }
+        ended = &mut send => match ended {
+            Err(End::Tunnel(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
+                return Err(deliver_rest(receive, progress, rules, error).await);
+            }
+            ended => { ended?; true }
+        },
         ended = &mut receive => { ended?; false }
     };
     let idle = progress.idle(rules.half_close_timeout);
@@ -158,6 +171,27 @@ async fn both(
             () = idle => Err(End::HalfCloseTimeout),
             () = left(link, progress, rules) => Err(End::Left),
         }
+    }
+}
+
+/// The peer has reset the stream. If its end came before the reset, the local connection first gets what has
+/// arrived. Otherwise `receive` fails once that is passed on.
+async fn deliver_rest(
+    mut receive: Pin<&mut impl Future<Output = Result<(), End>>>,
+    progress: &Progress<'_>,
+    rules: Rules,
+    reset: io::Error,
+) -> End {
+    match poll_once(receive.as_mut()).await {
+        Some(Err(end)) => return end,
+        Some(Ok(())) => return End::Tunnel(reset),
+        // Only the local end is missing: there is no rest.
+        None if progress.has_peer_ended() => return End::Tunnel(reset),
+        None => {}
+    }
+    tokio::select! {
+        ended = receive => ended.map_or_else(|end| end, |()| End::Refused(reset)),
+        () = progress.idle(rules.half_close_timeout) => End::Tunnel(reset),
     }
 }
 

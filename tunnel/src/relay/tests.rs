@@ -4,9 +4,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use kcpx::ConnectionStats;
-use tokio::io::{AsyncReadExt, DuplexStream, Sink, duplex, sink};
+use tokio::io::{AsyncReadExt, DuplexStream, Sink, duplex};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
 
 use super::*;
 use crate::net::Endless;
@@ -243,6 +242,102 @@ async fn end_that_the_peer_does_not_take_is_given_up() {
     let relaying = relay(&mut local, Peer::IsSilent, tunnel, None, RULES, &stats);
     let outcome = timeout(3 * RULES.half_close_timeout, relaying).await.unwrap();
     assert!(matches!(outcome.end, End::HalfCloseTimeout), "{outcome:?}");
+}
+
+/// Bytes of an answer: more than the buffers of a connection hold.
+const ANSWER: usize = 16 << 20;
+
+/// A peer that sends an answer.
+struct Answer {
+    left: usize,
+    /// Whether a reset comes in place of the end.
+    is_aborted: bool,
+}
+
+impl ReadChunk for Answer {
+    async fn read_chunk(&mut self) -> io::Result<Bytes> {
+        if self.left == 0 && self.is_aborted {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        let len = self.left.min(65_536);
+        self.left -= len;
+        Ok(vec![7; len].into())
+    }
+}
+
+/// A peer that has reset the stream.
+struct ToReset;
+
+impl AsyncWrite for ToReset {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl WriteFrom for ToReset {
+    async fn write_from(&mut self, _: &mut (impl AsyncRead + Unpin + Send)) -> io::Result<usize> {
+        Err(io::ErrorKind::ConnectionReset.into())
+    }
+
+    fn abort(self) {}
+
+    fn peer_reads_on(&self) -> Option<bool> {
+        None
+    }
+}
+
+/// Relays an answer to a user whose upload the peer has refused. What the user reads, and how it ends.
+async fn upload_refused(answer: Answer) -> (io::Result<usize>, End) {
+    let (mut user, mut local) = connected().await;
+    // Not read by the relay: the system would reset the connection for them.
+    user.write_all(&[0; 1_000]).await.unwrap();
+    let stats = TunnelStats::default();
+    let relaying = async {
+        let outcome = relay(&mut local, answer, ToReset, None, RULES, &stats).await;
+        drop(local);
+        outcome.end
+    };
+    let reading = async move {
+        let mut received = Vec::new();
+        user.read_to_end(&mut received).await.map(|_| received.len())
+    };
+    let (end, read) = tokio::join!(relaying, reading);
+    (read, end)
+}
+
+#[tokio::test]
+async fn answer_that_came_before_a_reset_behind_fin_is_delivered() {
+    let (read, end) = upload_refused(Answer { left: ANSWER, is_aborted: false }).await;
+    assert!(matches!(end, End::Refused(_)), "{end:?}");
+    assert_eq!(read.unwrap(), ANSWER);
+}
+
+#[tokio::test]
+async fn answer_that_is_aborted_is_reset_for_the_user() {
+    let (read, end) = upload_refused(Answer { left: ANSWER, is_aborted: true }).await;
+    assert!(matches!(end, End::Tunnel(_)), "{end:?}");
+    assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rest_of_an_answer_that_the_user_does_not_read_is_given_up() {
+    let (mut user, mut local) = connected().await;
+    user.write_all(&[0; 1_000]).await.unwrap();
+    let stats = TunnelStats::default();
+    let answer = Answer { left: ANSWER, is_aborted: false };
+    let relaying = relay(&mut local, answer, ToReset, None, RULES, &stats);
+    let outcome = timeout(3 * RULES.half_close_timeout, relaying).await.unwrap();
+    assert!(matches!(outcome.end, End::Tunnel(_)), "{outcome:?}");
+    drop(local);
+    assert!(is_reset(user).await);
 }
 
 /// The direction to a kcptun: 4,096 bytes each 10 ms.
