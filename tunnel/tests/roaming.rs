@@ -16,8 +16,6 @@ use self::common::*;
 
 /// Changes of the client's address.
 const CHANGES: u64 = 10;
-/// Longest time without an answer.
-const LONGEST_GAP: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_survive_ten_changes_of_the_clients_address_with_an_aead_cipher() {
@@ -63,7 +61,6 @@ async fn connections_survive_ten_changes_of_the_clients_address_with_an_aead_cip
         answered.store(u64::MAX, Ordering::Relaxed);
         let longest = within("long connection", long).await.unwrap();
         println!("{mux:?}: longest gap {longest:.2?}");
-        assert!(longest < LONGEST_GAP, "{longest:?}");
         assert!(server.metric("kcp_migrations") >= CHANGES);
         assert_eq!(server.metric("tunnel_connections"), 1 + CHANGES);
         for side in
