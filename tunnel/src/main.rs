@@ -13,6 +13,8 @@ use tokio::runtime::Builder;
 const REFUSED: u8 = 2;
 /// Time that the last lines of the log have: whoever reads them may have stopped.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time that tasks have to end. The lookup of a name blocks its thread for as long as it takes.
+const END_TIMEOUT: Duration = Duration::from_millis(100);
 
 fn main() -> ExitCode {
     let invocation = Invocation::of_process();
@@ -52,7 +54,9 @@ fn run(invocation: Invocation, loaded: Loaded, log: &Log) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("cannot start: {error}"), 1),
     };
-    match runtime.block_on(process::run(invocation, loaded, log.clone())) {
+    let ended = runtime.block_on(process::run(invocation, loaded, log.clone()));
+    runtime.shutdown_timeout(END_TIMEOUT);
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");

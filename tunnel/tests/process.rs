@@ -287,6 +287,28 @@ fn second_signal_ends_connections_at_once() {
     assert!(!matches!(stream.read(&mut [0; 1]), Ok(1..)));
 }
 
+/// Names without a dot are looked for in the file `HOSTALIASES`, here a pipe that does not end.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[test]
+fn lookup_that_takes_long_does_not_delay_the_end() {
+    use std::fs::OpenOptions;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    let dir = TempDir::new().unwrap();
+    let (aliases, log) = (dir.path().join("aliases"), dir.path().join("client.log"));
+    assert!(Command::new("mkfifo").arg(&aliases).status().unwrap().success());
+    let args = ["client", "-l", "127.0.0.1:0", "-r", "server:1", "-key=k", "-drain=0"];
+    let variables = [("HOSTALIASES", aliases.to_str().unwrap())];
+    let mut client = Running::start(&log, &args, &variables);
+    let _waiting = connect(client.address("listening on "));
+    // It opens once the lookup reads.
+    let mut pipe = OpenOptions::new();
+    pipe.write(true).custom_flags(nix::libc::O_NONBLOCK);
+    let _pipe = wait_until("lookup", || pipe.open(&aliases).ok());
+    client.signal(Signal::SIGTERM);
+    assert_eq!(client.wait().code(), Some(0));
+}
+
 #[test]
 fn closed_standard_error_does_not_end_the_program() {
     let dir = TempDir::new().unwrap();
