@@ -7,7 +7,8 @@ mod program;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::net::UnixDatagram;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 #[cfg(target_os = "linux")]
@@ -335,13 +336,20 @@ fn standard_error_that_is_not_read_does_not_stop_connections_or_the_end() {
     let args = ["server", "-l", "127.0.0.1:0", "-t", &target, "-key=k", "-quiet"];
     let mut server = Running::start(&dir.path().join("server.log"), &args, &[]);
     let udp = server.address("listening on ").to_string();
-    let local = SocketAddr::from(([127, 0, 0, 1], free_port()));
-    let address = local.to_string();
-    let mut command = command(&["client", "-l", &address, "-r", &udp, "-key=k", "-drain=0"]);
-    // Its pipe holds 64 KiB, some 600 lines.
-    let child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut client = Running { child, log: PathBuf::new() };
-    let mut before = wait_until("listener", || TcpStream::connect(local).ok());
+    let (mut client, mut before, mut unread) = wait_until("free port", || {
+        let local = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let address = local.to_string();
+        let mut command = command(&["client", "-l", &address, "-r", &udp, "-key=k", "-drain=0"]);
+        let (unread, stderr) = full_stderr();
+        let child = command.stderr(stderr).spawn().unwrap();
+        let mut client = Running { child, log: PathBuf::new() };
+        let connected = wait_until("listener or end", || {
+            let connected = TcpStream::connect(local).ok();
+            (connected.is_some() || client.child.try_wait().unwrap().is_some()).then_some(connected)
+        });
+        Some((client, connected?, unread))
+    });
+    let local = before.peer_addr().unwrap();
     before.set_read_timeout(Some(DEADLINE)).unwrap();
     exchange(&mut before, "hello", "");
     for _ in 0..2_000 {
@@ -350,9 +358,18 @@ fn standard_error_that_is_not_read_does_not_stop_connections_or_the_end() {
     }
     client.signal(Signal::SIGTERM);
     assert_eq!(client.wait().code(), Some(0));
-    let mut read = Vec::new();
-    client.child.stderr.take().unwrap().read_to_end(&mut read).unwrap();
-    assert!(read.len() >= 60_000, "the pipe was not full: {} bytes", read.len());
+    let mut read = String::new();
+    unread.read_to_string(&mut read).unwrap();
+    assert!(!read.is_empty() && read.bytes().all(|byte| byte == b'x'), "it was not full: {read}");
+}
+
+/// Standard error that takes no byte, and its other end.
+fn full_stderr() -> (UnixStream, Stdio) {
+    let (unread, mut stderr) = UnixStream::pair().unwrap();
+    stderr.set_nonblocking(true).unwrap();
+    while stderr.write(b"x").is_ok() {}
+    stderr.set_nonblocking(false).unwrap();
+    (unread, OwnedFd::from(stderr).into())
 }
 
 /// The program under `ulimit`, with its log in `log`.
