@@ -16,7 +16,7 @@ use super::signals::{Signal, Signals};
 use super::snmp;
 use crate::client::Client;
 use crate::options::{Invocation, Loaded};
-use crate::server::Server;
+use crate::server::{Clients, Server};
 use crate::settings::{ClientSettings, ServerSettings, Tunnel};
 
 /// Raises the limit of descriptors, starts all tunnels and carries connections until SIGTERM or SIGINT, then for as long as `drain`
@@ -78,8 +78,9 @@ impl Process {
         if let Err(error) = raise_descriptor_limit() {
             warn!("the limit of descriptors (ulimit -n) stays as it is: {error}");
         }
+        let clients = Clients::of_process();
         for tunnel in settings.tunnels {
-            self.start_tunnel(tunnel).await?;
+            self.start_tunnel(tunnel, &clients).await?;
         }
         if let Some(address) = settings.process.metrics {
             let server = MetricsServer::bind(address, self.counters.clone()).await?;
@@ -92,7 +93,7 @@ impl Process {
         Ok(())
     }
 
-    async fn start_tunnel(&mut self, tunnel: Tunnel) -> io::Result<()> {
+    async fn start_tunnel(&mut self, tunnel: Tunnel, clients: &Clients) -> io::Result<()> {
         let (drain, counters) = (self.drain, self.counters.clone());
         let summary = tunnel.to_string();
         match tunnel {
@@ -109,7 +110,7 @@ impl Process {
             }
             Tunnel::Server(settings) => {
                 let (controller, control) = Controller::new(settings, drain, counters);
-                let server = Server::bind(control).await?;
+                let server = Server::bind(control, clients.clone()).await?;
                 match server.local_addrs()[..] {
                     [first, .., last] => {
                         info!("listening on {first} to port {}: {summary}", last.port());

@@ -14,35 +14,30 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use self::clients::{Clients, Place};
+pub use self::clients::Clients;
+use self::clients::Place;
 use self::session::Incoming;
 use crate::connection::Policy;
 use crate::direct::DirectConnection;
 use crate::drain::{CLOSE_TIMEOUT, drain};
 use crate::net::LocalStream;
-use crate::process::{Control, descriptor_limit};
+use crate::process::Control;
 use crate::settings::{Mux, ServerSettings};
 use crate::stats::{Registration, TunnelStats};
 use crate::transport;
 
 /// Time that the target has to take a connection.
 const TARGET_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most sessions of a client: a source of [`kcpx::Limits::max_per_source`].
-const MAX_SESSIONS: usize = 1_024;
-/// Most connections of a client: this share of the descriptors, within this range.
-const DESCRIPTOR_SHARE: u64 = 4;
-const MIN_CONNECTIONS: u64 = 16;
-const MAX_CONNECTIONS: u64 = 65_536;
 
 /// A server that listens.
 ///
 /// ```no_run
 /// use kcpx_tunnel::process::Control;
-/// use kcpx_tunnel::server::Server;
+/// use kcpx_tunnel::server::{Clients, Server};
 /// use kcpx_tunnel::settings::ServerSettings;
 ///
 /// async fn run(control: Control<ServerSettings>) -> std::io::Result<()> {
-///     let server = Server::bind(control).await?;
+///     let server = Server::bind(control, Clients::of_process()).await?;
 ///     println!("listening on {:?}", server.local_addrs());
 ///     server.run().await;
 ///     Ok(())
@@ -56,26 +51,24 @@ pub struct Server {
 /// What every session needs.
 struct Tunnel {
     control: Control<ServerSettings>,
-    clients: Arc<Clients>,
+    clients: Clients,
     next_number: AtomicU64,
     stats: Arc<TunnelStats>,
 }
 
 impl Server {
-    /// Binds a UDP socket for each port and registers the counters. One client, an IPv4 address or the /64
-    /// prefix of an IPv6 address, has at most 1,024 sessions and a quarter of the descriptors that the process
-    /// may have now: what is more is refused.
+    /// Binds a UDP socket for each port and registers the counters. `clients` are those of all servers of the
+    /// process: each client has a limit of sessions and connections, over all of them.
     ///
     /// # Errors
     ///
     /// When a port cannot be bound, or a setting is out of its range.
-    pub async fn bind(control: Control<ServerSettings>) -> io::Result<Self> {
+    pub async fn bind(control: Control<ServerSettings>, clients: Clients) -> io::Result<Self> {
         let settings = control.settings();
         let mut config = transport::config(&settings.common)?;
-        let share = descriptor_limit() / DESCRIPTOR_SHARE;
-        let clients = Clients::new(share.clamp(MIN_CONNECTIONS, MAX_CONNECTIONS) as usize);
+        // What one socket alone refuses takes no task.
         config.limits.max_per_source = Some(match settings.common.mux {
-            Mux::Smux => MAX_SESSIONS,
+            Mux::Smux => clients.max_sessions(),
             Mux::None => clients.max_connections(),
         });
         let listeners = transport::listen(&settings.listen, &config).await?;
@@ -154,6 +147,12 @@ impl Tunnel {
             Mux::Smux => {
                 let number = self.next_number.fetch_add(1, Ordering::Relaxed);
                 let name = format!("session {number} of {peer}");
+                let Some(_place) = self.clients.enter_session(peer) else {
+                    TunnelStats::count(&self.stats.rejected_sessions);
+                    let max = self.clients.max_sessions();
+                    info!("{name} refused: its client has {max} sessions");
+                    return;
+                };
                 Incoming { tunnel: self, settings, name, peer }.serve(stream).await;
             }
             Mux::None => {
@@ -169,7 +168,7 @@ impl Tunnel {
 
     /// Takes a place for a connection of a client; `None` if it has all of its own, which is logged.
     fn place(&self, settings: &ServerSettings, name: &str, peer: SocketAddr) -> Option<Place> {
-        let place = self.clients.enter(peer);
+        let place = self.clients.enter_connection(peer);
         if place.is_none() {
             TunnelStats::count(&self.stats.rejected_connections);
             if !settings.common.quiet {
@@ -192,5 +191,72 @@ impl Tunnel {
                 None
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kcpx::KcpStream;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::options::Invocation;
+    use crate::process::{Controller, Counters};
+    use crate::settings;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// A server with smux version 1, without a target.
+    async fn server(clients: &Clients) -> (Controller<ServerSettings>, Server) {
+        let args = ["kcpx-tunnel", "server", "-l", "127.0.0.1:0", "-t", "127.0.0.1:9", "-quiet"];
+        let loaded = Invocation::new(args, Default::default()).load().unwrap();
+        let tunnel = loaded.settings.tunnels.into_iter().next();
+        let Some(settings::Tunnel::Server(settings)) = tunnel else { panic!("{tunnel:?}") };
+        let (controller, control) = Controller::new(settings, LIMIT, Counters::default());
+        (controller, Server::bind(control, clients.clone()).await.unwrap())
+    }
+
+    /// A carrier to the server that has sent a NOP.
+    async fn dial(addr: SocketAddr, config: kcpx::Config) -> KcpStream {
+        let mut stream = KcpStream::connect_with(addr, config).await.unwrap();
+        stream.write_all(&[1, 3, 0, 0, 0, 0, 0, 0]).await.unwrap();
+        stream
+    }
+
+    async fn becomes(what: &str, condition: impl Fn() -> bool) {
+        let condition = async {
+            while !condition() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(LIMIT, condition).await.unwrap_or_else(|_| panic!("no {what}"));
+    }
+
+    #[tokio::test]
+    async fn client_has_its_sessions_at_all_servers_together() {
+        let clients = Clients::new(2, 16);
+        let (mut stats, mut streams) = (Vec::new(), Vec::new());
+        let mut running = JoinSet::new();
+        for _ in 0..3 {
+            let (controller, server) = server(&clients).await;
+            stats.push(server.tunnel.stats.clone());
+            let config = transport::config(&server.tunnel.control.settings().common).unwrap();
+            let addr = server.local_addrs()[0];
+            running.spawn(async move {
+                server.run().await;
+                drop(controller);
+            });
+            streams.push(dial(addr, config).await);
+            let (opened, refused) = (&stats[stats.len() - 1].sessions, &stats[stats.len() - 1]);
+            becomes("session", || {
+                let refused = refused.rejected_sessions.load(Ordering::Relaxed);
+                opened.load(Ordering::Relaxed) + refused == 1
+            })
+            .await;
+        }
+        let refused = stats.iter().map(|stats| stats.rejected_sessions.load(Ordering::Relaxed));
+        assert_eq!(refused.collect::<Vec<_>>(), [0, 0, 1]);
+        let end = timeout(LIMIT, streams[2].read(&mut [0])).await.unwrap();
+        assert!(!matches!(end, Ok(1..)), "{end:?}");
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use kcpx::{AckPolicy, Algorithm, FecConfig, Timing};
 use kcpx_tunnel::client::Client;
 use kcpx_tunnel::process::{Control, Controller, Counters};
-use kcpx_tunnel::server::Server;
+use kcpx_tunnel::server::{Clients, Server};
 use kcpx_tunnel::settings::{
     ClientSettings, Common, ListenAddress, LocalAddress, Mux, Passphrase, RemoteAddress,
     ServerSettings, SmuxVersion,
@@ -145,7 +145,7 @@ pub async fn try_start_server(
 ) -> io::Result<(Running<ServerSettings>, SocketAddr)> {
     let counters = Counters::default();
     let (controller, control): (_, Control<_>) = Controller::new(settings, drain, counters.clone());
-    let server = Server::bind(control).await?;
+    let server = Server::bind(control, Clients::of_process()).await?;
     let addr = server.local_addrs()[0];
     let task = tokio::spawn(server.run());
     Ok((Running { controller: Some(controller), counters, task }, addr))
