@@ -259,4 +259,35 @@ mod tests {
         let end = timeout(LIMIT, streams[2].read(&mut [0])).await.unwrap();
         assert!(!matches!(end, Ok(1..)), "{end:?}");
     }
+
+    #[tokio::test]
+    async fn refused_streams_of_a_client_that_reads_nothing_take_no_tasks() {
+        const SYNS: u32 = 60_000;
+        let clients = Clients::new(1, 16);
+        let (_controller, server) = server(&clients).await;
+        // No connection is left for the streams.
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        let _places: Vec<_> = (0..16).map(|_| clients.enter_connection(peer).unwrap()).collect();
+        let config = transport::config(&server.tunnel.control.settings().common).unwrap();
+        let (addr, stats) = (server.local_addrs()[0], server.tunnel.stats.clone());
+        let _running = JoinSet::from_iter([server.run()]);
+        let mut stream = dial(addr, config).await;
+        becomes("session", || stats.sessions.load(Ordering::Relaxed) == 1).await;
+        let syn = |id: u32| {
+            let [a, b, c, d] = (2 * id + 1).to_le_bytes();
+            [1, 0, 0, 0, a, b, c, d]
+        };
+        let mut most = 0;
+        let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        for first in (0..SYNS).step_by(100) {
+            let syns: Vec<u8> = (first..first + 100).flat_map(syn).collect();
+            // No time is left once the server reads no more either.
+            if timeout(LIMIT / 30, stream.write_all(&syns)).await.is_err() {
+                break;
+            }
+            most = most.max(tasks());
+        }
+        assert!(stats.rejected_connections.load(Ordering::Relaxed) > 0);
+        assert!(most < 200, "{most} tasks");
+    }
 }

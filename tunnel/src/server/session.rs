@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use kcpx::KcpStream;
 use kcpx_smux::{Error, Session, Stream};
-use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
@@ -48,7 +47,10 @@ impl Incoming {
                 return;
             }
         };
-        let config = smux_config(&settings.common, detected.version, link.peer_is_kcpx());
+        // One more than the client has connections, so that there is a line of the log about it.
+        let max_streams = self.tunnel.clients.max_connections() + 1;
+        let config = smux_config(&settings.common, detected.version, link.peer_is_kcpx())
+            .max_streams(max_streams);
         let smux = match Session::server(carrier, config) {
             Ok(smux) => smux,
             Err(error) => {
@@ -111,7 +113,7 @@ impl Incoming {
         None
     }
 
-    async fn serve_stream(&self, mut stream: Stream, link: &Link) {
+    async fn serve_stream(&self, stream: Stream, link: &Link) {
         let name = format!("stream {} of {}", stream.id(), self.name);
         let place = self.tunnel.place(&self.settings, &name, self.peer);
         let target = match &place {
@@ -119,9 +121,8 @@ impl Incoming {
             None => None,
         };
         let Some(mut target) = target else {
-            // An orderly end without bytes: the wire has no other refusal. An error: the session has
-            // ended.
-            drop(stream.shutdown().await);
+            // Dropped, which is an orderly end without bytes: the wire has no other refusal. Nobody waits
+            // until it has left, which a client that reads nothing could put off.
             return;
         };
         let policy = Policy::new(&self.settings.common, link.peer_is_kcpx());
