@@ -11,6 +11,8 @@ use tokio::time::{Instant, sleep};
 
 /// Time between the starts of two attempts (RFC 8305 5, Connection Attempt Delay).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+/// How old the result of a lookup may be that nobody has waited for.
+const MAX_AGE: Duration = Duration::from_secs(10);
 
 /// The addresses of a host, which is this one if it is empty: at least one.
 pub(crate) async fn lookup(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
@@ -83,30 +85,50 @@ pub(crate) struct Resolver {
 #[derive(Default)]
 struct Lookup {
     /// At most one task.
-    running: JoinSet<io::Result<Vec<SocketAddr>>>,
-    /// When the latest lookup ended, and its addresses.
-    latest: Option<(Instant, Vec<SocketAddr>)>,
+    running: JoinSet<Ended>,
+    latest: Option<Ended>,
+}
+
+/// What a lookup has found.
+struct Ended {
+    at: Instant,
+    result: Result<Vec<SocketAddr>, (io::ErrorKind, String)>,
+}
+
+impl Ended {
+    fn now(result: io::Result<Vec<SocketAddr>>) -> Self {
+        let result = result.map_err(|error| (error.kind(), error.to_string()));
+        Self { at: Instant::now(), result }
+    }
+
+    /// What each task gets that has waited for it.
+    fn share(&self) -> io::Result<Vec<SocketAddr>> {
+        self.result.clone().map_err(|(kind, text)| io::Error::new(kind, text))
+    }
 }
 
 impl Resolver {
-    /// Returns what a lookup has found that ended after the call. Cancel safe: the lookup goes on, so that
-    /// one that takes longer than a task waits is of use to the next task.
+    /// Returns what a lookup has found that ended after the call, or its error. Cancel safe: the lookup goes
+    /// on, so that one that takes longer than a task waits is of use to the next task, within 10 s.
     pub(crate) async fn lookup(&self, host: &str) -> io::Result<Vec<SocketAddr>> {
         let called = Instant::now();
         let mut state = self.state.lock().await;
-        if let Some((ended, addrs)) = &state.latest
-            && *ended > called
-        {
-            return Ok(addrs.clone());
+        if let Some(latest) = state.latest.as_ref().filter(|latest| latest.at > called) {
+            return latest.share();
         }
-        if state.running.is_empty() {
-            let host = host.to_owned();
-            state.running.spawn(async move { lookup(&host, 0).await });
+        loop {
+            if state.running.is_empty() {
+                let host = host.to_owned();
+                state.running.spawn(async move { Ended::now(lookup(&host, 0).await) });
+            }
+            let Some(joined) = state.running.join_next().await else {
+                return Err(no_address(host));
+            };
+            let ended = joined.unwrap_or_else(|error| Ended::now(Err(io::Error::other(error))));
+            if ended.at + MAX_AGE >= called {
+                return state.latest.insert(ended).share();
+            }
         }
-        let Some(ended) = state.running.join_next().await else { return Err(no_address(host)) };
-        let addrs = ended.map_err(io::Error::other)??;
-        state.latest = Some((Instant::now(), addrs.clone()));
-        Ok(addrs)
     }
 }
 
@@ -161,6 +183,29 @@ mod tests {
         assert_eq!(error.to_string(), "127.0.0.2");
         let error = connect_first(Vec::new(), attempt).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn result_that_nobody_has_waited_for_is_of_use_for_ten_seconds() {
+        for (age, expected) in [(10, "192.0.2.1"), (11, "192.0.2.2")] {
+            let resolver = Resolver::default();
+            let old = addrs(["192.0.2.1:0"]);
+            resolver.state.lock().await.running.spawn(async { Ended::now(Ok(old)) });
+            sleep(Duration::from_secs(age)).await;
+            let found = resolver.lookup("192.0.2.2").await.unwrap();
+            assert_eq!(found, [SocketAddr::new(expected.parse().unwrap(), 0)], "{age} s");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tasks_that_wait_share_an_error_too() {
+        let resolver = Resolver::default();
+        resolver.state.lock().await.running.spawn(async {
+            sleep(Duration::from_secs(1)).await;
+            Ended::now(Err(io::ErrorKind::TimedOut.into()))
+        });
+        let (one, two) = tokio::join!(resolver.lookup("192.0.2.1"), resolver.lookup("192.0.2.1"));
+        assert_eq!([one, two].map(|error| error.unwrap_err().kind()), [io::ErrorKind::TimedOut; 2]);
     }
 
     #[test]
