@@ -12,7 +12,7 @@ use kcpx::Config;
 use kcpx_smux::{Session, Stream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::watch::{dial_hint, watch};
@@ -24,6 +24,8 @@ use crate::transport;
 
 /// Time between two attempts to open a session in a slot.
 const REDIAL_PAUSE: Duration = Duration::from_secs(1);
+/// How long a connection waits for the session of its slot, when another one is open.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// How often an expired session is checked for streams.
 const SCAVENGE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -108,18 +110,19 @@ impl Pool {
     }
 
     /// Opens a stream on the session whose turn it is, and that session if need be, again each second
-    /// until it succeeds; on another session if that one cannot be opened. Cancel safe: the attempt to
-    /// dial goes on for the next connection.
+    /// until it succeeds; on another session if that one cannot be opened within a second. Cancel safe:
+    /// the attempt to dial goes on for the next connection.
     pub(crate) async fn open_stream(&self) -> (Arc<ClientSession>, Stream) {
         let turn = self.next_slot.fetch_add(1, Ordering::Relaxed) % self.slots.len();
-        let slot = &self.slots[turn];
+        let (slot, start) = (&self.slots[turn], Instant::now());
         loop {
             let mut dialled = pin!(slot.dialled.notified());
             dialled.as_mut().enable();
             let usable = slot.state().usable();
             let session = usable.or_else(|| {
                 self.dial(slot);
-                self.stand_in(turn)
+                let is_overdue = start.elapsed() >= PATIENCE || slot.state().failures > 0;
+                is_overdue.then(|| self.stand_in(turn)).flatten()
             });
             match session {
                 Some(session) => match session.smux.open_stream().await {
@@ -127,16 +130,14 @@ impl Pool {
                     // It has just ended.
                     Err(_) => session.is_used_up.store(true, Ordering::Relaxed),
                 },
-                None => dialled.await,
+                // The other slots are looked at each second.
+                None => drop(timeout(PATIENCE, dialled).await),
             }
         }
     }
 
-    /// A session of another slot, the next one that has one, while that of slot `turn` cannot be opened.
+    /// A session of another slot than `turn`, the next one that has one.
     fn stand_in(&self, turn: usize) -> Option<Arc<ClientSession>> {
-        if self.slots[turn].state().failures == 0 {
-            return None;
-        }
         let (before, after) = self.slots.split_at(turn);
         after[1..].iter().chain(before).find_map(|slot| slot.state().usable())
     }
@@ -301,7 +302,6 @@ impl fmt::Display for ClientSession {
 #[cfg(test)]
 mod tests {
     use kcpx::KcpListener;
-    use tokio::time::timeout;
 
     use super::*;
     use crate::options::Invocation;
@@ -380,6 +380,30 @@ mod tests {
         })
         .await
         .unwrap();
+    }
+
+    #[test]
+    fn connection_whose_slot_dials_for_long_takes_the_session_of_another_one() {
+        let (release, blocked) = std::sync::mpsc::channel::<()>();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (_server, settings) = server(&["-conn", "2"]).await;
+            let stats = Arc::<TunnelStats>::default();
+            let pool = Pool::new(settings, stats.clone()).unwrap();
+            let (first, _stream) = pool.open_stream().await;
+            // The thread that resolves names is busy from now on.
+            let blocker = tokio::task::spawn_blocking(move || blocked.recv());
+            let opened = timeout(Duration::from_secs(60), pool.open_stream()).await;
+            let (session, _stream) = opened.unwrap();
+            assert!(Arc::ptr_eq(&session, &first));
+            assert_eq!(stats.failed_dials.load(Ordering::Relaxed), 0);
+            drop(release);
+            assert!(blocker.await.unwrap().is_err());
+        });
     }
 
     #[tokio::test(start_paused = true)]
