@@ -35,7 +35,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// dropped, and one line says how many were dropped once half of the queue is written.
 ///
 /// One cause, a place in the source, has at most 600 lines a minute, and the same warning is logged once a
-/// minute. What is left out is counted, and the count stands before the next line of the cause.
+/// minute. What is left out is counted, and the count stands before the next line of the cause. Lines of
+/// [`run`](super::run()), which answer what an operator does, are all logged.
 ///
 /// ```
 /// use std::time::Duration;
@@ -271,10 +272,14 @@ where
         context.format_fields(Writer::new(&mut text), event)?;
         let (now, metadata) = (Instant::now(), event.metadata());
         let level = *metadata.level();
-        let mut causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);
-        let cause = causes.entry(metadata.callsite()).or_insert_with(|| Cause::new(now));
-        let Some(left_out) = cause.admit(now, level, &text) else { return Ok(()) };
-        drop(causes);
+        let admitted = if metadata.target() == super::run::TARGET {
+            Some(0)
+        } else {
+            let mut causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);
+            let cause = causes.entry(metadata.callsite()).or_insert_with(|| Cause::new(now));
+            cause.admit(now, level, &text)
+        };
+        let Some(left_out) = admitted else { return Ok(()) };
         let date = date();
         let level = if level < Level::INFO { format!("{level} ") } else { String::new() };
         if left_out > 0 {
@@ -379,6 +384,21 @@ mod tests {
         log.flush(DEADLINE);
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.ends_with(" WARN no descriptor\n") && text.lines().count() == 1, "{text}");
+    }
+
+    #[test]
+    fn same_answer_to_what_an_operator_does_is_logged_each_time() {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("a.log");
+        let log = Log::to_file(&path).unwrap();
+        tracing::subscriber::with_default(log.subscriber(), || {
+            for _ in 0..2 {
+                warn!(target: crate::process::run::TARGET, "reload: no file");
+            }
+        });
+        log.flush(DEADLINE);
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.matches(" WARN reload: no file\n").count(), 2, "{text}");
     }
 
     #[test]

@@ -19,6 +19,9 @@ use crate::options::{Invocation, Loaded};
 use crate::server::{Clients, Server};
 use crate::settings::{ClientSettings, ServerSettings, Tunnel};
 
+/// Of the lines of this file: what an operator does causes them, and each is logged.
+pub(super) const TARGET: &str = module_path!();
+
 /// Raises the limit of descriptors, starts all tunnels and carries connections until SIGTERM or SIGINT, then for as long as `drain`
 /// says, or until a second signal. Reloads `invocation` on SIGHUP.
 ///
