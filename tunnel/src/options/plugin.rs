@@ -110,13 +110,17 @@ fn address(
     };
     let is_unspecified = |host: &str| host.parse().is_ok_and(|ip: IpAddr| ip.is_unspecified());
     // A server of shadowsocks that listens on all addresses of both IP versions says `::0|0.0.0.0`.
-    let host = if host.contains('|') && host.split('|').all(is_unspecified) { "::" } else { host };
+    // Without a host it is both, or IPv4 where the system has no IPv6.
+    let is_all = host.contains('|') && host.split('|').all(is_unspecified);
     // Other lists, as SIP003 permits for servers, have no counterpart in kcptun.
-    if host.is_empty() || host.contains(['|', '/', ' ']) {
+    if !is_all && (host.is_empty() || host.contains(['|', '/', ' '])) {
         return refuse(host_name, host, "one name or address");
     }
     if !matches!(port.parse::<u16>(), Ok(1..)) {
         return refuse(port_name, port, "1 to 65535");
+    }
+    if is_all {
+        return Ok(format!(":{port}"));
     }
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     Ok(if bare.contains(':') { format!("[{bare}]:{port}") } else { format!("{bare}:{port}") })
@@ -183,7 +187,7 @@ mod tests {
         let parse = |host, port| address(REMOTE_HOST, host, REMOTE_PORT, port);
         assert_eq!(parse("2001:db8::1", "80").unwrap(), "[2001:db8::1]:80");
         assert_eq!(parse("[::1]", "80").unwrap(), "[::1]:80");
-        assert_eq!(parse("::0|0.0.0.0", "80").unwrap(), "[::]:80");
+        assert_eq!(parse("::0|0.0.0.0", "80").unwrap(), ":80");
         assert_eq!(parse("vps.example", "29900").unwrap(), "vps.example:29900");
         for (host, port) in
             [("", "80"), ("a|b", "80"), ("::0|::1", "80"), ("a", "0"), ("a", "65536"), ("a", "")]
