@@ -332,8 +332,8 @@ pub struct EndpointStats {
     pub refused_no_listener: u64,
     /// Refused initial segments: `max_connections` reached.
     pub refused_max_connections: u64,
-    /// Refused initial segments: their source, an IPv4 address or an IPv6 prefix of 64 bits, has the
-    /// connections that [`Limits::max_per_source`](crate::Limits::max_per_source) permits.
+    /// Refused initial segments and migrations: their source, an IPv4 address or an IPv6 prefix of 64
+    /// bits, has the connections that [`Limits::max_per_source`](crate::Limits::max_per_source) permits.
     pub refused_max_per_source: u64,
     /// Refused initial segments: `backlog` full.
     pub refused_backlog: u64,

@@ -25,7 +25,8 @@ pub struct Limits {
     /// Most connections that peers of one source have opened, 1 to 16,777,216. A source is an IPv4
     /// address or the /64 prefix of an IPv6 address. Default `None`: as many as there are places left
     /// within `max_connections`, so that one source alone has at most half of them. Where all clients
-    /// share an address, as behind a proxy, set it to `max_connections`.
+    /// share an address, as behind a proxy, set it to `max_connections`. A connection whose peer moves to
+    /// a source at its limit keeps its path (`Config::migration`).
     pub max_per_source: Option<usize>,
     /// Most connections opened by peers and not yet accepted, 1 to 65,536. Default 1,024.
     #[doc(alias = "listen backlog")]

@@ -2,7 +2,7 @@
 //! 9000 9), and the local IP of connections on a socket that is bound to all addresses. Which datagrams
 //! validate a path is decided in `core/path/validation.rs`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use rand_core::Rng;
@@ -14,6 +14,7 @@ use crate::core::path::validation::PathValidation;
 use crate::core::segment::Header;
 use crate::driver::Driver;
 use crate::driver::connection::migration::OtherLocalIp;
+use crate::driver::source::Source;
 use crate::shared::conn_id::ConnId;
 use crate::sys::Socket;
 use crate::util::path::{LocalIp, Path};
@@ -90,13 +91,18 @@ impl<S: Socket> Driver<S> {
     }
 
     /// Changes the path of a connection to `path`, which is validated, with another address of the
-    /// peer.
+    /// peer. It keeps its path if it may not enter the source of that address.
     fn migrate(&mut self, now: Instant, id: ConnId, path: Path) {
         let to = path.peer;
         let Some(conn) = self.get_mut(id) else { return };
         let ((old, conv), old_path) = (conn.key(), conn.path());
-        conn.migrate(now, path);
         let is_opened_by_peer = conn.is_opened_by_peer();
+        if is_opened_by_peer && !self.may_move(old.ip(), to.ip()) {
+            self.stats.refused_max_per_source += 1;
+            return;
+        }
+        let Some(conn) = self.get_mut(id) else { return };
+        conn.migrate(now, path);
         if !self.demux.rekey((old, conv), (to, conv), id) {
             // Another connection with this address and conversation id has opened meanwhile.
             if let Some(conn) = self.get_mut(id) {
@@ -113,5 +119,14 @@ impl<S: Socket> Driver<S> {
         self.peers.validate(to, &mut self.memory);
         self.stats.migrations += 1;
         self.schedule(id);
+    }
+
+    /// Whether the source of `to` may have a connection of the source of `from`. Otherwise a client that
+    /// has what it may have would move that away, and open as many again.
+    pub(super) fn may_move(&self, from: IpAddr, to: IpAddr) -> bool {
+        let limits = &self.config.limits;
+        // No place is taken that was free: by default one source has at most half of all.
+        let max = limits.max_per_source.unwrap_or(limits.max_connections.div_ceil(2));
+        Source::of(from) == Source::of(to) || self.sources.count(to) < max
     }
 }

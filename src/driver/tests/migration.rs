@@ -79,6 +79,42 @@ fn migration_follows_a_path_response_from_the_new_address() {
 }
 
 #[test]
+fn migration_to_a_source_at_its_limit_is_refused() {
+    let mut config = Config::new();
+    config.migration = Migration::Authenticated;
+    config.limits.max_per_source = Some(1);
+    let (mut world, listener, mut stream) = validated_with(&config);
+    // The source of the new address has its connection.
+    world.inject(addr(AWAY), SERVER, &push(8, 0, b"there"));
+    let (_there, _) = world.finish(SECOND, listener.accept()).unwrap();
+    world.run_for(SECOND / 10);
+    for datagram in world.arrived(AWAY) {
+        world.inject(addr(AWAY), SERVER, &answer(&datagram, 0));
+    }
+    world.run_for(SECOND);
+    world.arrived(AWAY);
+    let refused = listener.stats().refused_max_per_source;
+    world.inject(addr(AWAY), SERVER, &push(7, 1, b"moved"));
+    world.run_for(SECOND / 10);
+    let arrived = world.arrived(AWAY);
+    let challenge = arrived.iter().find(|d| Header::parse(d).unwrap().conv == 7).unwrap();
+    world.inject(addr(AWAY), SERVER, &answer(challenge, 0));
+    world.run_for(SECOND / 10);
+    let stats = listener.stats();
+    assert_eq!((stream.peer_addr().unwrap(), stats.migrations), (addr(HOME), 0));
+    assert_eq!((stats.refused_max_per_source - refused, stats.current_connections), (1, 2));
+    // It goes on where it was.
+    world.inject(addr(HOME), SERVER, &push(7, 1, b" again"));
+    let mut data = [0; 11];
+    world.finish(SECOND, stream.read_exact(&mut data)).unwrap();
+    assert_eq!(&data, b"hello again");
+    // Within its source, which is at the limit too, it may move.
+    let [home, away] = [HOME, AWAY].map(|host| addr(host).ip());
+    let driver = world.driver_of(SERVER);
+    assert_eq!([home, away].map(|to| driver.may_move(home, to)), [true, false]);
+}
+
+#[test]
 fn local_ip_that_the_host_has_lost_is_left_to_the_system() {
     let (mut world, _listener, _client) = validated(Migration::Off);
     let local = LocalIp::of_destination([192, 0, 2, 1].into());
