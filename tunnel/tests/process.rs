@@ -288,7 +288,7 @@ fn second_signal_ends_connections_at_once() {
     assert!(!matches!(stream.read(&mut [0; 1]), Ok(1..)));
 }
 
-/// Names without a dot are looked for in the file `HOSTALIASES`, here a pipe that does not end.
+/// A lookup of a name without a dot reads the file `HOSTALIASES`, here a pipe that does not end.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[test]
 fn lookup_that_takes_long_does_not_delay_the_end() {

@@ -25,7 +25,7 @@ use crate::transport;
 /// Time between two attempts to open a session in a slot.
 const REDIAL_PAUSE: Duration = Duration::from_secs(1);
 /// How long a connection waits for the session of its slot, when another one is open.
-const PATIENCE: Duration = Duration::from_secs(1);
+const STAND_IN_DELAY: Duration = Duration::from_secs(1);
 /// How often an expired session is checked for streams.
 const SCAVENGE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -121,7 +121,7 @@ impl Pool {
             let usable = slot.state().usable();
             let session = usable.or_else(|| {
                 self.dial(slot);
-                let is_overdue = start.elapsed() >= PATIENCE || slot.state().failures > 0;
+                let is_overdue = start.elapsed() >= STAND_IN_DELAY || slot.state().failures > 0;
                 is_overdue.then(|| self.stand_in(turn)).flatten()
             });
             match session {
@@ -130,8 +130,8 @@ impl Pool {
                     // It has just ended.
                     Err(_) => session.is_used_up.store(true, Ordering::Relaxed),
                 },
-                // The other slots are looked at each second.
-                None => drop(timeout(PATIENCE, dialled).await),
+                // Another slot may have a session each second.
+                None => drop(timeout(STAND_IN_DELAY, dialled).await),
             }
         }
     }

@@ -66,7 +66,7 @@ impl Server {
     pub async fn bind(control: Control<ServerSettings>, clients: Clients) -> io::Result<Self> {
         let settings = control.settings();
         let mut config = transport::config(&settings.common)?;
-        // What one socket alone refuses takes no task.
+        // A socket rejects these by itself, without a task for each.
         config.limits.max_per_source = Some(match settings.common.mux {
             Mux::Smux => clients.max_sessions(),
             Mux::None => clients.max_connections(),
