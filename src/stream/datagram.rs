@@ -100,8 +100,8 @@ impl Datagrams {
 
     /// Waits for a datagram and returns it.
     ///
-    /// At most 256 KiB wait to be taken; beyond that the oldest is dropped. Any number of tasks may
-    /// wait.
+    /// At most 256 KiB wait to be taken, 16 KiB before the first handle; beyond that the oldest is
+    /// dropped. Any number of tasks may wait.
     ///
     /// # Errors
     ///
