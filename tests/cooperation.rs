@@ -103,6 +103,8 @@ fn busy_receivers_of_datagrams_yield() {
     on_both_runtimes(|| async {
         let config = Config::new().fec(FecConfig::new(3, 1).unwrap());
         let Pair { client, server: mut stream, listener: _listener } = pair(config).await;
+        // Before that few wait.
+        let _in_use = stream.datagrams();
         // Some may be lost: more than the readers below take.
         let mut sent = 0;
         while stream.stats().out_of_band_received < READY as u64 {
