@@ -126,7 +126,7 @@ impl<S: Socket> Driver<S> {
     pub(super) fn may_move(&self, from: IpAddr, to: IpAddr) -> bool {
         let limits = &self.config.limits;
         // No place is taken that was free: by default one source has at most half of all.
-        let max = limits.max_per_source.unwrap_or(limits.max_connections.div_ceil(2));
+        let max = limits.max_per_source.unwrap_or_else(|| limits.max_connections.div_ceil(2));
         Source::of(from) == Source::of(to) || self.sources.count(to) < max
     }
 }
