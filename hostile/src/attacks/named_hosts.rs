@@ -29,14 +29,15 @@ const RATE: u64 = 500;
 const VALIDATED_RATE: u64 = 20;
 /// The amplification limit (RFC 9000 8.1).
 const LIMIT: f64 = 3.0;
-/// Datagrams that leave before anything counts, one to each of eight connections of a source, bytes.
+/// One datagram to each of eight connections of a source, which leaves beyond the limit, bytes.
 const ALLOWANCES: f64 = 8.0 * 1_400.0;
 /// Tables, and what the application writes to 2,049 unvalidated peers.
 const MEMORY_MIB: u64 = 208;
 
-/// Bytes that may leave for each that was forged.
+/// Bytes that may leave for each that was forged: the first eight connections have their allowance, the
+/// others the limit.
 fn most_bytes(traffic: Traffic) -> f64 {
-    LIMIT.max(ALLOWANCES / traffic.sent_bytes.max(1) as f64)
+    LIMIT + ALLOWANCES / traffic.sent_bytes.max(1) as f64
 }
 
 /// What the named host answers to a datagram.
