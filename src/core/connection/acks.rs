@@ -25,6 +25,11 @@ impl Kcp {
         });
     }
 
+    /// Whether each datagram is acknowledged before the next one is handled.
+    pub(crate) fn acks_at_once(&self) -> bool {
+        self.ack_policy == AckPolicy::Immediate
+    }
+
     /// Whether pending ACKs leave now even if no other segment does.
     pub(super) fn acks_due(&self, now: Micros) -> bool {
         if self.recv.has_recovered_acks() {

@@ -34,13 +34,13 @@ impl Conn {
         let validated = !was_validated && self.is_validated();
         let opened_by_nobody =
             self.is_opened_by_nobody() && !self.lifecycle.is_ended() && self.quiet_until.is_none();
-        Ok(InputOutcome { immediate_ack: self.immediate_acks, validated, opened_by_nobody })
+        Ok(InputOutcome { immediate_ack: self.kcp.acks_at_once(), validated, opened_by_nobody })
     }
 
     /// Whether [`Self::input_more`] may take anything behind `previous`, the datagram fed last.
     pub(in super::super) fn may_input_more(&self, local: LocalIp, previous: &[u8]) -> bool {
         // `AckPolicy::Immediate` wants an ACK for each datagram.
-        !self.immediate_acks
+        !self.kcp.acks_at_once()
             && !self.is_unvalidated()
             && self.judge_local_ip(local, previous).is_none()
             && self.kcp.may_input_more(previous)

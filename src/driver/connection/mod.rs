@@ -17,7 +17,7 @@ mod queues;
 mod transmit;
 
 pub(super) use self::closing::DrainState;
-use crate::config::{AckPolicy, CONNECTION_COST, Config, Setting};
+use crate::config::{CONNECTION_COST, Config, Setting};
 use crate::core::connection::Kcp;
 use crate::core::open::{InitialHash, OpenedBy};
 use crate::core::segment::Header;
@@ -66,8 +66,6 @@ pub(super) struct Conn {
     /// True while the connection is on the driver's ready list, waits in the connect pacer or is
     /// being served: it is not to be put on the list then.
     ready: bool,
-    /// `AckPolicy::Immediate` is set.
-    immediate_acks: bool,
     /// Extra copies of each datagram (kcp-go SetDUP).
     duplicates: u8,
     /// `Some` from a passive open until the peer is validated. Runs beside the lifecycle.
@@ -123,7 +121,6 @@ impl Conn {
             opened_by,
             restarted_by: None,
             ready: false,
-            immediate_acks: config.kcp.ack_policy == AckPolicy::Immediate,
             duplicates: config.duplicates,
             validation: None,
             quiet_until: None,
@@ -197,7 +194,6 @@ impl Conn {
 
     pub(super) fn apply(&mut self, setting: Setting) {
         match setting {
-            Setting::AckPolicy(policy) => self.immediate_acks = policy == AckPolicy::Immediate,
             Setting::Duplicates(copies) => self.duplicates = copies,
             // The path MTU may have fallen since the caller read it: a setting never raises the
             // MTU.
