@@ -280,7 +280,11 @@ pub(crate) enum Peer {
     KcpRs,
     #[serde(rename = "kcp-go")]
     KcpGo,
+    /// With its default congestion control, CUBIC
     Quinn,
+    /// With the BBR of its own
+    #[serde(rename = "quinn-bbr")]
+    QuinnBbr,
     Tcp,
 }
 
@@ -290,7 +294,7 @@ impl Peer {
     pub(crate) fn has(self, wire: Wire, server: Option<Self>) -> bool {
         match self {
             Self::Kcpx | Self::RustTokioKcp | Self::KcpGo => true,
-            Self::Quinn => matches!(wire, Wire::Plain | Wire::Aes128Gcm),
+            Self::Quinn | Self::QuinnBbr => matches!(wire, Wire::Plain | Wire::Aes128Gcm),
             Self::KcpxAuto if wire == Wire::Fec => server == Some(Self::KcpGo),
             Self::KcpxAuto | Self::TokioKcp | Self::KcpTokio | Self::KcpRs | Self::Tcp => {
                 wire == Wire::Plain

@@ -40,7 +40,7 @@ async fn server(case: Case, listen: SocketAddr, load: Load) -> anyhow::Result<()
         #[cfg(feature = "together")]
         Peer::KcpRs => serve::<peers::kcp_rs::Server>(case, listen, load).await,
         #[cfg(feature = "together")]
-        Peer::Quinn => serve::<peers::quinn::Server>(case, listen, load).await,
+        Peer::Quinn | Peer::QuinnBbr => serve::<peers::quinn::Server>(case, listen, load).await,
         #[cfg(feature = "together")]
         Peer::Memcpy | Peer::Udp | Peer::UdpGso => serve_machine(case, listen).await,
         #[cfg(feature = "together")]
@@ -62,7 +62,7 @@ async fn client(case: Case, connect: SocketAddr, load: Load) -> anyhow::Result<(
         #[cfg(feature = "together")]
         Peer::KcpRs => work::<peers::kcp_rs::Client>(case, connect, load).await,
         #[cfg(feature = "together")]
-        Peer::Quinn => work::<peers::quinn::Client>(case, connect, load).await,
+        Peer::Quinn | Peer::QuinnBbr => work::<peers::quinn::Client>(case, connect, load).await,
         #[cfg(feature = "together")]
         Peer::Memcpy | Peer::Udp | Peer::UdpGso => {
             finish(case, load, async { Ok((machine::work(case, connect, load).await?, ())) }).await

@@ -1,4 +1,5 @@
-//! quinn: QUIC with its default transport, one bidirectional stream per connection.
+//! quinn: QUIC with its default transport, or with BBR instead of CUBIC; one bidirectional stream per
+//! connection.
 //!
 //! It is always encrypted: in the plain row with the cipher that it chooses by itself, in that of
 //! AES-128-GCM restricted to that one.
@@ -10,8 +11,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use anyhow::Context as _;
+use quinn::congestion::BbrConfig;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream, ServerConfig};
+use quinn::{
+    ClientConfig, Connection, Endpoint, RecvStream, SendStream, ServerConfig, TransportConfig,
+};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -21,7 +25,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
 
 use super::{Accept, Connect, Duplex, wildcard};
-use crate::args::{BACKLOG, Case, Wire};
+use crate::args::{BACKLOG, Case, Peer, Wire};
 
 const NAME: &str = "localhost";
 
@@ -31,6 +35,14 @@ fn provider(wire: Wire) -> Arc<CryptoProvider> {
         provider.cipher_suites = vec![ring::cipher_suite::TLS13_AES_128_GCM_SHA256];
     }
     Arc::new(provider)
+}
+
+fn transport(case: Case) -> Arc<TransportConfig> {
+    let mut transport = TransportConfig::default();
+    if case.peer == Peer::QuinnBbr {
+        transport.congestion_controller_factory(Arc::new(BbrConfig::default()));
+    }
+    Arc::new(transport)
 }
 
 pub(crate) struct Stream {
@@ -82,8 +94,9 @@ pub(crate) struct Server {
 impl Accept for Server {
     type Stream = Stream;
     const NOTE: fn(Case) -> Option<String> = |case| {
-        let note = if case.wire == Wire::Aes128Gcm { "TLS, AES-128-GCM" } else { "TLS 1.3" };
-        Some(note.to_owned())
+        let cipher = if case.wire == Wire::Aes128Gcm { "TLS, AES-128-GCM" } else { "TLS 1.3" };
+        let congestion = if case.peer == Peer::QuinnBbr { "BBR" } else { "CUBIC" };
+        Some(format!("{cipher}, {congestion}"))
     };
 
     async fn bind(case: Case, addr: SocketAddr) -> anyhow::Result<Self> {
@@ -94,7 +107,8 @@ impl Accept for Server {
             .with_protocol_versions(&[&TLS13])?
             .with_no_client_auth()
             .with_single_cert(vec![certified.cert.der().clone()], key)?;
-        let config = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
+        let mut config = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
+        config.transport_config(transport(case));
         let endpoint = Endpoint::server(config, addr)?;
 
         let (opener, opened) = mpsc::channel(usize::from(BACKLOG));
@@ -140,7 +154,8 @@ impl Connect for Client {
             .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
             .with_no_client_auth();
         let mut endpoint = Endpoint::client(wildcard(server))?;
-        let config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
+        let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
+        config.transport_config(transport(case));
         endpoint.set_default_client_config(config);
         Ok(Self { endpoint, server })
     }
