@@ -1,5 +1,7 @@
 //! What multiplexers run over.
 
+use std::io;
+
 use kcpx::{Config, KcpListener, KcpStream, Timing};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -8,27 +10,26 @@ use tokio::net::{TcpListener, TcpStream};
 pub(crate) trait Carrier: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static {}
 impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static> Carrier for T {}
 
-pub(crate) async fn tcp() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has ports");
-    let address = listener.local_addr().expect("it is bound");
+pub(crate) async fn tcp() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
     let (client, server) = tokio::join!(TcpStream::connect(address), listener.accept());
-    let (client, server) = (client.expect("it listens"), server.expect("it listens").0);
-    client.set_nodelay(true).expect("TCP has the option");
-    server.set_nodelay(true).expect("TCP has the option");
-    (client, server)
+    let (client, server) = (client?, server?.0);
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    Ok((client, server))
 }
 
 /// The listener has to be kept: it receives for its connections.
-pub(crate) async fn kcp() -> (KcpStream, KcpStream, KcpListener) {
+pub(crate) async fn kcp() -> io::Result<(KcpStream, KcpStream, KcpListener)> {
     let config = Config::new().timing(Timing::TURBO).windows(1_024, 1_024).mtu(1_400);
-    let listener =
-        KcpListener::bind_with("127.0.0.1:0", config.clone()).await.expect("loopback has ports");
-    let address = listener.local_addr().expect("it is bound");
-    let mut client = KcpStream::connect_with(address, config).await.expect("it listens");
+    let listener = KcpListener::bind_with("127.0.0.1:0", config.clone()).await?;
+    let address = listener.local_addr()?;
+    let mut client = KcpStream::connect_with(address, config).await?;
     // The server learns of a client by what that sends.
-    client.write_all(&[0]).await.expect("it is connected");
-    client.flush().await.expect("it is connected");
-    let (mut server, _) = listener.accept().await.expect("it listens");
-    server.read_exact(&mut [0]).await.expect("it is connected");
-    (client, server, listener)
+    client.write_all(&[0]).await?;
+    client.flush().await?;
+    let (mut server, _) = listener.accept().await?;
+    server.read_exact(&mut [0]).await?;
+    Ok((client, server, listener))
 }

@@ -2,6 +2,8 @@
 
 use std::process::{Command, Stdio};
 
+use anyhow::{Context as _, Result, anyhow};
+
 use crate::Figures;
 
 /// The program's path.
@@ -9,16 +11,18 @@ pub(crate) const VARIABLE: &str = "KCPX_SMUX_GO";
 
 /// Runs `PROGRAM MIB STREAMS`, which prints for version 1 and then for version 2 a line that ends in
 /// `: RATE MB/s, CPU s/GB`. `None` without a program.
-pub(crate) fn measure(streams: usize, total: usize) -> Option<[Figures; 2]> {
+pub(crate) fn measure(streams: usize, total: usize) -> Option<Result<[Figures; 2]>> {
     let program = std::env::var_os(VARIABLE)?;
     let output = Command::new(&program)
         .args([(total >> 20).to_string(), streams.to_string()])
         .stderr(Stdio::inherit())
         .output()
-        .unwrap_or_else(|error| panic!("{VARIABLE}: {}: {error}", program.display()));
-    let text = String::from_utf8_lossy(&output.stdout);
-    let figures: Vec<_> = text.lines().filter_map(parse).collect();
-    Some(figures.try_into().unwrap_or_else(|_| panic!("{VARIABLE}: two lines, not {text:?}")))
+        .with_context(|| format!("{VARIABLE}: {}", program.display()));
+    Some(output.and_then(|output| {
+        let text = String::from_utf8_lossy(&output.stdout);
+        let figures: Vec<_> = text.lines().filter_map(parse).collect();
+        figures.try_into().map_err(|_| anyhow!("{VARIABLE}: not the two lines it prints: {text:?}"))
+    }))
 }
 
 fn parse(line: &str) -> Option<Figures> {

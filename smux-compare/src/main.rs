@@ -7,7 +7,7 @@
 //! All of a round's peers run one after the other, so that a change of the machine's load meets each
 //! of them; the table has medians, and ratios are medians of those of each round. Reads and writes
 //! are 64 KiB, settings are those of `config` functions below, and the rest is each library's
-//! default.
+//! default. What fails is an empty cell, and the reason is on stderr.
 
 mod arguments;
 mod carrier;
@@ -16,6 +16,8 @@ mod peers;
 
 use std::process::ExitCode;
 use std::time::Instant;
+
+use anyhow::Result;
 
 use self::arguments::Arguments;
 use self::peers::Peer;
@@ -33,7 +35,8 @@ pub(crate) struct Figures {
 
 struct Row {
     name: String,
-    rounds: Vec<Figures>,
+    /// `None` where a round failed.
+    rounds: Vec<Option<Figures>>,
 }
 
 fn main() -> ExitCode {
@@ -78,14 +81,22 @@ fn compare((carrier, streams): (&str, usize), arguments: &Arguments) -> Vec<Row>
         for (peer, row) in peers.iter().zip(&mut rows) {
             // The carrier alone is one stream.
             let streams = if *peer == Peer::Raw { 1 } else { streams };
-            row.rounds.push(measure(carrier, *peer, streams, total));
+            row.push(measure(carrier, *peer, streams, total));
         }
         if carrier == "tcp"
             && GO.into_iter().any(is_wanted)
             && let Some(figures) = go::measure(streams, total)
         {
-            for (row, figures) in go.iter_mut().zip(figures) {
-                row.rounds.push(figures);
+            let [v1, v2] = &mut go;
+            match figures {
+                Ok(figures) => {
+                    v1.push(Ok(figures[0]));
+                    v2.push(Ok(figures[1]));
+                }
+                Err(error) => {
+                    v1.push(Err(error));
+                    v2.rounds.push(None);
+                }
             }
         }
     }
@@ -97,44 +108,56 @@ fn compare((carrier, streams): (&str, usize), arguments: &Arguments) -> Vec<Row>
 const GO: [&str; 2] = ["xtaci/smux v1 (Go)", "xtaci/smux v2 (Go)"];
 
 impl Row {
+    fn push(&mut self, figures: Result<Figures>) {
+        if let Err(error) = &figures {
+            eprintln!("{}: {error:#}", self.name);
+        }
+        self.rounds.push(figures.ok());
+    }
+
+    /// Cells after those of the carrier. Rounds that failed count nowhere.
     fn columns(&self, rows: &[Self]) -> String {
-        let rates = self.rounds.iter().map(|figures| figures.rate);
-        let cpu = self.rounds.iter().map(|figures| figures.cpu);
+        let column = |value: fn(&Figures) -> f64, digits: usize| {
+            cell(self.rounds.iter().flatten().map(value), digits)
+        };
         let ratio = |other: &str, value: fn(&Figures) -> f64| {
-            let other = rows.iter().find(|row| row.name == other && row.name != self.name)?;
-            let pairs = self.rounds.iter().zip(&other.rounds);
-            Some(format!("{:.2}", median(pairs.map(|(ours, other)| value(ours) / value(other)))))
+            let other = rows.iter().find(|row| row.name == other && row.name != self.name);
+            let pairs = other.into_iter().flat_map(|row| self.rounds.iter().zip(&row.rounds));
+            let ratios = pairs
+                .filter_map(|(ours, other)| Some(value(ours.as_ref()?) / value(other.as_ref()?)));
+            cell(ratios, 2)
         };
         let go = if self.name.contains("v1") { GO[0] } else { GO[1] };
         format!(
-            "{} | {:.0} | {:.2} | {} | {} |",
+            "{} | {} | {} | {} | {} |",
             self.name,
-            median(rates),
-            median(cpu),
-            ratio(Peer::Raw.name(), |figures| figures.rate).unwrap_or_default(),
-            ratio(go, |figures| figures.cpu).unwrap_or_default(),
+            column(|figures| figures.rate, 0),
+            column(|figures| figures.cpu, 2),
+            ratio(Peer::Raw.name(), |figures| figures.rate),
+            ratio(go, |figures| figures.cpu),
         )
     }
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+/// The median; empty without values.
+fn cell(values: impl Iterator<Item = f64>, digits: usize) -> String {
     let mut values: Vec<_> = values.collect();
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    values.get(values.len() / 2).map_or_else(String::new, |median| format!("{median:.digits$}"))
 }
 
-fn measure(carrier: &str, peer: Peer, streams: usize, total: usize) -> Figures {
+fn measure(carrier: &str, peer: Peer, streams: usize, total: usize) -> Result<Figures> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime = builder.worker_threads(2).enable_all().build().expect("threads can be started");
+    let runtime = builder.worker_threads(2).enable_all().build()?;
     let len = total / streams;
     let (seconds, cpu) = runtime.block_on(async {
         match carrier {
             "tcp" => {
-                let (client, server) = carrier::tcp().await;
+                let (client, server) = carrier::tcp().await?;
                 timed(peer.run(client, server, streams, len)).await
             }
             "kcp" => {
-                let (client, server, listener) = carrier::kcp().await;
+                let (client, server, listener) = carrier::kcp().await?;
                 let figures = timed(peer.run(client, server, streams, len)).await;
                 drop(listener);
                 figures
@@ -144,16 +167,16 @@ fn measure(carrier: &str, peer: Peer, streams: usize, total: usize) -> Figures {
                 timed(peer.run(client, server, streams, len)).await
             }
         }
-    });
+    })?;
     let bytes = (len * streams) as f64;
-    Figures { rate: bytes / 1e6 / seconds, cpu: cpu / (bytes / 1e9) }
+    Ok(Figures { rate: bytes / 1e6 / seconds, cpu: cpu / (bytes / 1e9) })
 }
 
 /// Seconds that `run` took, and CPU seconds of this process meanwhile.
-async fn timed(run: impl Future<Output = ()>) -> (f64, f64) {
+async fn timed(run: impl Future<Output = Result<()>>) -> Result<(f64, f64)> {
     let (started, cpu) = (Instant::now(), cpu_seconds());
-    run.await;
-    (started.elapsed().as_secs_f64(), cpu_seconds() - cpu)
+    run.await?;
+    Ok((started.elapsed().as_secs_f64(), cpu_seconds() - cpu))
 }
 
 /// User and system time of this process, in steps of 10 ms. 0 without `/proc`.

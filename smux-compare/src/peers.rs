@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::task::JoinSet;
@@ -58,7 +59,13 @@ impl Peer {
     }
 
     /// Sends `len` bytes on each of `streams` streams, from `client` to `server`.
-    pub(crate) async fn run<T: Carrier>(self, client: T, server: T, streams: usize, len: usize) {
+    pub(crate) async fn run<T: Carrier>(
+        self,
+        client: T,
+        server: T,
+        streams: usize,
+        len: usize,
+    ) -> Result<()> {
         let mut tasks = JoinSet::new();
         match self {
             Self::Raw => {
@@ -66,16 +73,14 @@ impl Peer {
                 tasks.spawn(receive(server, len));
             }
             Self::SmuxV1 | Self::SmuxV2 | Self::ChunksV1 | Self::ChunksV2 => {
-                self.smux(client, server, streams, len, &mut tasks).await;
+                self.smux(client, server, streams, len, &mut tasks).await?;
             }
-            Self::SmuxRust => smux_rust(client, server, streams, len, &mut tasks).await,
-            Self::AsyncSmux => async_smux(client, server, streams, len, &mut tasks),
-            Self::Yamux => yamux(client, server, streams, len, &mut tasks).await,
-            Self::H2 => h2(client, server, streams, len, &mut tasks).await,
+            Self::SmuxRust => smux_rust(client, server, streams, len, &mut tasks).await?,
+            Self::AsyncSmux => async_smux(client, server, streams, len, &mut tasks)?,
+            Self::Yamux => yamux(client, server, streams, len, &mut tasks).await?,
+            Self::H2 => h2(client, server, streams, len, &mut tasks).await?,
         }
-        while let Some(task) = tasks.join_next().await {
-            task.expect("a transfer failed");
-        }
+        all(tasks).await
     }
 }
 
@@ -86,56 +91,60 @@ impl Peer {
         server: T,
         streams: usize,
         len: usize,
-        tasks: &mut JoinSet<()>,
-    ) {
+        tasks: &mut JoinSet<Result<()>>,
+    ) -> Result<()> {
         use kcpx_smux::{Config, Session, Version};
         let is_v1 = matches!(self, Self::SmuxV1 | Self::ChunksV1);
         let version = if is_v1 { Version::V1 } else { Version::V2 };
         // kcptun's window.
         let config = Config::new().version(version).max_stream_buffer(2 << 20);
-        let client = Session::client(client, config.clone()).expect("the settings are allowed");
-        let server = Session::server(server, config).expect("the settings are allowed");
+        let client = Session::client(client, config.clone())?;
+        let server = Session::server(server, config)?;
         for _ in 0..streams {
-            let stream = client.open_stream().await.expect("the session lives");
+            let stream = client.open_stream().await?;
             if matches!(self, Self::ChunksV1 | Self::ChunksV2) {
                 tasks.spawn(send_chunks(stream, len));
             } else {
                 tasks.spawn(send(stream, len));
             }
-            tasks.spawn(receive(server.accept_stream().await.expect("the session lives"), len));
+            tasks.spawn(receive(server.accept_stream().await?, len));
         }
+        Ok(())
     }
 }
 
-async fn send(mut stream: impl AsyncWrite + Unpin, len: usize) {
+async fn send(mut stream: impl AsyncWrite + Unpin, len: usize) -> Result<()> {
     let mut left = len;
     while left > 0 {
         let piece = left.min(PIECE);
-        stream.write_all(&DATA[..piece]).await.expect("the stream lives");
+        stream.write_all(&DATA[..piece]).await?;
         left -= piece;
     }
     // The receiver has all it wants by then, and may be gone.
     drop(stream.shutdown().await);
+    Ok(())
 }
 
-async fn receive(mut stream: impl AsyncRead + Unpin, len: usize) {
+async fn receive(mut stream: impl AsyncRead + Unpin, len: usize) -> Result<()> {
     let (mut buffer, mut received) = (vec![0; PIECE], 0);
     while received < len {
-        let read = stream.read(&mut buffer).await.expect("the stream lives");
-        assert!(read > 0, "{received} of {len} bytes");
+        let read = stream.read(&mut buffer).await?;
+        ensure!(read > 0, "the stream ended after {received} of {len} bytes");
         received += read;
     }
+    Ok(())
 }
 
-async fn send_chunks(mut stream: kcpx_smux::Stream, len: usize) {
+async fn send_chunks(mut stream: kcpx_smux::Stream, len: usize) -> Result<()> {
     let mut left = len;
     while left > 0 {
         let piece = left.min(PIECE);
         let mut chunk = Bytes::from_static(&DATA[..piece]);
-        stream.write_chunk(&mut chunk).await.expect("the stream lives");
+        stream.write_chunk(&mut chunk).await?;
         left -= piece;
     }
     drop(stream.shutdown().await);
+    Ok(())
 }
 
 async fn smux_rust<T: Carrier>(
@@ -143,39 +152,42 @@ async fn smux_rust<T: Carrier>(
     server: T,
     streams: usize,
     len: usize,
-    tasks: &mut JoinSet<()>,
-) {
+    tasks: &mut JoinSet<Result<()>>,
+) -> Result<()> {
     let config = || {
         let default = smux_rust::Config::default();
         Some(smux_rust::Config { version: 2, max_stream_buffer: 2 << 20, ..default })
     };
-    let client = smux_rust::client(Box::new(client), config()).await.expect("a session");
-    let server = smux_rust::server(Box::new(server), config()).await.expect("a session");
+    let client = smux_rust::client(Box::new(client), config()).await?;
+    let server = smux_rust::server(Box::new(server), config()).await?;
     for _ in 0..streams {
-        let stream = client.open_stream().await.expect("the session lives");
+        let stream = client.open_stream().await?;
         let session = Arc::clone(&client);
         tasks.spawn(async move {
             let mut left = len;
             while left > 0 {
                 let piece = left.min(PIECE);
-                stream.write_all(&DATA[..piece]).await.expect("the stream lives");
+                stream.write_all(&DATA[..piece]).await?;
                 left -= piece;
             }
             drop(session);
             // Closing would end the other direction too.
             std::mem::forget(stream);
+            Ok(())
         });
-        let stream = server.accept_stream().await.expect("the session lives");
+        let stream = server.accept_stream().await?;
         tasks.spawn(async move {
             let (mut buffer, mut received) = (vec![0; PIECE], 0);
             while received < len {
-                let read = stream.read(&mut buffer).await.expect("the stream lives");
-                assert!(read > 0, "{received} of {len} bytes");
+                let read = stream.read(&mut buffer).await?;
+                ensure!(read > 0, "the stream ended after {received} of {len} bytes");
                 received += read;
             }
             std::mem::forget(stream);
+            Ok(())
         });
     }
+    Ok(())
 }
 
 fn async_smux<T: Carrier>(
@@ -183,8 +195,8 @@ fn async_smux<T: Carrier>(
     server: T,
     streams: usize,
     len: usize,
-    tasks: &mut JoinSet<()>,
-) {
+    tasks: &mut JoinSet<Result<()>>,
+) -> Result<()> {
     use async_smux::MuxBuilder;
     let (connector, acceptor, worker) = MuxBuilder::client().with_connection(client).build();
     drop(acceptor);
@@ -192,16 +204,17 @@ fn async_smux<T: Carrier>(
     let (_, mut acceptor, worker) = MuxBuilder::server().with_connection(server).build();
     tokio::spawn(worker);
     for _ in 0..streams {
-        tasks.spawn(send(connector.connect().expect("the session lives"), len));
+        tasks.spawn(send(connector.connect()?, len));
     }
     tasks.spawn(async move {
         let mut receivers = JoinSet::new();
         for _ in 0..streams {
-            let stream = acceptor.accept().await.expect("the session lives");
+            let stream = acceptor.accept().await.context("the session has ended")?;
             receivers.spawn(receive(stream, len));
         }
-        receivers.join_all().await;
+        all(receivers).await
     });
+    Ok(())
 }
 
 async fn yamux<T: Carrier>(
@@ -209,14 +222,14 @@ async fn yamux<T: Carrier>(
     server: T,
     streams: usize,
     len: usize,
-    tasks: &mut JoinSet<()>,
-) {
+    tasks: &mut JoinSet<Result<()>>,
+) -> Result<()> {
     use yamux::{Config, Connection, Mode};
     let mut client = Connection::new(client.compat(), Config::default(), Mode::Client);
     let mut server = Connection::new(server.compat(), Config::default(), Mode::Server);
     for _ in 0..streams {
         let opened = std::future::poll_fn(|cx| client.poll_new_outbound(cx)).await;
-        tasks.spawn(send(opened.expect("the session lives").compat(), len));
+        tasks.spawn(send(opened?.compat(), len));
     }
     // A connection advances while it is polled for incoming streams.
     tokio::spawn(async move {
@@ -231,14 +244,21 @@ async fn yamux<T: Carrier>(
     tasks.spawn(async move {
         let mut receivers = JoinSet::new();
         for _ in 0..streams {
-            let stream = incoming.recv().await.expect("the session lives");
+            let stream = incoming.recv().await.context("the session has ended")?;
             receivers.spawn(receive(stream.compat(), len));
         }
-        receivers.join_all().await;
+        all(receivers).await
     });
+    Ok(())
 }
 
-async fn h2<T: Carrier>(client: T, server: T, streams: usize, len: usize, tasks: &mut JoinSet<()>) {
+async fn h2<T: Carrier>(
+    client: T,
+    server: T,
+    streams: usize,
+    len: usize,
+    tasks: &mut JoinSet<Result<()>>,
+) -> Result<()> {
     // The same window and frame size as above; the defaults are 64 KiB and 16 KiB.
     let (window, connection_window) = (2 << 20, 4 << 20);
     let (request, connection) = {
@@ -248,61 +268,68 @@ async fn h2<T: Carrier>(client: T, server: T, streams: usize, len: usize, tasks:
             let mut builder = h2::server::Builder::new();
             builder.initial_window_size(window).initial_connection_window_size(connection_window);
             builder.max_frame_size(32_768);
-            builder.handshake::<_, Bytes>(server).await.expect("a session")
+            builder.handshake::<_, Bytes>(server).await
         })
     };
-    let (mut client, driver) = request.expect("a session");
+    let ((mut client, driver), connection) = (request?, connection?);
     tokio::spawn(driver);
     tasks.spawn(h2_server(connection, streams, len));
     for _ in 0..streams {
-        client = client.ready().await.expect("the session lives");
-        let request = http::Request::post("http://localhost/").body(()).expect("it is valid");
-        let (response, body) = client.send_request(request, false).expect("the session lives");
+        client = client.ready().await?;
+        let request = http::Request::post("http://localhost/").body(())?;
+        let (response, body) = client.send_request(request, false)?;
         tasks.spawn(async move {
-            h2_send(body, len).await;
+            h2_send(body, len).await?;
             // Dropped before, it would reset the stream.
             drop(response.await);
+            Ok(())
         });
     }
     let keep = client;
-    tasks.spawn(async move { drop(keep) });
+    tasks.spawn(async move {
+        drop(keep);
+        Ok(())
+    });
+    Ok(())
 }
 
-async fn h2_send(mut body: h2::SendStream<Bytes>, len: usize) {
+async fn h2_send(mut body: h2::SendStream<Bytes>, len: usize) -> Result<()> {
     // Lent without a copy, which is what this library offers.
     let data = Bytes::from_static(&DATA);
     let mut left = len;
     while left > 0 {
         body.reserve_capacity(left.min(PIECE));
         let capacity = std::future::poll_fn(|cx| body.poll_capacity(cx)).await;
-        let piece = capacity.expect("the stream lives").expect("the stream lives").min(left);
+        let piece = capacity.context("the stream has ended")??.min(left);
         let piece = piece.min(PIECE);
         left -= piece;
-        body.send_data(data.slice(..piece), left == 0).expect("the stream lives");
+        body.send_data(data.slice(..piece), left == 0)?;
     }
+    Ok(())
 }
 
 async fn h2_server<T: Carrier>(
     mut connection: h2::server::Connection<T, Bytes>,
     streams: usize,
     len: usize,
-) {
+) -> Result<()> {
     let (done, mut finished) = tokio::sync::mpsc::channel::<()>(1);
     let mut receivers = JoinSet::new();
     for _ in 0..streams {
-        let accepted = connection.accept().await.expect("the session lives");
-        let (request, mut respond) = accepted.expect("the session lives");
+        let accepted = connection.accept().await.context("the session has ended")?;
+        let (request, mut respond) = accepted?;
         let done = done.clone();
         receivers.spawn(async move {
             let (mut body, mut received) = (request.into_body(), 0);
             while let Some(data) = body.data().await {
-                let data = data.expect("the stream lives");
+                let data = data?;
                 received += data.len();
-                body.flow_control().release_capacity(data.len()).expect("it was received");
+                body.flow_control().release_capacity(data.len())?;
             }
-            assert_eq!(received, len);
+            ensure!(received == len, "the stream ended after {received} of {len} bytes");
             let _ = respond.send_response(http::Response::new(()), true);
             drop(done);
+            Ok(())
         });
     }
     drop(done);
@@ -310,5 +337,13 @@ async fn h2_server<T: Carrier>(
         _ = connection.accept() => {}
         _ = finished.recv() => {}
     }
-    receivers.join_all().await;
+    all(receivers).await
+}
+
+/// Waits for all of them; the first that fails ends it.
+async fn all(mut tasks: JoinSet<Result<()>>) -> Result<()> {
+    while let Some(task) = tasks.join_next().await {
+        task??;
+    }
+    Ok(())
 }
