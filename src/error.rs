@@ -208,7 +208,9 @@ pub enum ConnectionError {
     Refused,
     /// The host of the peer reported that no socket has the port (ICMP port unreachable, RFC 792 and
     /// RFC 4443 3.1), while [`KcpStream::connect`](crate::KcpStream::connect) waited for an answer.
-    #[error("no socket has the peer's port, as its host reports")]
+    #[error(
+        "nothing listens on the peer's port, as its host reports: start the peer, or correct the port"
+    )]
     PortUnreachable,
     /// A newer connection from the same address replaced it, as
     /// [`SessionPolicy::Replace`](crate::SessionPolicy::Replace) asks for.

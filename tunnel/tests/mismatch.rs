@@ -184,5 +184,8 @@ fn port_without_a_server_is_named_by_the_client() {
     let _user = connect(client.address("listening on "));
     let log = client.wait_for("no session with ");
     let named = line(&log, "no session with ", udp);
-    assert!(named.contains("no socket has the peer's port") && is_documented(&named), "{named}");
+    assert!(
+        named.contains("nothing listens on the peer's port") && is_documented(&named),
+        "{named}"
+    );
 }
