@@ -15,6 +15,8 @@
 //! cargo run --release --example chat -- client 127.0.0.1:4005 --name alice
 //! ```
 
+#[path = "common/log.rs"]
+mod log;
 #[path = "common/signals.rs"]
 mod signals;
 
@@ -69,6 +71,7 @@ enum Role {
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    log::to_stderr();
     match Args::parse().role {
         Some(Role::Server { listen }) => {
             let listener = bind(&listen).await?;
@@ -248,7 +251,7 @@ async fn join(addr: &str, name: &str) -> Result<(Inbox, OwnedWriteHalf)> {
         name.len()
     );
     let mut stream = KcpStream::connect_with(addr, config()).await.with_context(|| {
-        format!("cannot connect to {addr:?}: expected HOST:PORT, as in 127.0.0.1:4005")
+        format!("cannot connect to {addr:?}: start the server there, or correct HOST:PORT")
     })?;
     stream.write_all(format!("{name}\n").as_bytes()).await?;
     stream.established().await.with_context(|| format!("no peer answers at {addr}"))?;

@@ -13,6 +13,8 @@
 
 #[path = "common/chart.rs"]
 mod chart;
+#[path = "common/log.rs"]
+mod log;
 #[path = "common/progress.rs"]
 mod progress;
 #[path = "common/relay.rs"]
@@ -68,6 +70,7 @@ struct Args {
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    log::to_stderr();
     let args = Args::parse();
     let link = Link {
         loss: args.loss,

@@ -5,6 +5,9 @@
 //! cargo run --release --example echo_client -- 127.0.0.1:4000 "hello, world"
 //! ```
 
+#[path = "common/log.rs"]
+mod log;
+
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -24,6 +27,7 @@ struct Args {
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    log::to_stderr();
     let Args { addr, text } = Args::parse();
 
     let config = Config::new().connect_timeout(Duration::from_secs(5));

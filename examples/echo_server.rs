@@ -5,6 +5,8 @@
 //! cargo run --release --example echo_client -- 127.0.0.1:4000 "hello, world"
 //! ```
 
+#[path = "common/log.rs"]
+mod log;
 #[path = "common/signals.rs"]
 mod signals;
 
@@ -26,6 +28,7 @@ struct Args {
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    log::to_stderr();
     let Args { addr } = Args::parse();
     let listener = KcpListener::bind(&addr).await.with_context(|| {
         format!("cannot listen on {addr:?}: expected a free HOST:PORT, as in 127.0.0.1:4000")

@@ -13,6 +13,8 @@
 //! and is stored. Files are read, written and hashed on threads of their own; the queues in between
 //! are short, so memory does not grow with the file.
 
+#[path = "common/log.rs"]
+mod log;
 #[path = "common/progress.rs"]
 mod progress;
 
@@ -90,6 +92,7 @@ enum Mode {
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    log::to_stderr();
     let args = Args::parse();
     let preset = match args.mode {
         Mode::Normal => Timing::NORMAL,
@@ -113,7 +116,7 @@ async fn send(addr: &str, path: &Path, config: Config) -> Result<()> {
     ensure!(file.metadata()?.is_file(), "{} is not a file", path.display());
     let length = file.metadata()?.len();
     let mut stream = KcpStream::connect_with(addr, config).await.with_context(|| {
-        format!("cannot connect to {addr:?}: expected HOST:PORT, as in 127.0.0.1:4000")
+        format!("cannot connect to {addr:?}: start the receiver there, or correct HOST:PORT")
     })?;
 
     println!("waiting for the receiver at {}", stream.peer_addr()?);

@@ -17,6 +17,8 @@
 
 #[path = "common/ending.rs"]
 mod ending;
+#[path = "common/log.rs"]
+mod log;
 #[path = "common/signals.rs"]
 mod signals;
 #[path = "common/sums.rs"]
@@ -67,10 +69,11 @@ fn config() -> Config {
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    log::to_stderr();
     match Args::parse().role {
         Some(Role::Server { listen }) => {
             let listener = bind(&listen).await?;
-            println!("listening on {}", listener.local_addr()?);
+            println!("listening on http://{}", listener.local_addr()?);
             serve(listener, async { drop(signals::interrupted().await) }).await
         }
         Some(Role::Client { url }) => call(url).await,

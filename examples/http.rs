@@ -18,6 +18,8 @@
 mod ending;
 #[path = "common/hash.rs"]
 mod hash;
+#[path = "common/log.rs"]
+mod log;
 #[path = "common/signals.rs"]
 mod signals;
 
@@ -71,10 +73,11 @@ fn config() -> Config {
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    log::to_stderr();
     match Args::parse().role {
         Some(Role::Server { listen }) => {
             let listener = bind(&listen).await?;
-            println!("listening on {}", listener.local_addr()?);
+            println!("listening on http://{}", listener.local_addr()?);
             serve(listener, async { drop(signals::interrupted().await) }).await
         }
         Some(Role::Client { url, uploads }) => fetch(&url, uploads).await,

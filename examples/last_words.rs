@@ -6,6 +6,9 @@
 //! cargo run --release --example last_words -- 127.0.0.1:4000 --in-a-hurry
 //! ```
 
+#[path = "common/log.rs"]
+mod log;
+
 use std::net::SocketAddr;
 
 use anyhow::Result;
@@ -25,6 +28,7 @@ struct Args {
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    log::to_stderr();
     let Args { addr, in_a_hurry } = Args::parse();
     let data = (0..=250).cycle().take(1 << 20).collect::<Vec<u8>>();
 

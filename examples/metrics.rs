@@ -20,6 +20,8 @@
 mod exporter;
 #[path = "common/hash.rs"]
 mod hash;
+#[path = "common/log.rs"]
+mod log;
 #[path = "common/signals.rs"]
 mod signals;
 
@@ -75,6 +77,7 @@ enum Role {
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    log::to_stderr();
     match Args::parse().role {
         Some(Role::Server { listen, metrics }) => {
             let server = Server::bind(&listen, &metrics).await?;
@@ -195,7 +198,7 @@ async fn echo(stream: &KcpStream) -> std::io::Result<()> {
 /// Sends data to the echo and compares what comes back.
 async fn exchange(addr: &str) -> Result<KcpStream> {
     let mut stream = KcpStream::connect_with(addr, config()).await.with_context(|| {
-        format!("cannot connect to {addr:?}: expected HOST:PORT, as in 127.0.0.1:4007")
+        format!("cannot connect to {addr:?}: start the server there, or correct HOST:PORT")
     })?;
     let (data, mut back) = (pseudo_random(3, BYTES), vec![0; BYTES]);
     let (mut reader, mut writer) = stream.split();

@@ -11,6 +11,8 @@
 //!
 //! Linux only: it reads `/proc`.
 
+#[path = "common/log.rs"]
+mod log;
 #[path = "common/process.rs"]
 mod process;
 
@@ -86,6 +88,7 @@ impl Transport {
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
 fn main() -> Result<()> {
+    log::to_stderr();
     let args = Args::parse();
     // One thread on each side, as one CPU each has.
     let runtime = Builder::new_current_thread().enable_all().build()?;

@@ -19,6 +19,8 @@
 mod hash;
 #[path = "common/link.rs"]
 mod link;
+#[path = "common/log.rs"]
+mod log;
 #[path = "common/signals.rs"]
 mod signals;
 #[path = "common/tunnel.rs"]
@@ -74,6 +76,7 @@ enum Role {
 const WORKER_THREADS: &str = "TOKIO_WORKER_THREADS";
 
 fn main() -> Result<()> {
+    log::to_stderr();
     let role = Args::parse().role;
     runtime()?.block_on(run(role))
 }
@@ -125,7 +128,7 @@ fn refused(addr: &str) -> String {
 /// An endpoint for connections with the proxy server, and its address.
 async fn dialer(remote: &str, config: Config) -> Result<(Endpoint, SocketAddr)> {
     let mut peers = lookup_host(remote).await.with_context(|| {
-        format!("cannot find {remote:?}: expected HOST:PORT, as in example.org:4006")
+        format!("cannot find {remote:?}: write HOST:PORT with a known host, as in example.org:4006")
     })?;
     let peer = peers.next().with_context(|| format!("{remote:?} has no address"))?;
     let any = if peer.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };

@@ -15,6 +15,8 @@
 //! cargo run --release --example push_server -- client 127.0.0.1:4004
 //! ```
 
+#[path = "common/log.rs"]
+mod log;
 #[path = "common/signals.rs"]
 mod signals;
 
@@ -70,6 +72,7 @@ fn config() -> Config {
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    log::to_stderr();
     match Args::parse().role {
         Some(Role::Server { listen, rate }) => {
             let listener = bind(&listen).await?;
@@ -162,7 +165,7 @@ struct Subscription {
 impl Subscription {
     async fn new(addr: &str) -> Result<Self> {
         let stream = KcpStream::connect_with(addr, config()).await.with_context(|| {
-            format!("cannot connect to {addr:?}: expected HOST:PORT, as in 127.0.0.1:4004")
+            format!("cannot connect to {addr:?}: start the server there, or correct HOST:PORT")
         })?;
         Ok(Self { stream, line: String::new() })
     }

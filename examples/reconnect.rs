@@ -14,6 +14,8 @@
 
 #[path = "common/greeting.rs"]
 mod greeting;
+#[path = "common/log.rs"]
+mod log;
 #[path = "common/process.rs"]
 mod process;
 
@@ -67,6 +69,7 @@ enum Role {
 }
 
 fn main() -> Result<()> {
+    log::to_stderr();
     let args = Args::parse();
     let runtime = Runtime::new()?;
     match args.role {

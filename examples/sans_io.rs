@@ -10,6 +10,9 @@
 //! cargo run --release --example sans_io -- --loss 30 --rtt 200 --seed 7
 //! ```
 
+#[path = "common/log.rs"]
+mod log;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -68,6 +71,7 @@ impl Link {
 }
 
 fn main() -> Result<()> {
+    log::to_stderr();
     let args = Args::parse();
     let mut link = Link { random: args.seed.wrapping_mul(2).wrapping_add(1), ..Link::default() };
     let start = Instant::now();

@@ -3,6 +3,9 @@
 //! `cycles` opens, echoes and closes one connection after the other on one listener and prints
 //! the memory in use.
 
+#[path = "common/log.rs"]
+mod log;
+
 use std::fs;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -35,6 +38,7 @@ enum Mode {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
+    log::to_stderr();
     match Args::parse().mode {
         Mode::Cycles { count, parallel } => cycles(count, parallel.max(1)).await,
     }

@@ -17,6 +17,8 @@
 
 #[path = "common/hash.rs"]
 mod hash;
+#[path = "common/log.rs"]
+mod log;
 #[path = "common/signals.rs"]
 mod signals;
 
@@ -82,6 +84,7 @@ fn config() -> Config {
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    log::to_stderr();
     match Args::parse().role {
         Some(Role::Server { listen, file: CertificateFile { certificate: path } }) => {
             let (acceptor, certificate) = identity()?;
@@ -173,7 +176,7 @@ async fn transfer(addr: &str, trusted: CertificateDer<'static>, megabytes: u16) 
     let connector = TlsConnector::from(Arc::new(config_tls));
 
     let stream = KcpStream::connect_with(addr, config()).await.with_context(|| {
-        format!("cannot connect to {addr:?}: expected HOST:PORT, as in 127.0.0.1:4003")
+        format!("cannot connect to {addr:?}: start the server there, or correct HOST:PORT")
     })?;
     let endpoint = stream.endpoint();
     let tls = connector

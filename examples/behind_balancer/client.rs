@@ -61,9 +61,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<()> {
-    let mut found = tokio::net::lookup_host(&args.addr)
-        .await
-        .with_context(|| format!("no server {:?}: expected HOST:PORT", args.addr))?;
+    let mut found = tokio::net::lookup_host(&args.addr).await.with_context(|| {
+        format!(
+            "cannot find {:?}: write HOST:PORT with a known host, as in 127.0.0.1:4008",
+            args.addr
+        )
+    })?;
     let addr = found.next().with_context(|| format!("{:?} has no address", args.addr))?;
     let client = Client { addr, totals: Arc::default() };
     let (end, ended) = watch::channel(());

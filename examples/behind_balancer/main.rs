@@ -37,6 +37,8 @@
 
 mod client;
 mod http;
+#[path = "../common/log.rs"]
+mod log;
 mod server;
 #[cfg(target_os = "linux")]
 mod supervise;
@@ -69,6 +71,7 @@ enum Role {
 }
 
 fn main() -> Result<()> {
+    log::to_stderr();
     let role = Args::parse().role;
     // It changes the environment, so before there are further threads.
     let inherited = server::inherited()?;

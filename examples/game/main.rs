@@ -24,6 +24,8 @@
 
 #[path = "../common/chart.rs"]
 mod chart;
+#[path = "../common/log.rs"]
+mod log;
 #[path = "../common/relay.rs"]
 mod relay;
 #[path = "../common/signals.rs"]
@@ -150,6 +152,7 @@ impl Way {
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    log::to_stderr();
     let Args { link, role } = Args::parse();
     match role {
         Some(Role::Server { listen }) => {

@@ -77,7 +77,7 @@ async fn workload(session: Session) -> Result<()> {
 
 async fn resolve(addr: &str) -> Result<SocketAddr> {
     let mut found = lookup_host(addr).await.with_context(|| {
-        format!("cannot find {addr:?}: expected HOST:PORT, as in example.org:4010")
+        format!("cannot find {addr:?}: write HOST:PORT with a known host, as in example.org:4010")
     })?;
     found.next().with_context(|| format!("{addr:?} has no address"))
 }

@@ -16,6 +16,8 @@ mod bulk;
 mod client;
 mod crowd;
 mod latency;
+#[path = "../common/log.rs"]
+mod log;
 mod meter;
 mod plot;
 mod report;
@@ -42,6 +44,7 @@ use tokio::runtime::{Builder, Runtime};
 use self::args::{Process, Role};
 
 fn main() -> Result<()> {
+    log::to_stderr();
     match args::parse() {
         Role::Server(args) => run(&start(&args.process)?, server::run(args)),
         Role::Client(args) => run(&start(&args.process)?, client::run(args)),

@@ -46,6 +46,16 @@ mod demo {
 }
 
 #[test]
+fn examples_log_what_rust_log_asks_for() {
+    let (_server, addr) = Example::serve("echo_server", &[ANYWHERE]);
+    for (log, expected) in [("kcpx=debug", true), ("", false)] {
+        let client = Example::start_with_log("echo_client", &[&addr.to_string()], log);
+        let lines = client.succeed();
+        assert_eq!(lines.iter().any(|line| line.contains("DEBUG")), expected, "{lines:?}");
+    }
+}
+
+#[test]
 fn game_example_serves_clients_in_every_way() {
     let (_server, addr) = Example::serve("game", &["server", "--listen", ANYWHERE]);
     let addr = addr.to_string();

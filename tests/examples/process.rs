@@ -20,8 +20,14 @@ pub(crate) struct Example {
 
 impl Example {
     pub(crate) fn start(name: &str, args: &[&str]) -> Self {
+        Self::start_with_log(name, args, "")
+    }
+
+    /// `log`: the value of `RUST_LOG`.
+    pub(crate) fn start_with_log(name: &str, args: &[&str], log: &str) -> Self {
         let mut child = Command::new(binary(name))
             .args(args)
+            .env("RUST_LOG", log)
             .env_remove("RUST_BACKTRACE")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -52,8 +58,11 @@ impl Example {
     pub(crate) fn serve(name: &str, args: &[&str]) -> (Self, SocketAddr) {
         let example = Self::start(name, args);
         let line = example.line();
-        let addr = line.strip_prefix("listening on ").and_then(|addr| addr.parse().ok());
-        let addr = addr.unwrap_or_else(|| panic!("{name} began with {line:?}"));
+        let addr =
+            line.strip_prefix("listening on ").map(|addr| addr.trim_start_matches("http://"));
+        let addr = addr
+            .and_then(|addr| addr.parse().ok())
+            .unwrap_or_else(|| panic!("{name} began with {line:?}"));
         (example, addr)
     }
 
