@@ -230,18 +230,13 @@ fn fec(reader: &Reader<'_>) -> Result<Option<FecConfig>, OptionsError> {
 
 fn timing(reader: &mut Reader<'_>) -> Result<Timing, OptionsError> {
     let mode = reader.text("mode");
-    let preset = match mode.as_str() {
-        "normal" => Timing::NORMAL,
-        "fast" => Timing::FAST,
-        "fast2" => Timing::FAST2,
-        "fast3" => Timing::FAST3,
-        "manual" => return manual_timing(reader),
-        _ => {
-            let allowed =
-                "normal, fast, fast2, fast3, or manual with nodelay, interval, resend and nc";
-            return Err(reader.refuse("mode", allowed.to_owned()));
-        }
-    };
+    if mode == "manual" {
+        return manual_timing(reader);
+    }
+    let preset = mode.parse().map_err(|_| {
+        let allowed = "normal, fast, fast2, fast3, or manual with nodelay, interval, resend and nc";
+        reader.refuse("mode", allowed.to_owned())
+    })?;
     let unused: Vec<_> = MANUAL.into_iter().filter(|name| reader.is_given(name)).collect();
     if !unused.is_empty() {
         let unused = unused.join(", ");
