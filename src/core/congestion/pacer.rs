@@ -209,7 +209,7 @@ mod tests {
             while now < Micros(20 * SECOND) {
                 if pacer.is_blocked(now) {
                     wakes += 1;
-                    // Each lateness up to the most, in an order that repeats late.
+                    // Every lateness up to the most, in a mixed order.
                     let late = wakes * 997 % (most_late + 1);
                     (now, burst) = (pacer.resume_at().add_micros(late), 0);
                     continue;
