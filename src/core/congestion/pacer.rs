@@ -16,11 +16,6 @@ use crate::core::recovery::rtt::RttEstimator;
 const WINDOW_SPREAD: (u64, u64) = (4, 5);
 /// Burst limit as time at the paced rate, nanoseconds: timers have a granularity of 1 ms.
 const MAX_BURST_NANOS: u64 = 2_000_000;
-/// How late a sender may resume and still make up for it, as a part of the minimum RTT, and nanoseconds at
-/// least and at most: timers of a busy machine are some milliseconds late. A rate that falls behind by them
-/// is taken for the path's.
-const LATE_DIVISOR: u64 = 4;
-const LATE_NANOS: (u64, u64) = (1_000_000, 2_500_000);
 /// Time after the pacing deadline at which a blocked sender resumes, nanoseconds, so that each
 /// timer releases a batch.
 const QUANTUM_NANOS: u64 = 1_000_000;
@@ -71,8 +66,8 @@ impl Pacer {
         }
     }
 
-    /// A segment leaves that takes `interval` nanoseconds at the paced rate; what takes `most` may leave at
-    /// once. Returns when the next one may, if not now: `quantum` after its time.
+    /// A segment leaves that takes `interval` nanoseconds at the paced rate; `burst` segments, or
+    /// those of [`MAX_BURST_NANOS`], may leave at once. Returns when the next one may, if not now.
     fn advance(&mut self, now: Micros, interval: u64, most: u64, quantum: u64) -> Option<Micros> {
         let now = now.0.saturating_mul(1_000);
         let earliest = now.saturating_sub(most);
@@ -111,10 +106,8 @@ impl Pacer {
         let interval = bytes.saturating_mul(SECOND_NANOS) / rate;
         let interval = interval.max(rtt.srtt().map_or(0, |srtt| window_interval(srtt, window)));
         // The queue of a short path holds less than what leaves in a millisecond.
-        let rtt_nanos = rtt.min().saturating_mul(1_000);
-        let quantum = (rtt_nanos / QUANTUM_DIVISOR).min(QUANTUM_NANOS);
-        let late = (rtt_nanos / LATE_DIVISOR).clamp(LATE_NANOS.0, LATE_NANOS.1);
-        let most = (late + quantum).max(interval.saturating_mul(burst));
+        let quantum = (rtt.min().saturating_mul(1_000) / QUANTUM_DIVISOR).min(QUANTUM_NANOS);
+        let most = (MAX_BURST_NANOS / 2 + quantum).max(interval.saturating_mul(burst));
         let resume_at = self.advance(now, interval, most, quantum);
         self.resume_at = resume_at.unwrap_or(Micros(0));
     }
@@ -193,34 +186,6 @@ mod tests {
             assert!(longest <= max_burst, "{rate}: {longest}");
             pacer.unblock();
             assert!(!pacer.is_blocked(now), "no rate is no pacing");
-        }
-    }
-
-    /// A rate that late timers lower would be measured as the path's, and sink from round to round.
-    #[test]
-    fn pacer_late_timers_lower_no_rate() {
-        const RATE: u64 = 6_000_000;
-        for (rtt, most_late, max_burst) in
-            [(20_000, 2_500, 28), (8_000, 2_000, 20), (2_000, 1_000, 12)]
-        {
-            let path = path(&[(rtt, 1)]);
-            let (mut pacer, mut now) = (Pacer::default(), Micros(10 * SECOND));
-            let (mut sent, mut burst, mut longest, mut wakes) = (0, 0, 0, 0_u64);
-            while now < Micros(20 * SECOND) {
-                if pacer.is_blocked(now) {
-                    wakes += 1;
-                    // Every lateness up to the most, in a mixed order.
-                    let late = wakes * 997 % (most_late + 1);
-                    (now, burst) = (pacer.resume_at().add_micros(late), 0);
-                    continue;
-                }
-                let pacing = Pacing { rate: NonZeroU64::new(RATE).unwrap(), burst: 2 };
-                pacer.on_sent_at_rate(now, 1_400, pacing, (u32::MAX, &path));
-                (sent, burst) = (sent + 1_400, burst + 1);
-                longest = longest.max(burst);
-            }
-            assert!(sent >= RATE * 10 / 100 * 99, "RTT {rtt} us: {sent} bytes");
-            assert!(longest <= max_burst, "RTT {rtt} us: {longest} segments at once");
         }
     }
 
