@@ -47,9 +47,11 @@ mod demo {
 
 #[test]
 fn examples_log_what_rust_log_asks_for() {
-    let (_server, addr) = Example::serve("echo_server", &[ANYWHERE]);
+    let server = Example::start("echo_server", &[ANYWHERE]);
+    let line = server.line_after("listening on ");
+    let addr = line.split(',').next().unwrap_or_default();
     for (log, expected) in [("kcpx=debug", true), ("", false)] {
-        let client = Example::start_with_log("echo_client", &[&addr.to_string()], log);
+        let client = Example::start_with_log("echo_client", &[addr], log);
         let lines = client.succeed();
         assert_eq!(lines.iter().any(|line| line.contains("DEBUG")), expected, "{lines:?}");
     }
