@@ -115,7 +115,7 @@ impl Row {
         self.rounds.push(figures.ok());
     }
 
-    /// Cells after those of the carrier. Rounds that failed count nowhere.
+    /// The cells behind the carrier's. A failed round counts nowhere.
     fn columns(&self, rows: &[Self]) -> String {
         let column = |value: fn(&Figures) -> f64, digits: usize| {
             cell(self.rounds.iter().flatten().map(value), digits)
