@@ -4,6 +4,7 @@ mod common;
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use common::{Pair, bytes, on_both_runtimes, one_thread, open, pair, read, until};
 use kcpx::{Algorithm, Cipher, Config, Endpoint, KcpListener, KcpStream};
@@ -106,9 +107,21 @@ fn port_with_undelivered_data_is_in_use() {
         let config = Config::new().windows(32, 32);
         let Pair { mut client, mut server, listener } = pair(config).await;
         let addr = listener.local_addr().unwrap();
-        // More than the client takes before it reads, less than both ends together.
-        let sent = bytes(1, 400_000);
-        server.write_all(&sent).await.unwrap();
+        let sent = bytes(1, 1_000_000);
+        let mut written = 0;
+        // The client takes a part before it reads: the rest is undelivered.
+        let has_rest = |server: &KcpStream| {
+            let stats = server.stats();
+            stats.peer_window_segments == 0 && stats.unsent_bytes > 0
+        };
+        while !has_rest(&server) {
+            // How much a blocked stream queues depends on what it has measured.
+            tokio::select! {
+                more = server.write(&sent[written..]) => written += more.unwrap(),
+                () = tokio::time::sleep(Duration::from_millis(1)) => {}
+            }
+        }
+        let sent = &sent[..written];
         drop((server, listener));
         let error = KcpListener::bind(addr).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
