@@ -21,6 +21,11 @@ const MAX_BURST_NANOS: u64 = 2_000_000;
 const QUANTUM_NANOS: u64 = 1_000_000;
 /// The same, at most this part of the minimum RTT.
 const QUANTUM_DIVISOR: u64 = 20;
+/// How late a sender that the pacer held back may resume and still make up for it, microseconds: timers of a
+/// busy machine are some milliseconds late, and a rate that falls behind by them is taken for the path's.
+const MAX_LATE: u64 = 2_500;
+/// The same, at most this part of the minimum RTT.
+const LATE_DIVISOR: u64 = 4;
 /// Burst limit on any path, segments (RFC 9002 7.7 suggests the initial window): a third of what a
 /// receive buffer of 208 KiB, the Linux default, holds.
 pub(crate) const MAX_BURST_SEGMENTS: u64 = 32;
@@ -34,6 +39,10 @@ pub(crate) struct Pacer {
     departure: u64,
     /// No segment leaves before this time.
     resume_at: Micros,
+    /// How late the burst has begun that leaves now, microseconds, see [`MAX_LATE`].
+    late: u32,
+    /// Another segment waits for nothing but the pacer.
+    holds: bool,
 }
 
 impl Pacer {
@@ -66,8 +75,8 @@ impl Pacer {
         }
     }
 
-    /// A segment leaves that takes `interval` nanoseconds at the paced rate; `burst` segments, or
-    /// those of [`MAX_BURST_NANOS`], may leave at once. Returns when the next one may, if not now.
+    /// A segment leaves that takes `interval` nanoseconds at the paced rate; what takes `most` may leave at
+    /// once. Returns when the next one may, if not now: `quantum` after its time.
     fn advance(&mut self, now: Micros, interval: u64, most: u64, quantum: u64) -> Option<Micros> {
         let now = now.0.saturating_mul(1_000);
         let earliest = now.saturating_sub(most);
@@ -93,13 +102,13 @@ impl Pacer {
         self.resume_at = Micros(0);
     }
 
-    /// `bytes` leave with the pacing of a congestion controller. No faster than
-    /// `window`, the lesser of send window and peer's window, segments, leaves without one: of a rate
-    /// that exceeds it only bursts would be left.
+    /// `bytes` leave with the pacing of a congestion controller; `more`: another segment waits that the
+    /// windows allow. No faster than `window`, the lesser of send window and peer's window, segments, leaves
+    /// without one: of a rate that exceeds it only bursts would be left.
     pub(crate) fn on_sent_at_rate(
         &mut self,
         now: Micros,
-        bytes: u64,
+        (bytes, more): (u64, bool),
         Pacing { rate, burst }: Pacing,
         (window, rtt): (u32, &RttEstimator),
     ) {
@@ -107,7 +116,15 @@ impl Pacer {
         let interval = interval.max(rtt.srtt().map_or(0, |srtt| window_interval(srtt, window)));
         // The queue of a short path holds less than what leaves in a millisecond.
         let quantum = (rtt.min().saturating_mul(1_000) / QUANTUM_DIVISOR).min(QUANTUM_NANOS);
-        let most = (MAX_BURST_NANOS / 2 + quantum).max(interval.saturating_mul(burst));
+        if self.resume_at > Micros(0) {
+            let late = if self.holds { now.since(self.resume_at) } else { 0 };
+            let most = MAX_LATE.min(rtt.min() / LATE_DIVISOR);
+            self.late = u32::try_from(late.min(most)).unwrap_or(u32::MAX);
+        }
+        let late = u64::from(self.late) * 1_000;
+        let most = (MAX_BURST_NANOS / 2).max(late) + quantum;
+        let most = most.max(interval.saturating_mul(burst));
+        (self.holds, self.late) = (more, if more { self.late } else { 0 });
         let resume_at = self.advance(now, interval, most, quantum);
         self.resume_at = resume_at.unwrap_or(Micros(0));
     }
@@ -177,7 +194,7 @@ mod tests {
                     continue;
                 }
                 let rate = NonZeroU64::new(rate).unwrap();
-                pacer.on_sent_at_rate(now, 1_400, Pacing { rate, burst: 10 }, unlimited);
+                pacer.on_sent_at_rate(now, (1_400, true), Pacing { rate, burst: 10 }, unlimited);
                 (sent, burst) = (sent + 1_400, burst + 1);
                 longest = longest.max(burst);
             }
@@ -186,6 +203,37 @@ mod tests {
             assert!(longest <= max_burst, "{rate}: {longest}");
             pacer.unblock();
             assert!(!pacer.is_blocked(now), "no rate is no pacing");
+        }
+    }
+
+    /// A sender whose timers are late sends at the rate if it always has more, and in longer bursts only then.
+    #[test]
+    fn pacer_late_timers_lower_no_rate() {
+        const RATE: u64 = 6_000_000;
+        for (rtt, most_late, more, max_burst) in [
+            (20_000, 2_500, true, 17),
+            (8_000, 2_000, true, 13),
+            (2_000, 1_000, true, 7),
+            (20_000, 2_500, false, 10),
+        ] {
+            let path = path(&[(rtt, 1)]);
+            let (mut pacer, mut now) = (Pacer::default(), Micros(10 * SECOND));
+            let (mut sent, mut burst, mut longest, mut wakes) = (0, 0, 0, 0_u64);
+            while now < Micros(20 * SECOND) {
+                if pacer.is_blocked(now) {
+                    wakes += 1;
+                    // Every lateness up to the most, in a mixed order.
+                    let late = wakes * 997 % (most_late + 1);
+                    (now, burst) = (pacer.resume_at().add_micros(late), 0);
+                    continue;
+                }
+                let pacing = Pacing { rate: NonZeroU64::new(RATE).unwrap(), burst: 2 };
+                pacer.on_sent_at_rate(now, (1_400, more), pacing, (u32::MAX, &path));
+                (sent, burst) = (sent + 1_400, burst + 1);
+                longest = longest.max(burst);
+            }
+            assert!(sent >= RATE * 10 / 100 * 99 || !more, "RTT {rtt} us: {sent} bytes");
+            assert!(longest <= max_burst, "RTT {rtt} us: {longest} segments at once");
         }
     }
 

@@ -89,7 +89,8 @@ impl Sender {
         match pacing {
             Some(pacing) => {
                 let window = u32::from(self.window).min(self.remote.available(self.una()));
-                self.pacer.on_sent_at_rate(now, bytes, pacing, (window, &self.rtt));
+                let more = !self.send_buffer.is_empty() && self.window_is_open();
+                self.pacer.on_sent_at_rate(now, (bytes, more), pacing, (window, &self.rtt));
             }
             None => self.pacer.unblock(),
         }
