@@ -345,7 +345,7 @@ impl Cell {
             bundling_rate,
             stock_server,
             ack_tick: None,
-            timers_of_millis: false,
+            late_timers: None,
             changes: Vec::new(),
             flows,
             end,

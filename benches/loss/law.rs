@@ -218,6 +218,8 @@ struct Plan {
     peer: Peer,
     /// Segments; `None`: automatic.
     window: Option<u16>,
+    /// How late the timers of the hosts are at most, us.
+    late_timers: u64,
     initial: [LinkConfig; 2],
     changes: Vec<(u64, Change)>,
     /// When the path is steady.
@@ -230,9 +232,13 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {:?}, ", self.steady, self.peer)?;
         match self.window {
-            Some(window) => write!(f, "window {window}"),
-            None => f.write_str("automatic windows"),
+            Some(window) => write!(f, "window {window}")?,
+            None => f.write_str("automatic windows")?,
         }
+        if self.late_timers > 0 {
+            write!(f, ", timers up to {:.1} ms late", self.late_timers as f64 / 1e3)?;
+        }
+        Ok(())
     }
 }
 
@@ -272,6 +278,7 @@ impl Plan {
             steady,
             peer,
             window,
+            late_timers: Self::draw_late_timers(seed),
             initial,
             changes,
             from: DISTURBED,
@@ -340,7 +347,12 @@ impl Plan {
         let (peer, window) = (rng.pick(&Peer::ALL), rng.pick(&WINDOWS));
         let (initial, end) = (steady.links(), 30 * SECOND);
         let measured = if rate > 500e6 { 25 * SECOND } else { 10 * SECOND };
-        Self { seed, steady, peer, window, initial, changes: Vec::new(), from: 0, end, measured }
+        let (late_timers, changes) = (Self::draw_late_timers(seed), Vec::new());
+        Self { seed, steady, peer, window, late_timers, initial, changes, from: 0, end, measured }
+    }
+
+    fn draw_late_timers(seed: u64) -> u64 {
+        Rng::keyed(seed, 39).pick(&[0, 0, MILLIS, 5 * MILLIS / 2])
     }
 
     fn run(&self) -> Result<Figures, String> {
@@ -361,7 +373,7 @@ impl Plan {
             bundling_rate: 0,
             stock_server: self.peer != Peer::Kcpx,
             ack_tick: Some(self.peer.tick()).filter(|tick| *tick > 0),
-            timers_of_millis: true,
+            late_timers: Some(self.late_timers),
             changes: self.changes.clone(),
             flows: vec![(Workload::Bulk, 0)],
             end: self.end,

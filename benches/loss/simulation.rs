@@ -35,8 +35,9 @@ pub(crate) struct Setup<'a> {
     pub(crate) stock_server: bool,
     /// The stock receiver acknowledges at multiples of this, in us; `None`: at once.
     pub(crate) ack_tick: Option<u64>,
-    /// Timers fire at whole milliseconds, as Tokio's do.
-    pub(crate) timers_of_millis: bool,
+    /// Timers fire at whole milliseconds, as Tokio's do, and up to this much later, us. `None`: when they
+    /// are due.
+    pub(crate) late_timers: Option<u64>,
     /// What changes and when, ascending.
     pub(crate) changes: Vec<(u64, Change)>,
     /// The workload of each connection, and when it begins.
@@ -148,7 +149,9 @@ struct Simulation {
     links: [Link; 2],
     /// The next one last.
     changes: Vec<(u64, Change)>,
-    timers_of_millis: bool,
+    late_timers: Option<u64>,
+    /// How late each timer is.
+    lateness: Rng,
     progress: Vec<(u64, u64)>,
     timeline: Vec<Second>,
     flows: Vec<Flow>,
@@ -243,7 +246,8 @@ impl Simulation {
             now: 0,
             links: [link(CLIENT), link(SERVER)],
             changes,
-            timers_of_millis: setup.timers_of_millis,
+            late_timers: setup.late_timers,
+            lateness: Rng::keyed(setup.seed, 2),
             progress: Vec::new(),
             timeline: Vec::new(),
             flows: setup.flows.iter().enumerate().map(flow).collect(),
@@ -374,8 +378,10 @@ impl Simulation {
         let timeout = flow.ends[end].poll_timeout();
         let timeout =
             timeout.map(|at| at.saturating_duration_since(self.origin).as_micros() as u64);
-        let grain = if self.timers_of_millis { MILLIS } else { 1 };
-        let timeout = timeout.map(|at| at.next_multiple_of(grain));
+        let timeout = timeout.map(|at| match self.late_timers {
+            Some(most) => at.next_multiple_of(MILLIS) + self.lateness.range(0, most),
+            None => at,
+        });
         assert!(timeout.is_none_or(|at| at > now), "a timer does not advance at {now} us");
         flow.timeouts[end] = timeout;
     }
