@@ -27,6 +27,7 @@ pub(crate) async fn run(args: Box<ClientArgs>) -> Result<()> {
     let plan = args.plan()?;
     let config = args.link.config()?;
     let server = resolve(&args.connect).await?;
+    eprintln!("connecting to {server}");
     let session = Session::open(plan.clone(), config, server).await.with_context(|| {
         format!(
             "no run with {server}: is `perf server` running there, and has it the same --crypt \
