@@ -92,7 +92,8 @@ pub(in crate::options) const OPTIONS: &[Opt] = &[
         "NAME",
         Equal,
         "smux as kcptun, or none: a KCP connection for each TCP connection, so that none waits \
-         for losses of another. none needs this program on both sides",
+         for losses of another. With none the other side is this program, or one of kcp-go without \
+         smux, such as frp",
     ),
     Opt::new(
         "conn",
