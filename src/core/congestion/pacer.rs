@@ -188,23 +188,33 @@ mod tests {
         }
     }
 
+    /// Sends segments of 1,400 bytes at a rate for ten seconds; each wait ends `late` microseconds after
+    /// its time. Returns the pacer, the time, the bytes sent and the longest burst.
+    fn send_at_rate(
+        (rate, burst, more): (u64, u64, bool),
+        rtt: &RttEstimator,
+        mut late: impl FnMut() -> u64,
+    ) -> (Pacer, Micros, u64, u64) {
+        let pacing = Pacing { rate: NonZeroU64::new(rate).unwrap(), burst };
+        let (mut pacer, mut now) = (Pacer::default(), Micros(10 * SECOND));
+        let (mut sent, mut burst, mut longest) = (0, 0, 0);
+        while now < Micros(20 * SECOND) {
+            if pacer.is_blocked(now) {
+                (now, burst) = (pacer.resume_at().add_micros(late()), 0);
+                continue;
+            }
+            pacer.on_sent_at_rate(now, (1_400, more), pacing, (u32::MAX, rtt));
+            (sent, burst) = (sent + 1_400, burst + 1);
+            longest = longest.max(burst);
+        }
+        (pacer, now, sent, longest)
+    }
+
     #[test]
     fn pacer_at_a_rate_sends_that_many_bytes_in_short_bursts() {
         let rtt = path(&[(50_000, 1)]);
-        let unlimited = (u32::MAX, &rtt);
         for (rate, max_burst) in [(2_500_000, 12), (100_000_000, 220), (10_000, 11)] {
-            let (mut pacer, mut now) = (Pacer::default(), Micros(10 * SECOND));
-            let (mut sent, mut burst, mut longest) = (0, 0, 0);
-            while now < Micros(20 * SECOND) {
-                if pacer.is_blocked(now) {
-                    (now, burst) = (pacer.resume_at(), 0);
-                    continue;
-                }
-                let rate = NonZeroU64::new(rate).unwrap();
-                pacer.on_sent_at_rate(now, (1_400, true), Pacing { rate, burst: 10 }, unlimited);
-                (sent, burst) = (sent + 1_400, burst + 1);
-                longest = longest.max(burst);
-            }
+            let (mut pacer, now, sent, longest) = send_at_rate((rate, 10, true), &rtt, || 0);
             let slack = rate / 10 + max_burst * 1_400;
             assert!((10 * rate..=10 * rate + slack).contains(&sent), "{rate}: {sent}");
             assert!(longest <= max_burst, "{rate}: {longest}");
@@ -224,22 +234,13 @@ mod tests {
             (20_000, 2_500, false, 9),
             (20_000, 100_000, true, 17),
         ] {
-            let path = path(&[(rtt, 1)]);
-            let (mut pacer, mut now) = (Pacer::default(), Micros(10 * SECOND));
-            let (mut sent, mut burst, mut longest, mut wakes) = (0, 0, 0, 0_u64);
-            while now < Micros(20 * SECOND) {
-                if pacer.is_blocked(now) {
-                    wakes += 1;
-                    // Every lateness up to the most, in a mixed order.
-                    let late = wakes * 997 % (most_late + 1);
-                    (now, burst) = (pacer.resume_at().add_micros(late), 0);
-                    continue;
-                }
-                let pacing = Pacing { rate: NonZeroU64::new(RATE).unwrap(), burst: 2 };
-                pacer.on_sent_at_rate(now, (1_400, more), pacing, (u32::MAX, &path));
-                (sent, burst) = (sent + 1_400, burst + 1);
-                longest = longest.max(burst);
-            }
+            let mut wakes = 0_u64;
+            let late = || {
+                wakes += 1;
+                // Every lateness up to the most, in a mixed order.
+                wakes * 997 % (most_late + 1)
+            };
+            let (_, _, sent, longest) = send_at_rate((RATE, 2, more), &path(&[(rtt, 1)]), late);
             let keeps_up = more && most_late <= 2_500;
             assert!(sent >= RATE * 10 / 100 * 99 || !keeps_up, "RTT {rtt} us: {sent} bytes");
             assert!(sent <= RATE * 10 + max_burst * 1_400, "RTT {rtt} us: {sent} bytes");
