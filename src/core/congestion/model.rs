@@ -392,7 +392,9 @@ impl Controller for Model {
     fn on_lost(&mut self, lost: &Lost) {
         self.has_lost = true;
         if let Some(sent_at) = lost.sent_at {
-            self.rounds.stats.lost += u64::from(sent_at >= self.phase_began_at);
+            let stats = &mut self.rounds.stats;
+            let of_phase = sent_at >= self.phase_began_at;
+            *(if of_phase { &mut stats.lost } else { &mut stats.lost_of_before }) += 1;
             self.loss_probe.on_lost(sent_at);
         }
         if !lost.by_timeout {

@@ -230,7 +230,7 @@ mod tests {
         let sns = (0..sent.len() + 1).map(|offset| sent.una().advance(offset));
         let segments: Vec<_> =
             sns.map(|sn| (sent.get(sn).map(|s| seen((sn, s))), sent.payload(sn))).collect();
-        let oldest: Vec<_> = sent.oldest_per_level().collect();
+        let oldest: Vec<_> = sent.oldest_per_list().collect();
         let order =
             oldest.iter().map(|(sn, _)| sent.unacked_from(*sn).map(seen).collect::<Vec<_>>());
         let order: Vec<_> = order.collect();
@@ -268,7 +268,7 @@ mod tests {
                         pushed += 1;
                     },
                     4 if unacked => [&mut runs, &mut singles].map(|sent| sent.mark_retransmitted(now, sn, level)).into_iter().collect(),
-                    5 if unacked => [&mut runs, &mut singles].map(|sent| sent.move_to_back(now, sn, level)).into_iter().collect(),
+                    5 if unacked => [&mut runs, &mut singles].map(|sent| sent.defer(now, sn)).into_iter().collect(),
                     6 if unacked => [&mut runs, &mut singles].map(|sent| sent.ack(sn)).into_iter().collect(),
                     7 => {
                         let popped = [&mut runs, &mut singles].map(|sent| sent.pop_acked().map(|s| s.xmit_seq));

@@ -23,12 +23,12 @@ use crate::core::seq::{Sn, Ts};
 use crate::util::queue;
 use lists::ListEnds;
 
-/// Lists kept, one per back-off level.
-const BACKOFF_LEVELS: usize = 16;
+/// Lists kept: two of back-off level 0, and one of each level above.
+const LISTS: usize = 16;
 /// Numbers of [`SentSegment::xmit_seq`] that a datagram with one segment takes.
 pub(crate) const XMIT_SEQS_PER_DATAGRAM: u64 = 2;
 /// Highest back-off level: further RTO expiries leave a segment there.
-pub(crate) const MAX_BACKOFF_LEVEL: u8 = 15;
+pub(crate) const MAX_BACKOFF_LEVEL: u8 = 14;
 
 /// A segment with a sequence number (quinn `SentPacket`).
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct SentSegment {
     pub(crate) last_sent: Micros,
     /// Wire `ts` of the first transmission.
     pub(crate) first_ts: Ts,
-    /// Neighbours in the list of the segment's level; the segment's own number at an end of the
+    /// Neighbours in the segment's list; the segment's own number at an end of the
     /// list.
     prev: Sn,
     next: Sn,
@@ -55,6 +55,19 @@ pub(crate) struct SentSegment {
 }
 
 impl SentSegment {
+    /// The list that it is in until it is acknowledged.
+    fn list(&self) -> usize {
+        match self.backoff_level {
+            0 => usize::from(self.retransmitted),
+            level => usize::from(level) + 1,
+        }
+    }
+
+    /// Fewest expiries first, then by order of transmission.
+    pub(crate) fn rto_order(&self) -> (u8, u64) {
+        (self.backoff_level, self.xmit_seq)
+    }
+
     /// [`Self::xmit_seq`] modulo 2^32.
     #[expect(clippy::cast_possible_truncation, reason = "the low half")]
     pub(crate) fn xmit_seq_low(&self) -> u32 {
@@ -87,9 +100,9 @@ pub(crate) struct SentSegments {
     payloads: VecDeque<BufferRange>,
     /// The segments after those of the ring, transmitted once each, and after all that are in the ring.
     runs: SentRuns,
-    /// Of each level; without meaning while the bit in [`Self::occupied`] is clear.
-    lists: [ListEnds; BACKOFF_LEVELS],
-    /// Bit `i` is set while the list of level `i` is not empty.
+    /// Without meaning while the bit in [`Self::occupied`] is clear.
+    lists: [ListEnds; LISTS],
+    /// Bit `i` is set while list `i` is not empty.
     occupied: u16,
     /// Transmissions and datagrams so far, the source of [`SentSegment::xmit_seq`].
     transmissions: u64,
@@ -102,7 +115,7 @@ impl SentSegments {
             ring: VecDeque::new(),
             payloads: VecDeque::new(),
             runs: SentRuns::default(),
-            lists: [ListEnds::default(); BACKOFF_LEVELS],
+            lists: [ListEnds::default(); LISTS],
             occupied: 0,
             transmissions: 0,
         }
@@ -244,30 +257,30 @@ impl SentSegments {
 
     /// Records a retransmission of an unacknowledged segment, which continues on back-off `level`.
     pub(crate) fn mark_retransmitted(&mut self, now: Micros, sn: Sn, level: u8) {
-        self.move_to_back(now, sn, level);
-        if let Some(segment) = self.get_mut(sn) {
-            segment.retransmitted = true;
-        }
+        self.move_to_back(now, sn, level, true);
     }
 
     /// Moves an unacknowledged segment to the end of the order of transmission, as if it were sent
     /// now, without marking it retransmitted.
-    pub(crate) fn move_to_back(&mut self, now: Micros, sn: Sn, level: u8) {
+    pub(crate) fn defer(&mut self, now: Micros, sn: Sn) {
+        let Some(segment) = self.get(sn) else { return };
+        self.move_to_back(now, sn, segment.backoff_level, segment.retransmitted);
+    }
+
+    fn move_to_back(&mut self, now: Micros, sn: Sn, level: u8, retransmitted: bool) {
         if !self.runs.is_empty() {
             // Later runs are later in the order of transmission, and not in a list.
             self.break_up_runs();
         }
-        if self.index(sn).is_none() {
-            return;
-        }
         self.unlink(sn);
-        self.transmissions += 1;
-        let (level, xmit_seq) = (level.min(MAX_BACKOFF_LEVEL), self.transmissions);
-        let prev = self.append_to_list(level, sn);
+        let (backoff_level, xmit_seq) = (level.min(MAX_BACKOFF_LEVEL), self.transmissions + 1);
+        let Some(segment) = self.get_mut(sn) else { return };
+        let moved =
+            SentSegment { backoff_level, retransmitted, last_sent: now, xmit_seq, ..*segment };
+        *segment = moved;
+        self.transmissions = xmit_seq;
+        let prev = self.append_to_list(moved.list(), sn);
         if let Some(segment) = self.get_mut(sn) {
-            segment.backoff_level = level;
-            segment.last_sent = now;
-            segment.xmit_seq = xmit_seq;
             (segment.prev, segment.next) = (prev, sn);
         }
     }
@@ -389,22 +402,23 @@ mod tests {
     use proptest::prelude::*;
 
     fn oldest_sns(sent: &SentSegments) -> Vec<u32> {
-        sent.oldest_per_level().map(|(sn, _)| sn.0).collect()
+        sent.oldest_per_list().map(|(sn, _)| sn.0).collect()
     }
 
     #[test]
-    fn oldest_per_level_after_retransmit_is_the_earliest_transmission() {
+    fn oldest_per_list_after_retransmit_is_the_earliest_transmission() {
         let mut sent = SentSegments::new(Sn(u32::MAX));
         for _ in 0..4 {
             sent.push(Micros(0), Ts(0), BufferRange::default(), 0);
         }
         assert_eq!(oldest_sns(&sent), [u32::MAX]);
         sent.mark_retransmitted(Micros(1), Sn(u32::MAX), 0);
-        assert_eq!(oldest_sns(&sent), [0]);
+        assert_eq!(oldest_sns(&sent), [0, u32::MAX]);
         sent.mark_retransmitted(Micros(2), Sn(0), 1);
-        assert_eq!(oldest_sns(&sent), [1, 0]);
+        assert_eq!(oldest_sns(&sent), [1, u32::MAX, 0]);
         sent.ack(Sn(1));
         sent.ack(Sn(0));
+        sent.ack(Sn(u32::MAX));
         assert_eq!(oldest_sns(&sent), [2]);
         assert_eq!(sent.pop_acked().map(|s| s.retransmitted), Some(true));
         assert_eq!((sent.una(), sent.nxt()), (Sn(0), Sn(3)));
@@ -425,7 +439,7 @@ mod tests {
         sent.mark_retransmitted(Micros(1), Sn(4), 0);
         assert_eq!(sent.pop_acked_run(5, |_, _| ()), 2);
         sent.check_invariants();
-        assert_eq!((oldest_sns(&sent), sent.len()), (vec![5], 3));
+        assert_eq!((oldest_sns(&sent), sent.len()), (vec![5, 4], 3));
         sent.pop_acked();
         assert_eq!(sent.pop_acked_run(9, |_, _| ()), 2);
         assert!(sent.is_empty() && sent.all_acked());
@@ -468,7 +482,7 @@ mod tests {
                     match step {
                         0..=2 => { sent.push(now, Ts(0), BufferRange::default(), 0); }
                         3 if unacked && pick & 1 == 0 => sent.mark_retransmitted(now, sn, level),
-                        3 if unacked => sent.move_to_back(now, sn, level),
+                        3 if unacked => sent.defer(now, sn),
                         4 | 5 if unacked => sent.ack(sn),
                         _ => {}
                     }

@@ -202,6 +202,21 @@ fn short_and_fast_path_that_becomes_long_and_slow_is_used_within_15_s() {
     assert!(figures.goodput > 0.85 * 4.8 && figures.wire < 1.10, "{figures:?}");
 }
 
+/// A path that becomes 25 times slower while a window of 3,500 segments is in flight, and loses 10 % in bursts.
+#[test]
+fn window_that_was_lost_arrives_in_order_at_the_rate_of_the_path() {
+    let mut flow = Flow::new(Steady { mbit: 100, rtt: 200 * MILLIS, queue: 800 }, 0, |_| {});
+    let before = flow.run(15, 5);
+    assert!(before.goodput > 80.0, "{before:?}");
+    let links = Steady { mbit: 4, rtt: 170 * MILLIS, queue: 145 }.links();
+    let burst_by_time = Some(BurstDurations { bad: 60 * MILLIS, good: 540 * MILLIS });
+    for (link, config) in flow.sim.links.iter_mut().zip(links) {
+        link.set_config(LinkConfig { burst_by_time, ..config });
+    }
+    let after = flow.run(12, 9);
+    assert!(after.goodput > 0.7 * 4.0 * 0.9 * 0.95 && after.wire < 1.6, "{after:?}");
+}
+
 #[test]
 fn rate_of_a_path_that_becomes_four_times_as_long_is_used_again() {
     let path = Steady { mbit: 20, rtt: 50 * MILLIS, queue: 89 };

@@ -12,6 +12,8 @@ pub(super) struct RoundStats {
     pub(super) acked: u64,
     /// Segments found lost that left in the current phase.
     pub(super) lost: u64,
+    /// Segments found lost that left in an earlier phase.
+    pub(super) lost_of_before: u64,
     /// Most bytes in flight.
     pub(super) in_flight: u64,
     /// Largest delivery rate sample, bytes per second.

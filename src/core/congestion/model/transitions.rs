@@ -83,7 +83,8 @@ impl Model {
         if self.queued_rounds > STANDING_ROUNDS {
             self.loss.on_queue();
         }
-        self.collapsed_rounds = if self.collapses(round) { self.collapsed_rounds + 1 } else { 0 };
+        self.collapsed_rounds =
+            if self.collapses(round, queues) { self.collapsed_rounds + 1 } else { 0 };
         if self.collapsed_rounds == COLLAPSED_ROUNDS {
             self.shrink(acked, round);
             return;
@@ -139,14 +140,15 @@ impl Model {
         self.learn_loss();
     }
 
-    /// Whether the path carries less than half of the bandwidth, and the queue before it overflows.
-    fn collapses(&self, round: &RoundStats) -> bool {
+    /// Whether the path carries less than half of the bandwidth, and the queue before it overflows. Where much
+    /// is lost, a segment is found lost many rounds after it left, so the phase it left in does not matter.
+    fn collapses(&self, round: &RoundStats, queues: bool) -> bool {
         let probes = matches!(self.phase, Phase::Startup | Phase::ProbeRtt { .. });
-        let segments = round.acked + round.lost;
-        self.overflows
+        let lost = round.lost + round.lost_of_before;
+        queues
             && !probes
             && round.sampled
-            && self.loss.is_exceeded_by(segments, round.lost, COLLAPSE_LOSS)
+            && self.loss.is_exceeded_by(round.acked + lost, lost, COLLAPSE_LOSS)
             && 2 * round.delivery_rate() < self.bandwidth.max()
     }
 

@@ -1,11 +1,11 @@
 //! Lists in order of transmission.
 //!
 //! Unacknowledged segments are linked in order of their last transmission, one list per back-off
-//! level. Within a list RTOs expire, and later transmissions are acknowledged, from the front on.
-//! So loss detection inspects the fronts of at most 16 lists, where kcp-go's `flush` scans the
-//! window: bench `core`, `flush_with_nothing_due`.
+//! level, and one for those of level 0 that left again. Within a list RTOs expire, and later
+//! transmissions are acknowledged, from the front on. So loss detection inspects the fronts of at
+//! most 16 lists, where kcp-go's `flush` scans the window: bench `core`, `flush_with_nothing_due`.
 //!
-//! Invariant: a list holds exactly the unacknowledged segments of its level, in ascending
+//! Invariant: each list holds exactly its unacknowledged segments, in ascending
 //! [`SentSegment::xmit_seq`] (asserted in `check_invariants`).
 
 use std::iter;
@@ -21,33 +21,33 @@ pub(super) struct ListEnds {
 }
 
 impl SentSegments {
-    /// First and last segment of the list of `level`, if any.
+    /// First and last segment of a list, if any.
     #[inline]
-    pub(super) fn list(&self, level: usize) -> Option<ListEnds> {
-        (self.occupied & (1 << level) != 0).then(|| self.lists[level])
+    pub(super) fn list(&self, list: usize) -> Option<ListEnds> {
+        (self.occupied & (1 << list) != 0).then(|| self.lists[list])
     }
 
     /// Sets [`Self::list`].
     #[inline]
-    pub(super) fn set_list(&mut self, level: usize, ends: Option<ListEnds>) {
-        self.occupied = (self.occupied & !(1 << level)) | (u16::from(ends.is_some()) << level);
-        self.lists[level] = ends.unwrap_or_default();
+    pub(super) fn set_list(&mut self, list: usize, ends: Option<ListEnds>) {
+        self.occupied = (self.occupied & !(1 << list)) | (u16::from(ends.is_some()) << list);
+        self.lists[list] = ends.unwrap_or_default();
     }
 
-    /// Of each back-off level in use, the unacknowledged segment that was transmitted first.
-    pub(crate) fn oldest_per_level(&self) -> impl Iterator<Item = (Sn, SentSegment)> {
-        let mut levels = self.occupied | u16::from(!self.runs.all_acked());
+    /// Of each list in use, the unacknowledged segment that was transmitted first.
+    pub(crate) fn oldest_per_list(&self) -> impl Iterator<Item = (Sn, SentSegment)> {
+        let mut lists = self.occupied | u16::from(!self.runs.all_acked());
         iter::from_fn(move || {
-            let level = levels.trailing_zeros() as usize;
-            levels &= levels.checked_sub(1)?;
-            match self.list(level) {
+            let list = lists.trailing_zeros() as usize;
+            lists &= lists.checked_sub(1)?;
+            match self.list(list) {
                 Some(ends) => Some((ends.front, self.get(ends.front)?)),
                 None => self.runs.front(),
             }
         })
     }
 
-    /// Unacknowledged segments of one back-off level in order of transmission, `sn` first.
+    /// Unacknowledged segments of the list of `sn` in order of transmission, from `sn` on.
     pub(crate) fn unacked_from(&self, sn: Sn) -> impl Iterator<Item = (Sn, SentSegment)> {
         let get = |sn| Some((sn, *self.ring.get(self.index(sn)?)?));
         let first = get(sn);
@@ -56,31 +56,30 @@ impl SentSegments {
         });
         let of_runs = match first {
             None => Some(sn),
-            Some((_, segment)) if segment.backoff_level == 0 => self.runs.front().map(|(sn, _)| sn),
+            Some((_, segment)) if segment.list() == 0 => self.runs.front().map(|(sn, _)| sn),
             Some(_) => None,
         };
         of_ring.chain(of_runs.into_iter().flat_map(|sn| self.runs.iter_from(sn)))
     }
 
-    /// Appends a segment to the list of `level`. Returns its `prev`; its `next` is itself.
+    /// Appends a segment to a list. Returns its `prev`; its `next` is itself.
     #[inline]
-    pub(super) fn append_to_list(&mut self, level: u8, sn: Sn) -> Sn {
-        let level = usize::from(level);
-        let ends = self.list(level);
+    pub(super) fn append_to_list(&mut self, list: usize, sn: Sn) -> Sn {
+        let ends = self.list(list);
         if let Some(back) = ends.and_then(|ends| self.get_mut(ends.back)) {
             back.next = sn;
         }
         let front = ends.map_or(sn, |ends| ends.front);
-        self.set_list(level, Some(ListEnds { front, back: sn }));
+        self.set_list(list, Some(ListEnds { front, back: sn }));
         ends.map_or(sn, |ends| ends.back)
     }
 
-    /// Removes a segment from the list of its level, if it is in one.
+    /// Removes a segment from its list, if it is in one.
     pub(super) fn unlink(&mut self, sn: Sn) {
         let in_ring = self.index(sn).and_then(|index| self.ring.get(index));
         let Some(segment) = in_ring.filter(|segment| !segment.acked) else { return };
-        let (level, prev, next) = (usize::from(segment.backoff_level), segment.prev, segment.next);
-        let Some(ends) = self.list(level) else { return };
+        let (list, prev, next) = (segment.list(), segment.prev, segment.next);
+        let Some(ends) = self.list(list) else { return };
         let (first, last) = (prev == sn, next == sn);
         if !first && let Some(neighbour) = self.get_mut(prev) {
             neighbour.next = if last { prev } else { next };
@@ -94,19 +93,19 @@ impl SentSegments {
             (false, true) => Some(ListEnds { back: prev, ..ends }),
             (false, false) => return,
         };
-        self.set_list(level, ends);
+        self.set_list(list, ends);
     }
 
     /// Checks the lists, in time proportional to the window. Returns the number of segments in them.
     #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn check_lists(&self) -> usize {
         let mut linked = 0;
-        for level in 0..self.lists.len() {
-            let Some(ends) = self.list(level) else { continue };
+        for list in 0..self.lists.len() {
+            let Some(ends) = self.list(list) else { continue };
             let (mut sn, mut prev, mut xmit_seq) = (ends.front, ends.front, 0);
             loop {
                 let segment = self.get(sn).expect("linked segments are in the ring");
-                assert!(!segment.acked && usize::from(segment.backoff_level) == level);
+                assert!(!segment.acked && segment.list() == list);
                 assert_eq!(segment.prev, prev);
                 assert!(segment.xmit_seq > xmit_seq, "a list is in order of transmission");
                 xmit_seq = segment.xmit_seq;

@@ -60,7 +60,7 @@ impl Sender {
         no_new_data: bool,
         mut is_wanted: impl FnMut(&SegmentLoss) -> bool,
     ) -> Option<SegmentLoss> {
-        for oldest in self.sent_segments.oldest_per_level() {
+        for oldest in self.sent_segments.oldest_per_list() {
             let mut next = Some(oldest);
             for _ in 0..=MAX_GROUPS_PASSED {
                 let Some((sn, segment)) = next else { break };

@@ -33,12 +33,14 @@ impl Sender {
         if self.loss.postpones_rto() { self.rtt.rto() } else { 0 }
     }
 
-    /// A segment that counts as lost now, and why: SND.UNA, for which the reader waits, or the one
-    /// transmitted first.
+    /// A segment that counts as lost now, and why: SND.UNA, for which the reader waits. Else, of those
+    /// transmitted first in their lists, with a model the one that the reader waits for next: behind a
+    /// window of losses, what is lost twice would wait until all of them have left. Without a model the
+    /// one transmitted first: the peer's window would open for new data that a full queue drops.
     pub(super) fn next_lost(&self, now: Micros, no_new_data: bool) -> Option<(Sn, LossTrigger)> {
         // Right after a transmission, and on a path without loss, this is all there is to do.
         let bound = self.loss.least_wait(&self.rtt);
-        let mut sent_first = self.sent_segments.oldest_per_level();
+        let mut sent_first = self.sent_segments.oldest_per_list();
         if !sent_first.any(|(_, segment)| segment.last_sent.add_micros(bound) <= now) {
             return None;
         }
@@ -52,8 +54,23 @@ impl Sender {
             let is_rto = loss.trigger == LossTrigger::Rto;
             loss.at <= now && (!is_rto || self.pto_backoff.may_send_probe(now, ack_wait))
         };
-        let loss = oldest.filter(may_leave);
-        let loss = loss.or_else(|| self.find_loss(in_flight, no_new_data, may_leave))?;
+        let mut next = oldest.filter(may_leave);
+        if next.is_none() {
+            let (mut least, in_order) =
+                (None, self.congestion.is_model() && !self.is_latency_bound());
+            self.find_loss(in_flight, no_new_data, |loss| {
+                let rank = if in_order {
+                    (0, u64::from(loss.sn.offset_from(self.una()).unwrap_or(0)))
+                } else {
+                    self.sent_segments.get(loss.sn).map_or((0, 0), |segment| segment.rto_order())
+                };
+                if least.is_none_or(|least| rank < least) && may_leave(loss) {
+                    (least, next) = (Some(rank), Some(*loss));
+                }
+                false
+            });
+        }
+        let loss = next?;
         let is_rto = loss.trigger == LossTrigger::Rto;
         Some((if is_rto { self.select_probe(loss.sn) } else { loss.sn }, loss.trigger))
     }
@@ -64,7 +81,7 @@ impl Sender {
     #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn check_losses(&self) {
         let (in_flight, bound) = (self.sent_segments.len(), self.loss.least_wait(&self.rtt));
-        for (sn, segment) in self.sent_segments.oldest_per_level() {
+        for (sn, segment) in self.sent_segments.oldest_per_list() {
             let loss = self.loss_of((sn, &segment), in_flight, true);
             assert!(loss.at >= segment.last_sent.add_micros(bound), "{loss:?} before {bound}");
         }
@@ -90,8 +107,7 @@ impl Sender {
             if sn == una || sn.offset_from(una).is_some_and(|offset| offset < window) {
                 return;
             }
-            let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level);
-            self.sent_segments.move_to_back(now, sn, level);
+            self.sent_segments.defer(now, sn);
         }
     }
 
