@@ -412,7 +412,8 @@ impl Controller for Model {
             return;
         }
         let stats = &mut self.rounds.stats;
-        stats.lost = stats.lost.saturating_sub(1);
+        let lost = if stats.lost > 0 { &mut stats.lost } else { &mut stats.lost_of_before };
+        *lost = lost.saturating_sub(1);
         self.loss_probe.on_spurious_loss();
         let Some(event) = &mut self.event else { return };
         event.lost = event.lost.saturating_sub(1);

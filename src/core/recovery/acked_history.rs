@@ -216,7 +216,7 @@ mod tests {
                         let sn = sent.una().advance(pick / 2);
                         match pick % 3 {
                             0 => sent.ack(sn),
-                            1 if step == 1 => sent.mark_retransmitted(now.add_micros(90), sn, 0),
+                            1 if step == 1 => sent.mark_retransmitted(now.add_micros(90), sn, 0, false),
                             _ => {}
                         }
                         while !sent.is_empty() {

@@ -194,7 +194,7 @@ impl LossDetector {
         in_flight: u32,
         no_new_data: bool,
     ) -> (Micros, LossTrigger) {
-        let rto = self.backed_off_rto(rtt, segment.backoff_level, in_flight);
+        let rto = self.backed_off_rto(rtt, segment.backoff_level(), in_flight);
         let timeout = (segment.last_sent.add_micros(rto), LossTrigger::Rto);
         let overtaken = |by: u8| {
             self.acked_xmit_seqs
@@ -328,7 +328,7 @@ mod tests {
         for xmit_seq in [2, 3, 4] {
             loss.on_ack(xmit_seq, 100_000);
         }
-        sent.mark_retransmitted(Micros(100_000), Sn(0), 0);
+        sent.mark_retransmitted(Micros(100_000), Sn(0), 0, false);
         assert_eq!(loss.lost_at(&sent.get(Sn(0)).unwrap(), &rtt, 4, false).1, LossTrigger::Rto);
         loss.on_ack(6, 100_000);
         loss.on_ack(7, 100_000);

@@ -197,7 +197,7 @@ impl SentRuns {
         for run in &self.runs {
             assert!(run.sn == sn && run.count > 0 && run.first.xmit_seq > xmit_seq, "{run:?}");
             let (last_sn, last) = run.get(run.count - 1);
-            assert!(!last.acked && !last.retransmitted && last.backoff_level == 0, "{run:?}");
+            assert!(!last.acked && !last.retransmitted && last.backoff_level() == 0, "{run:?}");
             (sn, xmit_seq) = (last_sn.advance(1), last.xmit_seq);
         }
         assert_eq!(sn, start.advance(self.len));
@@ -220,7 +220,8 @@ mod tests {
 
     /// What [`SentSegments`] says of one segment.
     fn seen((sn, segment): (Sn, SentSegment)) -> (u32, u64, u64, u32, u8, bool, bool) {
-        let SentSegment { xmit_seq, last_sent, first_ts, backoff_level, .. } = segment;
+        let SentSegment { xmit_seq, last_sent, first_ts, .. } = segment;
+        let backoff_level = segment.backoff_level();
         let flags = (segment.retransmitted, segment.acked);
         (sn.0, xmit_seq, last_sent.0, first_ts.0, backoff_level, flags.0, flags.1)
     }
@@ -267,7 +268,7 @@ mod tests {
                         singles.push(now, ts, payload, 0);
                         pushed += 1;
                     },
-                    4 if unacked => [&mut runs, &mut singles].map(|sent| sent.mark_retransmitted(now, sn, level)).into_iter().collect(),
+                    4 if unacked => [&mut runs, &mut singles].map(|sent| sent.mark_retransmitted(now, sn, level, pick & 1 == 0)).into_iter().collect(),
                     5 if unacked => [&mut runs, &mut singles].map(|sent| sent.defer(now, sn)).into_iter().collect(),
                     6 if unacked => [&mut runs, &mut singles].map(|sent| sent.ack(sn)).into_iter().collect(),
                     7 => {

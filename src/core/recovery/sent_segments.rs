@@ -46,8 +46,8 @@ pub(crate) struct SentSegment {
     prev: Sn,
     next: Sn,
     pub(crate) frg: u8,
-    /// RTO expiries so far, at most [`MAX_BACKOFF_LEVEL`] (kcp-go `xmit` counts transmissions).
-    pub(crate) backoff_level: u8,
+    /// Index of the list that it is in until it is acknowledged ([`list_of`]).
+    list: u8,
     /// Sent more than once.
     pub(crate) retransmitted: bool,
     /// Acknowledged by an ACK of its own; `una` has not passed it yet.
@@ -55,17 +55,9 @@ pub(crate) struct SentSegment {
 }
 
 impl SentSegment {
-    /// The list that it is in until it is acknowledged.
-    fn list(&self) -> usize {
-        match self.backoff_level {
-            0 => usize::from(self.retransmitted),
-            level => usize::from(level) + 1,
-        }
-    }
-
-    /// Fewest expiries first, then by order of transmission.
-    pub(crate) fn rto_order(&self) -> (u8, u64) {
-        (self.backoff_level, self.xmit_seq)
+    /// RTO expiries so far, at most [`MAX_BACKOFF_LEVEL`] (kcp-go `xmit` counts transmissions).
+    pub(crate) fn backoff_level(&self) -> u8 {
+        self.list.saturating_sub(1)
     }
 
     /// [`Self::xmit_seq`] modulo 2^32.
@@ -89,6 +81,16 @@ impl SentSegment {
 }
 
 const _: () = assert!(size_of::<SentSegment>() == 32, "half a cache line");
+const _: () = assert!(list_of(u8::MAX, true) as usize + 1 == LISTS, "a list for each level");
+
+/// The list of back-off `level`; `apart`: the second one of level 0.
+const fn list_of(level: u8, apart: bool) -> u8 {
+    match level {
+        0 => apart as u8,
+        1..=MAX_BACKOFF_LEVEL => level + 1,
+        _ => MAX_BACKOFF_LEVEL + 1,
+    }
+}
 
 /// All segments from `una` to `nxt`.
 #[derive(Debug)]
@@ -231,7 +233,7 @@ impl SentSegments {
             prev: sn,
             next: sn,
             frg,
-            backoff_level: 0,
+            list: 0,
             retransmitted: false,
             acked: false,
         }
@@ -255,31 +257,30 @@ impl SentSegments {
         self.runs = runs;
     }
 
-    /// Records a retransmission of an unacknowledged segment, which continues on back-off `level`.
-    pub(crate) fn mark_retransmitted(&mut self, now: Micros, sn: Sn, level: u8) {
-        self.move_to_back(now, sn, level, true);
+    /// Records a retransmission of an unacknowledged segment, which continues on back-off `level`; `apart`: if
+    /// that is zero, in the list of those that left again, so that the next one of them can be told.
+    pub(crate) fn mark_retransmitted(&mut self, now: Micros, sn: Sn, level: u8, apart: bool) {
+        self.move_to_back(now, sn, list_of(level, apart), true);
     }
 
     /// Moves an unacknowledged segment to the end of the order of transmission, as if it were sent
     /// now, without marking it retransmitted.
     pub(crate) fn defer(&mut self, now: Micros, sn: Sn) {
         let Some(segment) = self.get(sn) else { return };
-        self.move_to_back(now, sn, segment.backoff_level, segment.retransmitted);
+        self.move_to_back(now, sn, segment.list, segment.retransmitted);
     }
 
-    fn move_to_back(&mut self, now: Micros, sn: Sn, level: u8, retransmitted: bool) {
+    fn move_to_back(&mut self, now: Micros, sn: Sn, list: u8, retransmitted: bool) {
         if !self.runs.is_empty() {
-            // Later runs are later in the order of transmission, and not in a list.
+            // Runs are later in the order of transmission than the ring.
             self.break_up_runs();
         }
         self.unlink(sn);
-        let (backoff_level, xmit_seq) = (level.min(MAX_BACKOFF_LEVEL), self.transmissions + 1);
+        let xmit_seq = self.transmissions + 1;
         let Some(segment) = self.get_mut(sn) else { return };
-        let moved =
-            SentSegment { backoff_level, retransmitted, last_sent: now, xmit_seq, ..*segment };
-        *segment = moved;
+        *segment = SentSegment { list, retransmitted, last_sent: now, xmit_seq, ..*segment };
         self.transmissions = xmit_seq;
-        let prev = self.append_to_list(moved.list(), sn);
+        let prev = self.append_to_list(list, sn);
         if let Some(segment) = self.get_mut(sn) {
             (segment.prev, segment.next) = (prev, sn);
         }
@@ -412,9 +413,9 @@ mod tests {
             sent.push(Micros(0), Ts(0), BufferRange::default(), 0);
         }
         assert_eq!(oldest_sns(&sent), [u32::MAX]);
-        sent.mark_retransmitted(Micros(1), Sn(u32::MAX), 0);
+        sent.mark_retransmitted(Micros(1), Sn(u32::MAX), 0, true);
         assert_eq!(oldest_sns(&sent), [0, u32::MAX]);
-        sent.mark_retransmitted(Micros(2), Sn(0), 1);
+        sent.mark_retransmitted(Micros(2), Sn(0), 1, true);
         assert_eq!(oldest_sns(&sent), [1, u32::MAX, 0]);
         sent.ack(Sn(1));
         sent.ack(Sn(0));
@@ -436,7 +437,7 @@ mod tests {
         assert_eq!(sent.pop_acked_run(7, |_, _| ()), 7);
         sent.check_invariants();
         assert_eq!(oldest_sns(&sent), [2]);
-        sent.mark_retransmitted(Micros(1), Sn(4), 0);
+        sent.mark_retransmitted(Micros(1), Sn(4), 0, true);
         assert_eq!(sent.pop_acked_run(5, |_, _| ()), 2);
         sent.check_invariants();
         assert_eq!((oldest_sns(&sent), sent.len()), (vec![5, 4], 3));
@@ -458,7 +459,7 @@ mod tests {
                 let unacked = sent.get(sn).is_some_and(|s| !s.acked);
                 match step {
                     0 | 1 => { sent.push(now, Ts(0), BufferRange::default(), 0); }
-                    2 if unacked => sent.mark_retransmitted(now, sn, u8::try_from(pick >> 8).unwrap()),
+                    2 if unacked => sent.mark_retransmitted(now, sn, u8::try_from(pick >> 8).unwrap(), pick & 1 == 0),
                     3 if unacked => sent.ack(sn),
                     4 => { sent.pop_acked(); }
                     _ => {}
@@ -481,7 +482,7 @@ mod tests {
                 for sent in [&mut runs, &mut singles] {
                     match step {
                         0..=2 => { sent.push(now, Ts(0), BufferRange::default(), 0); }
-                        3 if unacked && pick & 1 == 0 => sent.mark_retransmitted(now, sn, level),
+                        3 if unacked && pick & 1 == 0 => sent.mark_retransmitted(now, sn, level, pick & 2 == 0),
                         3 if unacked => sent.defer(now, sn),
                         4 | 5 if unacked => sent.ack(sn),
                         _ => {}

@@ -205,16 +205,42 @@ fn short_and_fast_path_that_becomes_long_and_slow_is_used_within_15_s() {
 /// A path that becomes 25 times slower while a window of 3,500 segments is in flight, and loses 10 % in bursts.
 #[test]
 fn window_that_was_lost_arrives_in_order_at_the_rate_of_the_path() {
-    let mut flow = Flow::new(Steady { mbit: 100, rtt: 200 * MILLIS, queue: 800 }, 0, |_| {});
-    let before = flow.run(15, 5);
-    assert!(before.goodput > 80.0, "{before:?}");
-    let links = Steady { mbit: 4, rtt: 170 * MILLIS, queue: 145 }.links();
-    let burst_by_time = Some(BurstDurations { bad: 60 * MILLIS, good: 540 * MILLIS });
-    for (link, config) in flow.sim.links.iter_mut().zip(links) {
-        link.set_config(LinkConfig { burst_by_time, ..config });
+    for rtt in [170, 200, 230, 260] {
+        let mut flow = Flow::new(Steady { mbit: 100, rtt: 200 * MILLIS, queue: 800 }, 0, |_| {});
+        let before = flow.run(15, 5);
+        assert!(before.goodput > 80.0, "{before:?}");
+        let links = Steady { mbit: 4, rtt: rtt * MILLIS, queue: 145 }.links();
+        let burst_by_time = Some(BurstDurations { bad: 60 * MILLIS, good: 540 * MILLIS });
+        for (link, config) in flow.sim.links.iter_mut().zip(links) {
+            link.set_config(LinkConfig { burst_by_time, ..config });
+        }
+        let after = flow.run(12, 9);
+        let least = 0.5 * 4.0 * 0.9 * 0.95;
+        assert!(after.goodput > least && after.wire < 1.6, "RTT {rtt} ms: {after:?}");
     }
-    let after = flow.run(12, 9);
-    assert!(after.goodput > 0.7 * 4.0 * 0.9 * 0.95 && after.wire < 1.6, "{after:?}");
+}
+
+/// An outage of 0.3 s that takes a whole window, after which the round trip is longer.
+#[test]
+fn outage_before_a_longer_round_trip_does_not_lower_the_rate() {
+    for (mbit, rtt) in [(100, 60), (100, 80), (50, 55), (300, 80)] {
+        let path = Steady { mbit, rtt: 50 * MILLIS, queue: mbit * 1_000 * 60 / 8 / PACKET };
+        let (from, end) = (10 * SECOND, 10 * SECOND + 300 * MILLIS);
+        let mut flow = Flow::new(path, 0, |plan| {
+            plan.sides.iter_mut().for_each(|side| side.link.partitions = vec![(from, end)]);
+        });
+        flow.run(10, 5);
+        for (link, config) in
+            flow.sim.links.iter_mut().zip(Steady { rtt: rtt * MILLIS, ..path }.links())
+        {
+            link.set_config(LinkConfig { partitions: vec![(from, end)], ..config });
+        }
+        let after = flow.run(8, 5);
+        assert!(
+            after.goodput > 0.85 * 0.96 * mbit as f64,
+            "{mbit} Mbit/s, RTT {rtt} ms: {after:?}"
+        );
+    }
 }
 
 #[test]

@@ -10,9 +10,9 @@ use crate::core::congestion::delivery_rate::RateSample;
 pub(super) struct RoundStats {
     /// Segments acknowledged.
     pub(super) acked: u64,
-    /// Segments found lost that left in the current phase.
+    /// Segments that left again after they had left in the current phase.
     pub(super) lost: u64,
-    /// Segments found lost that left in an earlier phase.
+    /// Segments that left again after they had left in an earlier phase.
     pub(super) lost_of_before: u64,
     /// Most bytes in flight.
     pub(super) in_flight: u64,

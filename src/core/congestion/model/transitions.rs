@@ -140,8 +140,9 @@ impl Model {
         self.learn_loss();
     }
 
-    /// Whether the path carries less than half of the bandwidth, and the queue before it overflows. Where much
-    /// is lost, a segment is found lost many rounds after it left, so the phase it left in does not matter.
+    /// Whether the path carries less than half of the bandwidth, or of what the phase sends of it, and the
+    /// queue before it overflows. Where much is lost, a segment leaves again many rounds after it left, so
+    /// the phase it left in does not matter.
     fn collapses(&self, round: &RoundStats, queues: bool) -> bool {
         let probes = matches!(self.phase, Phase::Startup | Phase::ProbeRtt { .. });
         let lost = round.lost + round.lost_of_before;
@@ -149,7 +150,8 @@ impl Model {
             && !probes
             && round.sampled
             && self.loss.is_exceeded_by(round.acked + lost, lost, COLLAPSE_LOSS)
-            && 2 * round.delivery_rate() < self.bandwidth.max()
+            && round.delivery_rate()
+                < self.bandwidth.max() / 200 * self.phase.pacing_gain().min(100)
     }
 
     /// What the filters remember is of a faster path.

@@ -1,11 +1,11 @@
 //! Lists in order of transmission.
 //!
 //! Unacknowledged segments are linked in order of their last transmission, one list per back-off
-//! level, and one for those of level 0 that left again. Within a list RTOs expire, and later
+//! level, and a second one of level 0 for what leaves again of a bulk flow. Within a list RTOs expire, and later
 //! transmissions are acknowledged, from the front on. So loss detection inspects the fronts of at
 //! most 16 lists, where kcp-go's `flush` scans the window: bench `core`, `flush_with_nothing_due`.
 //!
-//! Invariant: each list holds exactly its unacknowledged segments, in ascending
+//! Invariant: a list holds exactly the unacknowledged segments whose [`SentSegment::list`] it is, in ascending
 //! [`SentSegment::xmit_seq`] (asserted in `check_invariants`).
 
 use std::iter;
@@ -56,7 +56,7 @@ impl SentSegments {
         });
         let of_runs = match first {
             None => Some(sn),
-            Some((_, segment)) if segment.list() == 0 => self.runs.front().map(|(sn, _)| sn),
+            Some((_, segment)) if segment.list == 0 => self.runs.front().map(|(sn, _)| sn),
             Some(_) => None,
         };
         of_ring.chain(of_runs.into_iter().flat_map(|sn| self.runs.iter_from(sn)))
@@ -64,7 +64,8 @@ impl SentSegments {
 
     /// Appends a segment to a list. Returns its `prev`; its `next` is itself.
     #[inline]
-    pub(super) fn append_to_list(&mut self, list: usize, sn: Sn) -> Sn {
+    pub(super) fn append_to_list(&mut self, list: u8, sn: Sn) -> Sn {
+        let list = usize::from(list);
         let ends = self.list(list);
         if let Some(back) = ends.and_then(|ends| self.get_mut(ends.back)) {
             back.next = sn;
@@ -78,7 +79,7 @@ impl SentSegments {
     pub(super) fn unlink(&mut self, sn: Sn) {
         let in_ring = self.index(sn).and_then(|index| self.ring.get(index));
         let Some(segment) = in_ring.filter(|segment| !segment.acked) else { return };
-        let (list, prev, next) = (segment.list(), segment.prev, segment.next);
+        let (list, prev, next) = (usize::from(segment.list), segment.prev, segment.next);
         let Some(ends) = self.list(list) else { return };
         let (first, last) = (prev == sn, next == sn);
         if !first && let Some(neighbour) = self.get_mut(prev) {
@@ -105,7 +106,7 @@ impl SentSegments {
             let (mut sn, mut prev, mut xmit_seq) = (ends.front, ends.front, 0);
             loop {
                 let segment = self.get(sn).expect("linked segments are in the ring");
-                assert!(!segment.acked && segment.list() == list);
+                assert!(!segment.acked && usize::from(segment.list) == list);
                 assert_eq!(segment.prev, prev);
                 assert!(segment.xmit_seq > xmit_seq, "a list is in order of transmission");
                 xmit_seq = segment.xmit_seq;

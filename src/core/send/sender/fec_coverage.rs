@@ -51,7 +51,7 @@ impl Sender {
         self.coverage.get_or_insert_default().on_group_closed(group);
     }
 
-    /// Passes to `is_wanted` when segments count as lost, one of which is the next: of each back-off level
+    /// Passes to `is_wanted` when segments count as lost, one of which is the next: of each list
     /// the oldest, and those behind one that waits for the parity of its group, one for each of a few
     /// groups. Returns the first that is wanted.
     pub(super) fn find_loss(

@@ -95,8 +95,9 @@ impl Sender {
     /// scheduled.
     pub(super) fn retransmit_copy(&mut self, now: Micros, sn: Sn, stats: &mut Counters) {
         stats.redundant_retransmits += 1;
-        let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level);
-        self.sent_segments.mark_retransmitted(now, sn, level);
+        let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level());
+        let apart = self.retransmits_in_order();
+        self.sent_segments.mark_retransmitted(now, sn, level, apart);
         let rtt = self.rtt.srtt_or_rto();
         if let Some(redundant) = &mut self.redundant {
             redundant.on_further_copy(now, sn, rtt);

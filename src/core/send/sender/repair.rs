@@ -240,7 +240,7 @@ impl Sender {
         let lost_at =
             |segment: &SentSegment| self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
         let (at, trigger) = lost_at(segment);
-        let waits = trigger != LossTrigger::Rto && segment.backoff_level == 0;
+        let waits = trigger != LossTrigger::Rto && segment.backoff_level() == 0;
         let Some(repair) = self.repair.as_ref().filter(|_| waits) else {
             return (at, trigger);
         };

@@ -33,10 +33,9 @@ impl Sender {
         if self.loss.postpones_rto() { self.rtt.rto() } else { 0 }
     }
 
-    /// A segment that counts as lost now, and why: SND.UNA, for which the reader waits. Else, of those
-    /// transmitted first in their lists, with a model the one that the reader waits for next: behind a
-    /// window of losses, what is lost twice would wait until all of them have left. Without a model the
-    /// one transmitted first: the peer's window would open for new data that a full queue drops.
+    /// A segment that counts as lost now, and why: SND.UNA, for which the reader waits. Of a bulk flow
+    /// else the one that the reader waits for next: behind a window of losses, what is lost twice
+    /// would wait until all of them have left. Of others the one transmitted first.
     pub(super) fn next_lost(&self, now: Micros, no_new_data: bool) -> Option<(Sn, LossTrigger)> {
         // Right after a transmission, and on a path without loss, this is all there is to do.
         let bound = self.loss.least_wait(&self.rtt);
@@ -54,25 +53,28 @@ impl Sender {
             let is_rto = loss.trigger == LossTrigger::Rto;
             loss.at <= now && (!is_rto || self.pto_backoff.may_send_probe(now, ack_wait))
         };
-        let mut next = oldest.filter(may_leave);
-        if next.is_none() {
-            let (mut least, in_order) =
-                (None, self.congestion.is_model() && !self.is_latency_bound());
+        let loss = oldest.filter(may_leave).or_else(|| {
+            if !self.retransmits_in_order() {
+                return self.find_loss(in_flight, no_new_data, may_leave);
+            }
+            let (mut next, mut position) = (None, u32::MAX);
             self.find_loss(in_flight, no_new_data, |loss| {
-                let rank = if in_order {
-                    (0, u64::from(loss.sn.offset_from(self.una()).unwrap_or(0)))
-                } else {
-                    self.sent_segments.get(loss.sn).map_or((0, 0), |segment| segment.rto_order())
-                };
-                if least.is_none_or(|least| rank < least) && may_leave(loss) {
-                    (least, next) = (Some(rank), Some(*loss));
+                let behind = loss.sn.offset_from(self.una()).unwrap_or(u32::MAX);
+                if behind < position && may_leave(loss) {
+                    (next, position) = (Some(*loss), behind);
                 }
                 false
             });
-        }
-        let loss = next?;
+            next
+        })?;
         let is_rto = loss.trigger == LossTrigger::Rto;
         Some((if is_rto { self.select_probe(loss.sn) } else { loss.sn }, loss.trigger))
+    }
+
+    /// Whether segments leave again by number. Not of messages, whose losses are few. Not without a model
+    /// either: a window that opens sooner fills a full queue.
+    pub(super) fn retransmits_in_order(&self) -> bool {
+        self.congestion.is_model() && !self.is_latency_bound()
     }
 
     /// Asserts that no segment counts as lost before [`LossDetector::least_wait`] says.
@@ -100,13 +102,13 @@ impl Sender {
         let (una, window) = (self.una(), self.remote.available(self.una()));
         while self.sent_segments.len() > window {
             let in_flight = self.sent_segments.len();
-            let expired = |loss: &SegmentLoss| loss.at <= now && loss.trigger == LossTrigger::Rto;
+            let is_beyond = |sn: Sn| sn != una && sn.offset_from(una).is_none_or(|i| i >= window);
+            let expired = |loss: &SegmentLoss| {
+                loss.at <= now && loss.trigger == LossTrigger::Rto && is_beyond(loss.sn)
+            };
             let Some(SegmentLoss { sn, .. }) = self.find_loss(in_flight, false, expired) else {
                 return;
             };
-            if sn == una || sn.offset_from(una).is_some_and(|offset| offset < window) {
-                return;
-            }
             self.sent_segments.defer(now, sn);
         }
     }
@@ -120,7 +122,7 @@ impl Sender {
         trigger: LossTrigger,
         stats: &mut Counters,
     ) -> bool {
-        let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level);
+        let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level());
         let nxt = self.sent_segments.nxt();
         let level = match trigger {
             LossTrigger::FastRetransmit => {
@@ -149,7 +151,8 @@ impl Sender {
             estimate.loss_rate.on_lost(now);
             self.on_recovery_failed(xmit_seq, sent);
         }
-        self.sent_segments.mark_retransmitted(now, sn, level);
+        let apart = self.retransmits_in_order();
+        self.sent_segments.mark_retransmitted(now, sn, level, apart);
         self.retransmit_budget.on_retransmit(now, self.rtt.srtt_or_rto());
         if let Some(autotune) = &mut self.autotune {
             autotune.on_retransmit();
