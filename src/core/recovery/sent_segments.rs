@@ -102,8 +102,9 @@ pub(crate) struct SentSegments {
     payloads: VecDeque<BufferRange>,
     /// The segments after those of the ring, transmitted once each, and after all that are in the ring.
     runs: SentRuns,
-    /// Without meaning while the bit in [`Self::occupied`] is clear.
-    lists: [ListEnds; LISTS],
+    /// An entry is without meaning while its bit in [`Self::occupied`] is clear. `None` until a list is needed, and
+    /// of an idle connection.
+    lists: Option<Box<[ListEnds; LISTS]>>,
     /// Bit `i` is set while list `i` is not empty.
     occupied: u16,
     /// Transmissions and datagrams so far, the source of [`SentSegment::xmit_seq`].
@@ -117,7 +118,7 @@ impl SentSegments {
             ring: VecDeque::new(),
             payloads: VecDeque::new(),
             runs: SentRuns::default(),
-            lists: [ListEnds::default(); LISTS],
+            lists: None,
             occupied: 0,
             transmissions: 0,
         }
@@ -373,6 +374,9 @@ impl SentSegments {
     pub(crate) fn release_memory(&mut self) {
         queue::release(&mut self.ring);
         queue::release(&mut self.payloads);
+        if self.occupied == 0 {
+            self.lists = None;
+        }
         self.runs.release_memory();
     }
 

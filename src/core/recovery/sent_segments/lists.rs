@@ -10,6 +10,8 @@
 
 use std::iter;
 
+#[cfg(any(test, feature = "_testkit"))]
+use super::LISTS;
 use super::{SentSegment, SentSegments};
 use crate::core::seq::Sn;
 
@@ -24,14 +26,19 @@ impl SentSegments {
     /// First and last segment of a list, if any.
     #[inline]
     pub(super) fn list(&self, list: usize) -> Option<ListEnds> {
-        (self.occupied & (1 << list) != 0).then(|| self.lists[list])
+        let lists = self.lists.as_ref().filter(|_| self.occupied & (1 << list) != 0)?;
+        lists.get(list).copied()
     }
 
     /// Sets [`Self::list`].
     #[inline]
     pub(super) fn set_list(&mut self, list: usize, ends: Option<ListEnds>) {
         self.occupied = (self.occupied & !(1 << list)) | (u16::from(ends.is_some()) << list);
-        self.lists[list] = ends.unwrap_or_default();
+        if let Some(lists) = &mut self.lists {
+            lists[list] = ends.unwrap_or_default();
+        } else if let Some(ends) = ends {
+            self.lists.insert(Box::default())[list] = ends;
+        }
     }
 
     /// Of each list in use, the unacknowledged segment that was transmitted first.
@@ -101,7 +108,7 @@ impl SentSegments {
     #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn check_lists(&self) -> usize {
         let mut linked = 0;
-        for list in 0..self.lists.len() {
+        for list in 0..LISTS {
             let Some(ends) = self.list(list) else { continue };
             let (mut sn, mut prev, mut xmit_seq) = (ends.front, ends.front, 0);
             loop {
