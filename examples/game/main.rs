@@ -243,12 +243,18 @@ struct Seen {
 
 /// Joins through a simulated link of its own.
 async fn join(addr: &str, way: Way, args: LinkArgs) -> Result<Seen> {
-    let server = lookup_host(addr).await.with_context(|| format!("no address: {addr}"))?.next();
-    let server = server.with_context(|| format!("{addr} has no address"))?;
+    let server = lookup_host(addr)
+        .await
+        .with_context(|| format!("no address for {addr:?}: write HOST:PORT"))?
+        .next();
+    let server =
+        server.with_context(|| format!("{addr:?} has no address: write another HOST:PORT"))?;
     let delay = Duration::from_millis(args.rtt) / 2;
     let link = Link { loss: args.loss, delay, detours: 0, detour: Duration::ZERO };
     let relay = Relay::start(server, link, args.seed).await?;
-    let stream = KcpStream::connect_with(relay.addr, way.config()?).await?;
+    let stream = KcpStream::connect_with(relay.addr, way.config()?).await.with_context(|| {
+        format!("cannot connect to {addr:?}: start the server there, or correct HOST:PORT")
+    })?;
     let mut seen = play(stream, way, args).await?;
     seen.bytes = relay.counts.bytes.load(std::sync::atomic::Ordering::Relaxed);
     Ok(seen)

@@ -186,3 +186,24 @@ fn cpu_seconds() -> f64 {
     let ticks = |i: usize| fields.get(i).and_then(|field| field.parse::<f64>().ok());
     (ticks(11).unwrap_or(0.0) + ticks(12).unwrap_or(0.0)) / 100.0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_round_counts_nowhere_and_a_peer_without_rounds_has_empty_cells() {
+        let row = |name: &str, rates: &[Option<f64>]| {
+            let rounds = rates.iter().map(|rate| rate.map(|rate| Figures { rate, cpu: 2.0 }));
+            Row { name: name.to_owned(), rounds: rounds.collect() }
+        };
+        let rows = [
+            row(Peer::Raw.name(), &[Some(400.0), Some(800.0)]),
+            row("half", &[None, Some(200.0)]),
+            row("failed", &[None, None]),
+        ];
+        let columns = rows.each_ref().map(|row| row.columns(&rows));
+        assert_eq!(columns[1], "half | 200 | 2.00 | 0.25 |  |");
+        assert_eq!(columns[2], "failed |  |  |  |  |");
+    }
+}

@@ -58,6 +58,23 @@ fn examples_log_what_rust_log_asks_for() {
 }
 
 #[test]
+fn each_example_can_log() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
+    let mut examples = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let main = if path.is_dir() { path.join("main.rs") } else { path };
+        // What several examples share has no `main`.
+        let Ok(source) = std::fs::read_to_string(&main) else { continue };
+        if source.contains("fn main(") {
+            assert!(source.contains("log::to_stderr()"), "{}", main.display());
+            examples += 1;
+        }
+    }
+    assert!(examples >= 20, "{examples} examples");
+}
+
+#[test]
 fn game_example_serves_clients_in_every_way() {
     let (_server, addr) = Example::serve("game", &["server", "--listen", ANYWHERE]);
     let addr = addr.to_string();

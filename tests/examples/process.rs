@@ -58,8 +58,9 @@ impl Example {
     pub(crate) fn serve(name: &str, args: &[&str]) -> (Self, SocketAddr) {
         let example = Self::start(name, args);
         let line = example.line();
-        let addr =
-            line.strip_prefix("listening on ").map(|addr| addr.trim_start_matches("http://"));
+        // What the partner of the example takes as it is.
+        let scheme = if matches!(name, "http" | "grpc") { "http://" } else { "" };
+        let addr = line.strip_prefix("listening on ").and_then(|addr| addr.strip_prefix(scheme));
         let addr = addr
             .and_then(|addr| addr.parse().ok())
             .unwrap_or_else(|| panic!("{name} began with {line:?}"));

@@ -93,7 +93,38 @@ pub(crate) async fn listen(
 mod tests {
     use std::collections::BTreeSet;
 
+    use std::net::Ipv4Addr;
+
+    use kcpx::Algorithm;
+
     use super::*;
+    use crate::options::Invocation;
+
+    fn common() -> Common {
+        let args = ["kcpx-tunnel", "client", "-key", "k"];
+        Invocation::new(args, Default::default()).load().unwrap().settings.tunnels[0]
+            .common()
+            .clone()
+    }
+
+    #[test]
+    fn only_a_client_with_an_aead_cipher_may_change_its_address() {
+        for algorithm in Algorithm::ALL {
+            let migration =
+                config(&Common { algorithm: *algorithm, ..common() }).unwrap().migration;
+            let may_change = matches!(migration, Migration::Authenticated);
+            assert_eq!(may_change, algorithm.is_aead(), "{algorithm:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn name_is_bound_to_its_ipv4_address_on_udp_too() {
+        let address = ListenAddress { host: "localhost".into(), ports: 0..=0 };
+        let listeners = listen(&address, &config(&common()).unwrap()).await.unwrap();
+        let addrs: Vec<_> =
+            listeners.iter().map(|listener| listener.local_addr().unwrap().ip()).collect();
+        assert_eq!(addrs, [Ipv4Addr::LOCALHOST]);
+    }
 
     #[test]
     fn chosen_port_is_of_the_range_and_not_the_last_one() {

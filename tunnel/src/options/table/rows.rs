@@ -168,7 +168,8 @@ pub(in crate::options) const OPTIONS: &[Opt] = &[
         Both("false"),
         "BOOL",
         Speed,
-        "Acknowledge every datagram at once: lower latency, more datagrams",
+        "Acknowledge every datagram at once: lower latency, more datagrams. false, if it is \
+         written: at the interval. Else what has arrived together, or each few segments of bulk",
     ),
     Opt::new("dscp", Int, Both("0"), "NUMBER", Speed, "DSCP of the UDP datagrams, 0 to 63"),
     Opt::new(
@@ -193,7 +194,7 @@ pub(in crate::options) const OPTIONS: &[Opt] = &[
         Both("50"),
         "MILLISECONDS",
         Speed,
-        "With mode manual: interval of acknowledgements, 10 to 5000",
+        "With mode manual and acknodelay=false: interval of acknowledgements, 10 to 5000",
     ),
     Opt::new(
         "resend",

@@ -184,6 +184,8 @@ fn acknodelay_that_is_written_as_false_acknowledges_each_interval() {
     assert_eq!(policy(&[]), kcpx::AckPolicy::PerBatch);
     assert_eq!(policy(&["-acknodelay=false"]), kcpx::AckPolicy::Interval);
     assert_eq!(policy(&["-acknodelay"]), kcpx::AckPolicy::Immediate);
+    let file = TempFile::new(r#"{"acknodelay": false}"#);
+    assert_eq!(policy(&["-c", file.path()]), kcpx::AckPolicy::Interval);
 }
 
 #[test]
