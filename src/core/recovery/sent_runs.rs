@@ -269,7 +269,7 @@ mod tests {
                         pushed += 1;
                     },
                     4 if unacked => [&mut runs, &mut singles].map(|sent| sent.mark_retransmitted(now, sn, level, pick & 1 == 0)).into_iter().collect(),
-                    5 if unacked => [&mut runs, &mut singles].map(|sent| sent.defer(now, sn)).into_iter().collect(),
+                    5 if unacked => [&mut runs, &mut singles].map(|sent| sent.move_to_back(now, sn)).into_iter().collect(),
                     6 if unacked => [&mut runs, &mut singles].map(|sent| sent.ack(sn)).into_iter().collect(),
                     7 => {
                         let popped = [&mut runs, &mut singles].map(|sent| sent.pop_acked().map(|s| s.xmit_seq));

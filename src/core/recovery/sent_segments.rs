@@ -258,20 +258,20 @@ impl SentSegments {
         self.runs = runs;
     }
 
-    /// Records a retransmission of an unacknowledged segment, which continues on back-off `level`; `apart`: if
-    /// that is zero, in the list of those that left again, so that the next one of them can be told.
+    /// Records a retransmission of an unacknowledged segment, which continues on back-off `level`; `apart`: at
+    /// level 0 in a list of its own, whose first one may leave before what has left once.
     pub(crate) fn mark_retransmitted(&mut self, now: Micros, sn: Sn, level: u8, apart: bool) {
-        self.move_to_back(now, sn, list_of(level, apart), true);
+        self.relink(now, sn, list_of(level, apart), true);
     }
 
     /// Moves an unacknowledged segment to the end of the order of transmission, as if it were sent
     /// now, without marking it retransmitted.
-    pub(crate) fn defer(&mut self, now: Micros, sn: Sn) {
+    pub(crate) fn move_to_back(&mut self, now: Micros, sn: Sn) {
         let Some(segment) = self.get(sn) else { return };
-        self.move_to_back(now, sn, segment.list, segment.retransmitted);
+        self.relink(now, sn, segment.list, segment.retransmitted);
     }
 
-    fn move_to_back(&mut self, now: Micros, sn: Sn, list: u8, retransmitted: bool) {
+    fn relink(&mut self, now: Micros, sn: Sn, list: u8, retransmitted: bool) {
         if !self.runs.is_empty() {
             // Runs are later in the order of transmission than the ring.
             self.break_up_runs();
@@ -487,7 +487,7 @@ mod tests {
                     match step {
                         0..=2 => { sent.push(now, Ts(0), BufferRange::default(), 0); }
                         3 if unacked && pick & 1 == 0 => sent.mark_retransmitted(now, sn, level, pick & 2 == 0),
-                        3 if unacked => sent.defer(now, sn),
+                        3 if unacked => sent.move_to_back(now, sn),
                         4 | 5 if unacked => sent.ack(sn),
                         _ => {}
                     }

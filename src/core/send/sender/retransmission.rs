@@ -109,7 +109,7 @@ impl Sender {
             let Some(SegmentLoss { sn, .. }) = self.find_loss(in_flight, false, expired) else {
                 return;
             };
-            self.sent_segments.defer(now, sn);
+            self.sent_segments.move_to_back(now, sn);
         }
     }
 
