@@ -22,7 +22,7 @@ use kcpx_tunnel::settings::{
     ServerSettings, SmuxVersion,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::task::{JoinHandle, JoinSet};
 
 /// Limit of everything that a test waits for.
@@ -302,7 +302,10 @@ impl Drop for Target {
 pub async fn target<F: Future<Output = ()> + Send + 'static>(
     serve: impl Fn(TcpStream) -> F + Send + 'static,
 ) -> Target {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    // Room for a thousand connections at once: the kernel may reset those that do not fit.
+    let listener = socket.listen(4_096).unwrap();
     let (addr, accepted) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
     let count = accepted.clone();
     let task = tokio::spawn(async move {
