@@ -304,7 +304,7 @@ pub async fn target<F: Future<Output = ()> + Send + 'static>(
 ) -> Target {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    // Room for a thousand connections at once: the kernel may reset those that do not fit.
+    // A thousand connections at once fit: the kernel may reset those that do not.
     let listener = socket.listen(4_096).unwrap();
     let (addr, accepted) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
     let count = accepted.clone();
