@@ -92,7 +92,6 @@ pub(crate) async fn listen(
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-
     use std::net::Ipv4Addr;
 
     use kcpx::Algorithm;

@@ -80,7 +80,13 @@ impl Flow {
     }
 
     fn set_path(&mut self, path: Steady) {
-        for (link, config) in self.sim.links.iter_mut().zip(path.links()) {
+        self.set_path_with(path, |_| {});
+    }
+
+    /// As [`Self::set_path`], with `change` made to the links of both directions.
+    fn set_path_with(&mut self, path: Steady, change: impl Fn(&mut LinkConfig)) {
+        for (link, mut config) in self.sim.links.iter_mut().zip(path.links()) {
+            change(&mut config);
             link.set_config(config);
         }
     }
@@ -209,11 +215,9 @@ fn window_that_was_lost_arrives_in_order_at_the_rate_of_the_path() {
         let mut flow = Flow::new(Steady { mbit: 100, rtt: 200 * MILLIS, queue: 800 }, 0, |_| {});
         let before = flow.run(15, 5);
         assert!(before.goodput > 80.0, "{before:?}");
-        let links = Steady { mbit: 4, rtt: rtt * MILLIS, queue: 145 }.links();
         let burst_by_time = Some(BurstDurations { bad: 60 * MILLIS, good: 540 * MILLIS });
-        for (link, config) in flow.sim.links.iter_mut().zip(links) {
-            link.set_config(LinkConfig { burst_by_time, ..config });
-        }
+        let path = Steady { mbit: 4, rtt: rtt * MILLIS, queue: 145 };
+        flow.set_path_with(path, |link| link.burst_by_time = burst_by_time);
         let after = flow.run(12, 9);
         let least = 0.5 * 4.0 * 0.9 * 0.95;
         assert!(after.goodput > least && after.wire < 1.6, "RTT {rtt} ms: {after:?}");
@@ -230,11 +234,9 @@ fn outage_before_a_longer_round_trip_does_not_lower_the_rate() {
             plan.sides.iter_mut().for_each(|side| side.link.partitions = vec![(from, end)]);
         });
         flow.run(10, 5);
-        for (link, config) in
-            flow.sim.links.iter_mut().zip(Steady { rtt: rtt * MILLIS, ..path }.links())
-        {
-            link.set_config(LinkConfig { partitions: vec![(from, end)], ..config });
-        }
+        flow.set_path_with(Steady { rtt: rtt * MILLIS, ..path }, |link| {
+            link.partitions = vec![(from, end)];
+        });
         let after = flow.run(8, 5);
         assert!(
             after.goodput > 0.85 * 0.96 * mbit as f64,
@@ -597,9 +599,7 @@ fn path_that_has_become_another_one_is_used() {
                 plan.sides.iter_mut().for_each(|side| side.link.partitions = partitions.clone());
             });
             flow.run(10, 5);
-            for (link, config) in flow.sim.links.iter_mut().zip(after.links()) {
-                link.set_config(LinkConfig { partitions: partitions.clone(), ..config });
-            }
+            flow.set_path_with(after, |link| link.partitions = partitions.clone());
             flow.sim.run_until(end);
             println!("from {before:?} to {after:?} after {outage} s");
             let (first, later) = (flow.run(5, 5), flow.run(5, 5));

@@ -83,8 +83,7 @@ impl Model {
         if self.queued_rounds > STANDING_ROUNDS {
             self.loss.on_queue();
         }
-        self.collapsed_rounds =
-            if self.collapses(round, queues) { self.collapsed_rounds + 1 } else { 0 };
+        self.collapsed_rounds = if self.collapses(round) { self.collapsed_rounds + 1 } else { 0 };
         if self.collapsed_rounds == COLLAPSED_ROUNDS {
             self.shrink(acked, round);
             return;
@@ -143,10 +142,10 @@ impl Model {
     /// Whether the path carries less than half of the bandwidth, or of what the phase sends of it, and the
     /// queue before it overflows. Where much is lost, a segment leaves again many rounds after it left, so
     /// the phase it left in does not matter.
-    fn collapses(&self, round: &RoundStats, queues: bool) -> bool {
+    fn collapses(&self, round: &RoundStats) -> bool {
         let probes = matches!(self.phase, Phase::Startup | Phase::ProbeRtt { .. });
         let lost = round.lost + round.lost_of_before;
-        queues
+        self.queued_rounds > 0
             && !probes
             && round.sampled
             && self.loss.is_exceeded_by(round.acked + lost, lost, COLLAPSE_LOSS)
