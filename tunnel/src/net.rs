@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream, lookup_host, tcp};
 use tokio::net::{UnixListener, UnixStream, unix};
 
 use crate::macros::{impl_async_read, impl_async_write};
-use crate::resolve::{connect_first, lookup};
+use crate::resolve::{Resolver, connect_first};
 use crate::settings::LocalAddress;
 
 /// Connections that the system keeps until they are accepted.
@@ -181,23 +181,27 @@ impl fmt::Display for PeerName {
     }
 }
 
-/// A connection with a user or with the target.
-pub(crate) enum LocalStream {
-    Tcp(TcpStream),
-    #[cfg(unix)]
-    Unix(UnixStream),
+/// Where a server takes its streams.
+pub(crate) struct Target {
+    pub(crate) address: LocalAddress,
+    resolver: Resolver,
 }
 
-impl LocalStream {
-    /// Connects within `limit`, to the first address that answers. An empty host is this one.
-    pub(crate) async fn connect(address: &LocalAddress, limit: Duration) -> io::Result<Self> {
+impl Target {
+    pub(crate) fn new(address: LocalAddress) -> Self {
+        Self { address, resolver: Resolver::default() }
+    }
+
+    /// Connects within `limit`, to the first address that answers. An empty host is this one. A lookup that
+    /// takes longer goes on, and serves the next connection.
+    pub(crate) async fn connect(&self, limit: Duration) -> io::Result<LocalStream> {
         let connect = async {
-            match address {
+            match &self.address {
                 LocalAddress::Tcp { host, port } => {
-                    Self::connect_tcp(lookup(host, *port).await?).await
+                    LocalStream::connect_tcp(self.resolver.lookup(host, *port).await?).await
                 }
                 #[cfg(unix)]
-                LocalAddress::Unix(path) => Ok(Self::Unix(UnixStream::connect(path).await?)),
+                LocalAddress::Unix(path) => Ok(LocalStream::Unix(UnixStream::connect(path).await?)),
                 #[cfg(not(unix))]
                 LocalAddress::Unix(path) => Err(no_unix_sockets(path)),
             }
@@ -207,7 +211,16 @@ impl LocalStream {
             Err(io::Error::new(io::ErrorKind::TimedOut, text))
         })
     }
+}
 
+/// A connection with a user or with the target.
+pub(crate) enum LocalStream {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(UnixStream),
+}
+
+impl LocalStream {
     async fn connect_tcp(addrs: Vec<SocketAddr>) -> io::Result<Self> {
         let stream = connect_first(addrs, TcpStream::connect::<SocketAddr>).await?;
         configure_tcp(&stream);
@@ -326,11 +339,9 @@ mod tests {
         let address = LocalAddress::Tcp { host: "127.0.0.1".into(), port: 0 };
         let listener = LocalListener::bind(&address).await.unwrap();
         let port = listener.tcp_addr().unwrap().port();
-        let address = LocalAddress::Tcp { host: "127.0.0.1".into(), port };
-        let (dialled, accepted) = tokio::join!(
-            LocalStream::connect(&address, Duration::from_secs(60)),
-            listener.accept()
-        );
+        let target = Target::new(LocalAddress::Tcp { host: "127.0.0.1".into(), port });
+        let (dialled, accepted) =
+            tokio::join!(target.connect(Duration::from_secs(60)), listener.accept());
         for stream in [dialled.unwrap(), accepted.unwrap().0] {
             let stream = match stream {
                 LocalStream::Tcp(stream) => stream,
@@ -358,6 +369,26 @@ mod tests {
         assert_eq!(listener.tcp_addr().unwrap().ip(), Ipv4Addr::LOCALHOST);
         let all = bind_addrs("", 1).await.unwrap();
         assert_eq!(all, ["[::]:1".parse().unwrap(), "0.0.0.0:1".parse().unwrap()]);
+    }
+
+    #[tokio::test]
+    async fn lookup_that_takes_longer_than_the_limit_serves_the_next_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let resolver = Resolver::looking_up(async move {
+            ended.await.unwrap();
+            Ok(vec![SocketAddr::new(addr.ip(), 0)])
+        });
+        // Nothing listens on the address that a lookup of its own would find.
+        let address = LocalAddress::Tcp { host: "127.0.0.9".into(), port: addr.port() };
+        let target = Target { address, resolver };
+        let error = target.connect(Duration::from_millis(10)).await.err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        end.send(()).unwrap();
+        let connected = target.connect(Duration::from_secs(60)).await.unwrap();
+        let LocalStream::Tcp(stream) = connected else { unreachable!("it is TCP") };
+        assert_eq!(stream.peer_addr().unwrap(), addr);
     }
 
     /// A TCP address that does not answer, as long as the sockets live.
@@ -397,9 +428,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn target_that_does_not_answer_is_given_up_after_the_limit() {
         let (silent, _sockets) = silent_tcp();
-        let address = LocalAddress::Tcp { host: "127.0.0.1".into(), port: silent.port() };
+        let target =
+            Target::new(LocalAddress::Tcp { host: "127.0.0.1".into(), port: silent.port() });
         let start = tokio::time::Instant::now();
-        let connected = LocalStream::connect(&address, Duration::from_secs(10)).await;
+        let connected = target.connect(Duration::from_secs(10)).await;
         let error = connected.err().unwrap();
         assert_eq!(error.to_string(), "no answer within 10 s");
         assert!(start.elapsed() >= Duration::from_secs(10));

@@ -14,10 +14,10 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// How old the result of a lookup may be that nobody has waited for.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
-/// The addresses of a host, which is this one if it is empty: at least one.
-pub(crate) async fn lookup(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+/// The addresses of a host, which is this one if it is empty: at least one, with port 0.
+async fn lookup(host: &str) -> io::Result<Vec<SocketAddr>> {
     let name = if host.is_empty() { "localhost" } else { host };
-    let addrs: Vec<_> = lookup_host((name, port)).await?.collect();
+    let addrs: Vec<_> = lookup_host((name, 0)).await?.collect();
     if addrs.is_empty() { Err(no_address(name)) } else { Ok(addrs) }
 }
 
@@ -108,9 +108,16 @@ impl Ended {
 }
 
 impl Resolver {
-    /// Returns what a lookup has found that ended after the call, or its error. Cancel safe: the lookup goes
-    /// on, so that one that takes longer than a task waits is of use to the next task, within 10 s.
-    pub(crate) async fn lookup(&self, host: &str) -> io::Result<Vec<SocketAddr>> {
+    /// Returns what a lookup has found that ended after the call, with `port`, or its error. Cancel safe: the
+    /// lookup goes on, so that one that takes longer than a task waits is of use to the next task, within
+    /// 10 s.
+    pub(crate) async fn lookup(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let mut addrs = self.latest(host).await?;
+        addrs.iter_mut().for_each(|addr| addr.set_port(port));
+        Ok(addrs)
+    }
+
+    async fn latest(&self, host: &str) -> io::Result<Vec<SocketAddr>> {
         let called = Instant::now();
         let mut state = self.state.lock().await;
         if let Some(latest) = state.latest.as_ref().filter(|latest| latest.at > called) {
@@ -119,7 +126,7 @@ impl Resolver {
         loop {
             if state.running.is_empty() {
                 let host = host.to_owned();
-                state.running.spawn(async move { Ended::now(lookup(&host, 0).await) });
+                state.running.spawn(async move { Ended::now(lookup(&host).await) });
             }
             let Some(joined) = state.running.join_next().await else {
                 return Err(no_address(host));
@@ -129,6 +136,18 @@ impl Resolver {
                 return state.latest.insert(ended).share();
             }
         }
+    }
+}
+
+#[cfg(test)]
+impl Resolver {
+    /// One whose first lookup ends with what `lookup` returns.
+    pub(crate) fn looking_up(
+        lookup: impl Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
+    ) -> Self {
+        let mut running = JoinSet::new();
+        running.spawn(async { Ended::now(lookup.await) });
+        Self { state: Mutex::new(Lookup { running, latest: None }) }
     }
 }
 
@@ -188,23 +207,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn result_that_nobody_has_waited_for_is_of_use_for_ten_seconds() {
         for (age, expected) in [(10, "192.0.2.1"), (11, "192.0.2.2")] {
-            let resolver = Resolver::default();
             let old = addrs(["192.0.2.1:0"]);
-            resolver.state.lock().await.running.spawn(async { Ended::now(Ok(old)) });
+            let resolver = Resolver::looking_up(async { Ok(old) });
             sleep(Duration::from_secs(age)).await;
-            let found = resolver.lookup("192.0.2.2").await.unwrap();
-            assert_eq!(found, [SocketAddr::new(expected.parse().unwrap(), 0)], "{age} s");
+            let found = resolver.lookup("192.0.2.2", 1).await.unwrap();
+            assert_eq!(found, [SocketAddr::new(expected.parse().unwrap(), 1)], "{age} s");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn tasks_that_wait_share_an_error_too() {
-        let resolver = Resolver::default();
-        resolver.state.lock().await.running.spawn(async {
+        let resolver = Resolver::looking_up(async {
             sleep(Duration::from_secs(1)).await;
-            Ended::now(Err(io::ErrorKind::TimedOut.into()))
+            Err(io::ErrorKind::TimedOut.into())
         });
-        let (one, two) = tokio::join!(resolver.lookup("192.0.2.1"), resolver.lookup("192.0.2.1"));
+        let (one, two) =
+            tokio::join!(resolver.lookup("192.0.2.1", 1), resolver.lookup("192.0.2.1", 1));
         assert_eq!([one, two].map(|error| error.unwrap_err().kind()), [io::ErrorKind::TimedOut; 2]);
     }
 
@@ -221,14 +239,14 @@ mod tests {
             let blocker = tokio::task::spawn_blocking(move || blocked.recv());
             let resolver = Resolver::default();
             for _ in 0..2 {
-                let lookup = resolver.lookup("localhost");
+                let lookup = resolver.lookup("localhost", 1);
                 assert!(timeout(Duration::from_millis(1), lookup).await.is_err());
                 assert_eq!(resolver.state.lock().await.running.len(), 1);
             }
             drop(release);
             assert!(blocker.await.unwrap().is_err());
             let (one, two) =
-                tokio::join!(resolver.lookup("localhost"), resolver.lookup("localhost"));
+                tokio::join!(resolver.lookup("localhost", 1), resolver.lookup("localhost", 1));
             assert!(one.unwrap().iter().all(|addr| addr.ip().is_loopback()));
             assert!(two.is_ok());
         });

@@ -130,6 +130,36 @@ async fn end_after_a_half_close_is_not_delayed_between_two_of_this_program() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn end_behind_the_targets_is_not_delayed_between_two_of_this_program() {
+    let (end, mut ends) = tokio::sync::mpsc::unbounded_channel();
+    // Ends first, and reports when the user has.
+    let target = target(move |mut stream| {
+        let end = end.clone();
+        async move {
+            stream.shutdown().await.unwrap();
+            stream.read_to_end(&mut Vec::new()).await.unwrap();
+            end.send(std::time::Instant::now()).unwrap();
+        }
+    })
+    .await;
+    let tunnel = tunnel(target.addr, 0.0, |_, _| {}).await;
+    // Towards kcptun FIN is held for a second, so that each end takes longer.
+    within("end without delay", async {
+        loop {
+            let mut user = TcpStream::connect(tunnel.addr).await.unwrap();
+            user.read_to_end(&mut Vec::new()).await.unwrap();
+            let start = std::time::Instant::now();
+            drop(user);
+            let end: std::time::Instant = ends.recv().await.unwrap();
+            if end.duration_since(start) < Duration::from_secs(1) {
+                break;
+            }
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn refused_target_is_an_end_without_bytes() {
     let refusing = {

@@ -56,9 +56,8 @@ impl Dialer {
     pub(super) async fn connect(&self) -> io::Result<(DirectConnection, Arc<Setup>)> {
         let setup = self.setup();
         let remote = &setup.settings.remote;
-        let mut peers = setup.resolver.lookup(&remote.host).await?;
         let port = transport::choose_port(&remote.ports, None);
-        peers.iter_mut().for_each(|peer| peer.set_port(port));
+        let peers = setup.resolver.lookup(&remote.host, port).await?;
         let stream = setup.connect_first(peers).await?;
         Ok((DirectConnection::new(stream, &self.stats), setup))
     }

@@ -5,8 +5,8 @@ mod session;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kcpx::KcpListener;
@@ -20,7 +20,7 @@ use self::session::Incoming;
 use crate::connection::Policy;
 use crate::direct::DirectConnection;
 use crate::drain::{CLOSE_TIMEOUT, drain};
-use crate::net::LocalStream;
+use crate::net::{LocalStream, Target};
 use crate::process::Control;
 use crate::settings::{Mux, ServerSettings};
 use crate::stats::{Registration, TunnelStats};
@@ -52,6 +52,8 @@ pub struct Server {
 struct Tunnel {
     control: Control<ServerSettings>,
     clients: Clients,
+    /// That of new sessions. Those from before a reload hold theirs.
+    target: Mutex<Arc<Target>>,
     next_number: AtomicU64,
     stats: Arc<TunnelStats>,
 }
@@ -80,7 +82,8 @@ impl Server {
         let listeners = listeners.into_iter().map(register).collect();
         let (name, counters) = (format!("server {}", settings.listen), stats.clone());
         control.counters().register(move || counters.report(&name));
-        let tunnel = Tunnel { control, clients, next_number: AtomicU64::new(1), stats };
+        let target = Mutex::new(Arc::new(Target::new(settings.target)));
+        let tunnel = Tunnel { control, clients, target, next_number: AtomicU64::new(1), stats };
         Ok(Self { listeners, tunnel: Arc::new(tunnel) })
     }
 
@@ -143,6 +146,7 @@ impl Tunnel {
 
     async fn serve(self: Arc<Self>, stream: kcpx::KcpStream, peer: SocketAddr) {
         let settings = Arc::new(self.control.settings());
+        let target = self.target(&settings);
         match settings.common.mux {
             Mux::Smux => {
                 let number = self.next_number.fetch_add(1, Ordering::Relaxed);
@@ -153,13 +157,14 @@ impl Tunnel {
                     info!("{name} refused: its client has {max} sessions");
                     return;
                 };
-                Incoming { tunnel: self, settings, name, peer }.serve(stream).await;
+                Incoming { tunnel: self, settings, target, name, peer }.serve(stream).await;
             }
             Mux::None => {
                 let mut connection = DirectConnection::new(stream, &self.stats);
                 let name = format!("connection {} of {peer}", connection.conv());
                 let Some(_place) = self.place(&settings, &name, peer) else { return };
-                let Some(mut target) = self.connect_target(&settings, &name).await else { return };
+                let connected = self.connect_target(&target, &settings, &name).await;
+                let Some(mut target) = connected else { return };
                 let policy = Policy::new(&settings.common, true);
                 connection.carry(name, &mut target, policy, &self.stats).await;
             }
@@ -179,14 +184,28 @@ impl Tunnel {
         place
     }
 
+    /// The target of a session with these settings.
+    fn target(&self, settings: &ServerSettings) -> Arc<Target> {
+        let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
+        if target.address != settings.target {
+            *target = Arc::new(Target::new(settings.target.clone()));
+        }
+        target.clone()
+    }
+
     /// Connects with the target; `None` if it does not take the connection, which is logged.
-    async fn connect_target(&self, settings: &ServerSettings, name: &str) -> Option<LocalStream> {
-        match LocalStream::connect(&settings.target, TARGET_TIMEOUT).await {
+    async fn connect_target(
+        &self,
+        target: &Target,
+        settings: &ServerSettings,
+        name: &str,
+    ) -> Option<LocalStream> {
+        match target.connect(TARGET_TIMEOUT).await {
             Ok(target) => Some(target),
             Err(error) => {
                 TunnelStats::count(&self.stats.rejected_connections);
                 if !settings.common.quiet {
-                    info!("{name} refused: cannot connect to {}: {error}", settings.target);
+                    info!("{name} refused: cannot connect to {}: {error}", target.address);
                 }
                 None
             }

@@ -14,6 +14,7 @@ use crate::carrier::{Link, LinkedStream};
 use crate::connection::{Policy, carry};
 use crate::detect::detect;
 use crate::drain::drain;
+use crate::net::Target;
 use crate::session::{close, failure, smux_config};
 use crate::settings::ServerSettings;
 use crate::stats::TunnelStats;
@@ -23,6 +24,7 @@ use crate::stats::TunnelStats;
 pub(super) struct Incoming {
     pub(super) tunnel: Arc<Tunnel>,
     pub(super) settings: Arc<ServerSettings>,
+    pub(super) target: Arc<Target>,
     /// Number of the session and address of the client.
     pub(super) name: String,
     pub(super) peer: SocketAddr,
@@ -117,7 +119,7 @@ impl Incoming {
         let name = format!("stream {} of {}", stream.id(), self.name);
         let place = self.tunnel.place(&self.settings, &name, self.peer);
         let target = match &place {
-            Some(_) => self.tunnel.connect_target(&self.settings, &name).await,
+            Some(_) => self.tunnel.connect_target(&self.target, &self.settings, &name).await,
             None => None,
         };
         let Some(mut target) = target else {
@@ -126,7 +128,7 @@ impl Incoming {
             return;
         };
         let policy = Policy::new(&self.settings.common, link.peer_is_kcpx());
-        let name = format!("{name} to {}", self.settings.target);
+        let name = format!("{name} to {}", self.target.address);
         let (reader, writer) = stream.into_split();
         let stats = &self.tunnel.stats;
         carry(name, &mut target, reader, writer, Some(link), policy, stats).await;
