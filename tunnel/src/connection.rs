@@ -92,6 +92,9 @@ impl fmt::Display for End {
         match self {
             Self::Closed => f.write_str("closed"),
             Self::Local(error) => write!(f, "ended by the local connection ({error})"),
+            Self::Tunnel(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                write!(f, "reset by the other side ({error})")
+            }
             Self::Tunnel(error) => write!(f, "reset, since the tunnel failed ({error})"),
             Self::Refused(error) => {
                 write!(f, "ended, since the other side takes no more ({error})")

@@ -318,6 +318,30 @@ pub(crate) enum LocalWriteHalf<'a> {
     Unix(unix::WriteHalf<'a>),
 }
 
+impl LocalWriteHalf<'_> {
+    /// Waits until the connection has failed, as a reset makes it, although there may be bytes that were not
+    /// read yet. Cancel safe.
+    pub(crate) async fn failed(&self) {
+        let ready = match self {
+            Self::Tcp(half) => half.ready(Interest::ERROR).await,
+            #[cfg(unix)]
+            Self::Unix(half) => half.ready(Interest::ERROR).await,
+        };
+        // An error is one of the runtime's: the connection has failed as well.
+        drop(ready);
+    }
+
+    /// Why the connection has failed. Reads and writes do not return this error from now on.
+    pub(crate) fn take_failure(&self) -> io::Error {
+        let reason = match self {
+            Self::Tcp(half) => half.as_ref().take_error(),
+            #[cfg(unix)]
+            Self::Unix(half) => half.as_ref().take_error(),
+        };
+        reason.unwrap_or_else(Some).unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())
+    }
+}
+
 impl_async_write!(LocalWriteHalf<'_>: Tcp, #[cfg(unix)] Unix);
 
 /// Polls a future once: `None` while it is pending.

@@ -404,7 +404,11 @@ async fn receive(
 ) -> Result<(), End> {
     let mut chunks = Vec::new();
     loop {
-        let first = tunnel.read_chunk().await.map_err(End::Tunnel)?;
+        let first = tokio::select! {
+            biased;
+            first = tunnel.read_chunk() => first.map_err(End::Tunnel)?,
+            error = reset_while_blocked(&local, progress) => return Err(End::Local(error)),
+        };
         if first.is_empty() {
             break;
         }
@@ -434,6 +438,19 @@ async fn receive(
     progress.peer_ended.store(true, Ordering::Relaxed);
     sleep(rules.close_wait).await;
     local.shutdown().await.map_err(End::Local)
+}
+
+/// Returns once the local connection was reset while its bytes wait for capacity of the tunnel: until there is some
+/// nothing reads the connection, and sees that.
+async fn reset_while_blocked(local: &LocalWriteHalf<'_>, progress: &Progress<'_>) -> io::Error {
+    local.failed().await;
+    loop {
+        let before = progress.sent.load(Ordering::Relaxed);
+        sleep(LEFT_INTERVAL).await;
+        if progress.is_blocked() && progress.sent.load(Ordering::Relaxed) == before {
+            return local.take_failure();
+        }
+    }
 }
 
 /// Writes all chunks, and leaves none.

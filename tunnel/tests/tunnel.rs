@@ -176,6 +176,33 @@ async fn refused_target_is_an_end_without_bytes() {
     tunnel.client.metric_becomes("tunnel_current_connections", 0).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn user_that_resets_a_stalled_upload_is_noticed() {
+    // Never reads.
+    let target = target(|stream| async move {
+        std::future::pending::<()>().await;
+        drop(stream);
+    })
+    .await;
+    for mux in [Mux::Smux, Mux::None] {
+        let tunnel = tunnel(target.addr, 0.0, |client, server| {
+            (client.common.mux, server.common.mux) = (mux, mux);
+        })
+        .await;
+        let mut user = TcpStream::connect(tunnel.addr).await.unwrap();
+        let stalled = tokio::time::timeout(Duration::from_millis(500), async {
+            loop {
+                user.write_all(&[0; 1 << 16]).await.unwrap();
+            }
+        });
+        stalled.await.unwrap_err();
+        assert!(tunnel.client.metric("tunnel_sent_bytes") > 0);
+        user.set_zero_linger().unwrap();
+        drop(user);
+        tunnel.client.metric_becomes("tunnel_current_connections", 0).await;
+    }
+}
+
 #[tokio::test]
 async fn half_close_timeout_ends_what_the_target_keeps_open() {
     // Takes the end, and never ends itself.

@@ -63,6 +63,9 @@ pub enum AddressError {
     /// No colon before a port.
     #[error("{0:?} has no port: write host:port")]
     NoPort(String),
+    /// A URL.
+    #[error("{0:?} is a URL: write host:port")]
+    Url(String),
     /// Neither a colon before a port nor a sign of a path.
     #[error("{0:?} has no port: write host:port, or ./{0} for a unix socket")]
     NoPortOrPath(String),
@@ -89,6 +92,9 @@ impl FromStr for LocalAddress {
     fn from_str(text: &str) -> Result<Self, AddressError> {
         if text.is_empty() {
             return Err(AddressError::Empty);
+        }
+        if text.contains("://") {
+            return Err(AddressError::Url(text.to_owned()));
         }
         if text.contains('/') || text.ends_with(".sock") {
             return Ok(Self::Unix(PathBuf::from(text)));
@@ -164,6 +170,9 @@ fn split_unchecked(text: &str) -> Result<(&str, &str), AddressError> {
     if text.is_empty() {
         return Err(AddressError::Empty);
     }
+    if text.contains("://") {
+        return Err(AddressError::Url(text.to_owned()));
+    }
     let no_port = || AddressError::NoPort(text.to_owned());
     if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or_else(no_port)?;
@@ -235,7 +244,7 @@ mod tests {
             ("vps:30-20", AddressError::Range),
             ("[[]:1", AddressError::Host),
             ("a b:1", AddressError::Host),
-            ("http://vps:1", AddressError::Brackets),
+            ("http://vps:1", AddressError::Url),
             ("", |_| AddressError::Empty),
         ] {
             assert_eq!(remote(text), Err(error(text.to_owned())), "{text}");
@@ -254,6 +263,8 @@ mod tests {
         for text in ["/run/a.sock", "./a:1", "a.sock", "run/a:b"] {
             assert_eq!(text.parse(), Ok(LocalAddress::Unix(text.into())), "{text}");
         }
+        let url = "tcp://127.0.0.1:12948";
+        assert_eq!(url.parse::<LocalAddress>(), Err(AddressError::Url(url.into())));
         for (text, host) in [(":12948", ""), ("localhost:12948", "localhost"), ("[::]:12948", "::")]
         {
             let tcp = LocalAddress::Tcp { host: host.into(), port: 12948 };

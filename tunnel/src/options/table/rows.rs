@@ -82,7 +82,8 @@ pub(in crate::options) const OPTIONS: &[Opt] = &[
         "VERSION",
         Equal,
         "Version of smux, 1 or 2; kcptun of 2021 and before has 1 as its default. With 2 a \
-         connection that is not read does not stop the others. A server detects it for each \
+         connection that is not read does not stop the others, until several of them fill \
+         smuxbuf. A server detects it for each \
          client unless this is given",
     ),
     Opt::new(
