@@ -25,7 +25,7 @@ pub(super) fn parse(
     path: &Path,
     role: Option<Role>,
 ) -> Result<Vec<Object>, OptionsError> {
-    // The byte order mark that some editors of Windows write (RFC 8259 8.1).
+    // A BOM, which some editors of Windows write (RFC 8259 8.1).
     let json = serde_json::from_str(text.strip_prefix('\u{feff}').unwrap_or(text))
         .map_err(|error| OptionsError::Json { path: path.to_owned(), error })?;
     let wrong =

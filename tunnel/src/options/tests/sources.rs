@@ -100,8 +100,8 @@ fn stronger_sources_override_weaker_ones() {
     ] {
         assert_eq!(common(args, variables).key.as_str(), key, "{args:?} {variables:?}");
     }
-    let marked = TempFile::new("\u{feff}{\"key\": \"marked\"}");
-    assert_eq!(common(&["-c", marked.path()], &[]).key.as_str(), "marked");
+    let with_bom = TempFile::new("\u{feff}{\"key\": \"bom\"}");
+    assert_eq!(common(&["-c", with_bom.path()], &[]).key.as_str(), "bom");
     // What the file does not have stays.
     let both = common(&["-mtu", "1200", "-sndwnd", "99", "-c", file.path()], &[]);
     assert_eq!((both.mtu, both.send_window), (1000, 99));
