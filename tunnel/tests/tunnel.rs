@@ -190,9 +190,10 @@ async fn user_that_resets_a_stalled_upload_is_noticed() {
         })
         .await;
         let mut user = TcpStream::connect(tunnel.addr).await.unwrap();
+        let block = vec![0; 1 << 16];
         let stalled = tokio::time::timeout(Duration::from_millis(500), async {
             loop {
-                user.write_all(&[0; 1 << 16]).await.unwrap();
+                user.write_all(&block).await.unwrap();
             }
         });
         stalled.await.unwrap_err();
