@@ -181,7 +181,7 @@ impl fmt::Display for PeerName {
     }
 }
 
-/// Where a server takes its streams.
+/// The target of a server, and the lookups of its name.
 pub(crate) struct Target {
     pub(crate) address: LocalAddress,
     resolver: Resolver,
@@ -192,8 +192,8 @@ impl Target {
         Self { address, resolver: Resolver::default() }
     }
 
-    /// Connects within `limit`, to the first address that answers. An empty host is this one. A lookup that
-    /// takes longer goes on, and serves the next connection.
+    /// Connects to the first address that answers, within `limit`. An empty host is this one. A longer lookup
+    /// goes on, and serves the next connection.
     pub(crate) async fn connect(&self, limit: Duration) -> io::Result<LocalStream> {
         let connect = async {
             match &self.address {
@@ -319,19 +319,18 @@ pub(crate) enum LocalWriteHalf<'a> {
 }
 
 impl LocalWriteHalf<'_> {
-    /// Waits until the connection has failed, as a reset makes it, although there may be bytes that were not
-    /// read yet. Cancel safe.
+    /// Waits until the connection fails, for example by a reset. Unread bytes do not delay it. Cancel safe.
     pub(crate) async fn failed(&self) {
         let ready = match self {
             Self::Tcp(half) => half.ready(Interest::ERROR).await,
             #[cfg(unix)]
             Self::Unix(half) => half.ready(Interest::ERROR).await,
         };
-        // An error is one of the runtime's: the connection has failed as well.
+        // The error of a runtime that ends: the connection ends with it.
         drop(ready);
     }
 
-    /// Why the connection has failed. Reads and writes do not return this error from now on.
+    /// Takes the reason of the failure: later reads and writes do not return it.
     pub(crate) fn take_failure(&self) -> io::Error {
         let reason = match self {
             Self::Tcp(half) => half.as_ref().take_error(),
@@ -404,7 +403,7 @@ mod tests {
             ended.await.unwrap();
             Ok(vec![SocketAddr::new(addr.ip(), 0)])
         });
-        // Nothing listens on the address that a lookup of its own would find.
+        // A second lookup would find this address, on which nothing listens.
         let address = LocalAddress::Tcp { host: "127.0.0.9".into(), port: addr.port() };
         let target = Target { address, resolver };
         let error = target.connect(Duration::from_millis(10)).await.err().unwrap();

@@ -440,8 +440,8 @@ async fn receive(
     local.shutdown().await.map_err(End::Local)
 }
 
-/// Returns once the local connection was reset while its bytes wait for capacity of the tunnel: until there is some
-/// nothing reads the connection, and sees that.
+/// Returns once the local connection is reset while its bytes wait for capacity of the tunnel. Nothing reads the
+/// connection then, so [`send`] does not see the reset.
 async fn reset_while_blocked(local: &LocalWriteHalf<'_>, progress: &Progress<'_>) -> io::Error {
     local.failed().await;
     loop {

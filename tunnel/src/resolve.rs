@@ -101,27 +101,23 @@ impl Ended {
         Self { at: Instant::now(), result }
     }
 
-    /// What each task gets that has waited for it.
-    fn share(&self) -> io::Result<Vec<SocketAddr>> {
-        self.result.clone().map_err(|(kind, text)| io::Error::new(kind, text))
+    /// The result for a task that has waited for it, with `port`.
+    fn share(&self, port: u16) -> io::Result<Vec<SocketAddr>> {
+        match &self.result {
+            Ok(addrs) => Ok(addrs.iter().map(|addr| SocketAddr::new(addr.ip(), port)).collect()),
+            Err((kind, text)) => Err(io::Error::new(*kind, text.clone())),
+        }
     }
 }
 
 impl Resolver {
-    /// Returns what a lookup has found that ended after the call, with `port`, or its error. Cancel safe: the
-    /// lookup goes on, so that one that takes longer than a task waits is of use to the next task, within
-    /// 10 s.
+    /// Returns the addresses that a lookup found after the call, with `port`, or its error. Cancel safe: the
+    /// lookup goes on without the task, and serves the tasks of the next 10 s.
     pub(crate) async fn lookup(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        let mut addrs = self.latest(host).await?;
-        addrs.iter_mut().for_each(|addr| addr.set_port(port));
-        Ok(addrs)
-    }
-
-    async fn latest(&self, host: &str) -> io::Result<Vec<SocketAddr>> {
         let called = Instant::now();
         let mut state = self.state.lock().await;
         if let Some(latest) = state.latest.as_ref().filter(|latest| latest.at > called) {
-            return latest.share();
+            return latest.share(port);
         }
         loop {
             if state.running.is_empty() {
@@ -133,7 +129,7 @@ impl Resolver {
             };
             let ended = joined.unwrap_or_else(|error| Ended::now(Err(io::Error::other(error))));
             if ended.at + MAX_AGE >= called {
-                return state.latest.insert(ended).share();
+                return state.latest.insert(ended).share(port);
             }
         }
     }
@@ -141,7 +137,7 @@ impl Resolver {
 
 #[cfg(test)]
 impl Resolver {
-    /// One whose first lookup ends with what `lookup` returns.
+    /// A resolver whose first lookup is `lookup`.
     pub(crate) fn looking_up(
         lookup: impl Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
     ) -> Self {

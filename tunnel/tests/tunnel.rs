@@ -133,7 +133,7 @@ async fn end_after_a_half_close_is_not_delayed_between_two_of_this_program() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn end_behind_the_targets_is_not_delayed_between_two_of_this_program() {
     let (end, mut ends) = tokio::sync::mpsc::unbounded_channel();
-    // Ends first, and reports when the user has.
+    // The target ends first, then reports when the user ended.
     let target = target(move |mut stream| {
         let end = end.clone();
         async move {

@@ -52,7 +52,7 @@ pub struct Server {
 struct Tunnel {
     control: Control<ServerSettings>,
     clients: Clients,
-    /// That of new sessions. Those from before a reload hold theirs.
+    /// The target of new sessions. Sessions from before a reload keep their own.
     target: Mutex<Arc<Target>>,
     next_number: AtomicU64,
     stats: Arc<TunnelStats>,

@@ -93,10 +93,7 @@ impl FromStr for LocalAddress {
         if text.is_empty() {
             return Err(AddressError::Empty);
         }
-        if text.contains("://") {
-            return Err(AddressError::Url(text.to_owned()));
-        }
-        if text.contains('/') || text.ends_with(".sock") {
+        if !is_url(text) && (text.contains('/') || text.ends_with(".sock")) {
             return Ok(Self::Unix(PathBuf::from(text)));
         }
         if !text.contains(':') {
@@ -166,11 +163,15 @@ fn split(text: &str) -> Result<(String, &str), AddressError> {
     Ok((host.to_owned(), port))
 }
 
+fn is_url(text: &str) -> bool {
+    text.contains("://")
+}
+
 fn split_unchecked(text: &str) -> Result<(&str, &str), AddressError> {
     if text.is_empty() {
         return Err(AddressError::Empty);
     }
-    if text.contains("://") {
+    if is_url(text) {
         return Err(AddressError::Url(text.to_owned()));
     }
     let no_port = || AddressError::NoPort(text.to_owned());
