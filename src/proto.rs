@@ -5,10 +5,13 @@
 //! out of [`Kcp::poll_transmit`], deadlines out of [`Kcp::poll_timeout`]. [`segment`] parses and
 //! writes the wire format, [`seq`] has the wrapping sequence numbers and time stamps.
 //!
-//! No call blocks on another connection, with one exception: delivery buffers of 64 KiB come from
-//! a process-wide pool behind a `Mutex`, which is held for a push or a pop.
+//! No call blocks on another connection, with two exceptions: delivery buffers of 64 KiB come from
+//! a process-wide pool behind a `Mutex`, which is held for a push or a pop, and connections that
+//! [share a path](Kcp::share_path) have one model behind a `Mutex`, which is held for an event.
 
-pub use crate::core::connection::{Kcp, PacketType, Seed, SendMessageError, Transmitted};
+pub use crate::core::connection::{
+    Kcp, PacketType, Seed, SendMessageError, SharedPath, Transmitted,
+};
 pub use crate::core::path::amplification::SendBudget;
 pub use crate::core::path::validation::{PathChallenge, PathValidation};
 pub use crate::core::segment::{self, Command, ControlType, Header, InputError, Segments};

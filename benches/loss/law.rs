@@ -36,6 +36,9 @@ pub(crate) struct LawOptions {
     /// Plans of Z and W in a hundred that have to keep the law; with fewer the bench fails
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = value_parser!(u8).range(0..=100))]
     floor: u8,
+    /// Connections of Z and W, which share the path
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=64))]
+    connections: u16,
     /// Prints what happened in each second of each plan of Z and W, and of each run of the other cells
     #[arg(long)]
     pub(crate) timeline: bool,
@@ -355,7 +358,7 @@ impl Plan {
         Rng::keyed(seed, 39).pick(&[0, 0, MILLIS, 5 * MILLIS / 2])
     }
 
-    fn run(&self) -> Result<Figures, String> {
+    fn run(&self, connections: u16) -> Result<Figures, String> {
         let mut config = Config::new().kcp;
         config.auto_protection = None;
         if let Some(window) = self.window {
@@ -375,16 +378,16 @@ impl Plan {
             ack_tick: Some(self.peer.tick()).filter(|tick| *tick > 0),
             late_timers: Some(self.late_timers),
             changes: self.changes.clone(),
-            flows: vec![(Workload::Bulk, 0)],
+            flows: vec![(Workload::Bulk, 0); connections.into()],
             end: self.end,
             measured: self.measured..self.end,
             early_until: 0,
         })?;
-        Ok(Figures::of(self, outcome))
+        Ok(Figures::of(self, connections, outcome))
     }
 
-    /// Bytes per second that an ideal sender delivers.
-    fn ideal(&self, loss: f64) -> f64 {
+    /// Bytes per second that ideal senders deliver.
+    fn ideal(&self, loss: f64, connections: u16) -> f64 {
         let Steady { rate, rtt, jitter, .. } = self.steady;
         let capacity = rate / 8.0 * PAYLOAD / PACKET * (1.0 - loss);
         // A stock receiver has a window that does not grow.
@@ -394,7 +397,7 @@ impl Plan {
         let spacing = self.steady.packet_time().max(least / f64::from(window));
         let t = (least + 2.0 * mean_ordered_jitter(jitter as f64 / 2.0, spacing)) / 1e6;
         let window_rate = window_share(window, loss) * f64::from(window) * PAYLOAD / t;
-        capacity.min(window_rate)
+        capacity.min(window_rate * f64::from(connections))
     }
 }
 
@@ -457,7 +460,7 @@ struct Figures {
 }
 
 impl Figures {
-    fn of(plan: &Plan, outcome: Outcome) -> Self {
+    fn of(plan: &Plan, connections: u16, outcome: Outcome) -> Self {
         let Outcome { before, after, waits, progress, timeline, .. } = outcome;
         let read =
             |counters: &simulation::Counters| counters.received.iter().map(|(n, _)| n).sum::<u64>();
@@ -465,7 +468,7 @@ impl Figures {
         // Bursts do not come evenly: the losses of the measured time count.
         let [lost, offered] = [0, 1].map(|i| (after.lost[i] - before.lost[i]) as f64);
         let share = (lost / offered.max(1.0)).max(plan.steady.loss.share());
-        let ideal = plan.ideal(share);
+        let ideal = plan.ideal(share, connections);
         let seconds = (plan.end - plan.measured) as f64 / 1e6;
         let goodput = useful / seconds / ideal;
         let wire = (after.ip_bytes - before.ip_bytes) as f64 / useful.max(1.0);
@@ -514,7 +517,7 @@ pub(crate) fn judge(kind: Kind, options: &LawOptions) -> Result<bool> {
             let seed = options.first_plan.wrapping_add(index);
             let plan =
                 if kind == Kind::Disturbed { Plan::disturbed(seed) } else { Plan::of_grid(seed) };
-            let figures = plan.run()?;
+            let figures = plan.run(options.connections)?;
             let mut done = done.lock().map_err(|_| "another plan panicked".to_owned())?;
             if stderr().is_terminal() {
                 eprint!("\r\x1b[K[{}/{}]", done.len() + 1, options.plans);
@@ -559,7 +562,7 @@ fn print_timeline(plan: &Plan, figures: &Figures) {
 pub(crate) fn test() -> Result<()> {
     for plan in [Plan::disturbed(1), Plan::of_grid(2)] {
         let once =
-            || plan.run().map(|figures| format!("{figures:?}")).map_err(|error| anyhow!(error));
+            || plan.run(1).map(|figures| format!("{figures:?}")).map_err(|error| anyhow!(error));
         let (first, second) = (once()?, once()?);
         ensure!(first == second, "seed {}: {first}\nand then\n{second}", plan.seed);
     }

@@ -9,6 +9,7 @@ use std::mem;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use kcpx::proto::SharedPath;
 use kcpx::testkit::link::{Link, LinkConfig, Waits};
 use kcpx::testkit::rng::Rng;
 use kcpx::{ConnectionStats, FecConfig, KcpConfig};
@@ -214,21 +215,28 @@ impl Simulation {
             link.count_waits_from(setup.measured.start);
             link
         };
+        let new_end = |i: usize, end: usize| {
+            let cookie_seed = Rng::keyed(setup.seed, (10 + 2 * i + end) as u64).next();
+            let conv = 1 + i as u32;
+            if end == SERVER && setup.stock_server {
+                return Endpoint::stock(conv, &setup.config, setup.ack_tick, cookie_seed, origin);
+            }
+            let protection = (setup.fec, setup.repair_rate, setup.bundling_rate);
+            Endpoint::new(conv, &setup.config, protection, cookie_seed, origin)
+        };
+        // The path of all connections from either end, as the driver finds it.
+        let mut shared: [Option<SharedPath>; 2] = [None, None];
         let flow = |(i, &(workload, start)): (usize, &(Workload, u64))| Flow {
             ends: [CLIENT, SERVER].map(|end| {
-                let cookie_seed = Rng::keyed(setup.seed, (10 + 2 * i + end) as u64).next();
-                let conv = 1 + i as u32;
-                if end == SERVER && setup.stock_server {
-                    return Endpoint::stock(
-                        conv,
-                        &setup.config,
-                        setup.ack_tick,
-                        cookie_seed,
-                        origin,
-                    );
+                let mut endpoint = new_end(i, end);
+                match &shared[end] {
+                    Some(path) => endpoint.kcp.share_path(path),
+                    None if setup.flows.len() > 1 => {
+                        shared[end] = Some(endpoint.kcp.shared_path());
+                    }
+                    None => {}
                 }
-                let protection = (setup.fec, setup.repair_rate, setup.bundling_rate);
-                Endpoint::new(conv, &setup.config, protection, cookie_seed, origin)
+                endpoint
             }),
             timeouts: [None; 2],
             touched: [true; 2],

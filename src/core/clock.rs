@@ -71,6 +71,11 @@ impl Clock {
         self.start.checked_add(Duration::from_micros(time.0)).unwrap_or_else(|| self.start + year)
     }
 
+    /// The caller's instant of `Micros(0)`.
+    pub(crate) fn start(&self) -> Instant {
+        self.start
+    }
+
     /// The wire field `ts`: milliseconds from the epoch, modulo 2^32.
     #[expect(clippy::cast_possible_truncation, reason = "timestamps wrap by design")]
     pub(crate) fn timestamp(&self, time: Micros) -> Ts {

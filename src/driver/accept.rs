@@ -311,6 +311,7 @@ impl<S: Socket> Driver<S> {
         let ((peer, conv), passive) = (conn.key(), conn.is_opened_by_peer());
         let deferred = conn.finish_validation(&mut self.unvalidated, &mut self.memory);
         self.peers.validate(peer, &mut self.memory);
+        self.share_path(id);
         if passive {
             if self.config.migration != Migration::Off || self.config.cipher.has_key() {
                 self.demux.index_conv(conv, id);

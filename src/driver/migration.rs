@@ -74,7 +74,10 @@ impl<S: Socket> Driver<S> {
         let (local, cookie) = (self.local_ip, self.rng.next_u32());
         let Some(conn) = self.get_mut(id) else { return };
         let challenge = conn.on_other_local_ip(now, (local, judged), datagram, cookie);
-        let peer = conn.peer();
+        let (peer, is_moved) = (conn.peer(), conn.path().local == local);
+        if is_moved {
+            self.share_path(id);
+        }
         let Some(challenge) = challenge else { return };
         self.send_at_once(now, peer, |driver| Some(driver.get_mut(id)?.path_challenge(challenge)));
     }
@@ -87,6 +90,20 @@ impl<S: Socket> Driver<S> {
             if let Some(conn) = self.conns.get_mut(slot).filter(|conn| conn.path() == path) {
                 conn.set_local_ip(LocalIp::ANY);
             }
+        }
+    }
+
+    /// The connection, whose peer is validated, shares the model of its path with the others of the path: it
+    /// has the same local and remote address and port, since one address may have many hosts behind it.
+    pub(super) fn share_path(&mut self, id: ConnId) {
+        let slot = id.slot as usize;
+        let Some(path) = self.get_mut(id).map(|conn| conn.path()) else { return };
+        let Some(other) = self.peers.sharer(path.peer, id.slot) else { return };
+        if let Some((conn, other)) = self.conns.get2_mut(slot, other)
+            && other.path() == path
+            && !other.is_unvalidated()
+        {
+            conn.share_path(other);
         }
     }
 
@@ -117,6 +134,7 @@ impl<S: Socket> Driver<S> {
             self.sources.enter(to.ip());
         }
         self.peers.validate(to, &mut self.memory);
+        self.share_path(id);
         self.stats.migrations += 1;
         self.schedule(id);
     }

@@ -24,6 +24,8 @@ struct Peer {
     /// Slot of the newest connection with this address; the others are linked in
     /// `PeerTable::links`.
     first: u32,
+    /// Slot of the connection whose path the next one shares; [`NONE`] without one.
+    sharer: u32,
     /// True once a ping to the address was answered (RFC 9000 8.1).
     validated: bool,
     /// Bytes of the endpoint's memory that the decoder holds.
@@ -39,7 +41,8 @@ struct Peer {
 impl Peer {
     fn of(slot: u32) -> Self {
         let (fec, decoder, sends_fec) = (None, None, false);
-        Self { first: slot, validated: false, held: 0, encoder: 0, fec, decoder, sends_fec }
+        let (sharer, validated, held, encoder) = (NONE, false, 0, 0);
+        Self { first: slot, sharer, validated, held, encoder, fec, decoder, sends_fec }
     }
 
     /// The encoder has this layout from now on.
@@ -117,6 +120,10 @@ impl PeerTable {
     /// Removes the connection in `slot` from the list of `addr`.
     pub(crate) fn leave(&mut self, addr: SocketAddr, slot: u32, memory: &mut Memory) {
         let Some(Link { previous, next }) = self.links.get(slot as usize).copied() else { return };
+        let neighbour = if next == NONE { previous } else { next };
+        if let Some(peer) = self.map.get_mut(&addr).filter(|peer| peer.sharer == slot) {
+            peer.sharer = neighbour;
+        }
         if let Some(neighbour) = self.links.get_mut(next as usize) {
             neighbour.previous = previous;
         }
@@ -168,6 +175,14 @@ impl PeerTable {
             peer.validated = true;
             memory.on_validated(peer.held + peer.encoder);
         }
+    }
+
+    /// The slot of the connection with `addr` whose path that in `slot` may share, if there is one. The next
+    /// one shares that of `slot`.
+    pub(crate) fn sharer(&mut self, addr: SocketAddr, slot: u32) -> Option<usize> {
+        let peer = self.map.get_mut(&addr)?;
+        let sharer = std::mem::replace(&mut peer.sharer, slot);
+        (sharer != NONE && sharer != slot).then_some(sharer as usize)
     }
 
     /// FEC towards `addr`; `None` without FEC. `chosen`: the layout that automatic protection has

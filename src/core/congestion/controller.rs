@@ -60,10 +60,4 @@ pub(crate) trait Controller: Debug + Send {
 
     /// A transmission that was found lost has arrived (RFC 3522): its loss is undone.
     fn on_spurious_loss(&mut self);
-
-    /// Bytes that may be in flight; `u64::MAX` is no limit.
-    fn window(&self) -> u64;
-
-    /// `None` is no pacing.
-    fn pacing(&self) -> Option<Pacing>;
 }

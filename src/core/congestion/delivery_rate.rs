@@ -17,7 +17,7 @@ const SECOND: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 struct Transmission {
     sent_at: Micros,
-    /// When the transmission left whose acknowledgement was the latest then (draft
+    /// Send time of the transmission that was acknowledged most recently then (draft
     /// `P.first_sent_time`).
     first_sent: Micros,
     /// When that was acknowledged (draft `P.delivered_time`).
@@ -70,6 +70,47 @@ struct Newest {
     app_limited: bool,
 }
 
+/// What the connections of a path have in common: bytes in flight, and the state that a sample compares.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PathTotals {
+    /// Invariant: the sum of [`DeliveryRate::in_flight`] of all connections of the path.
+    in_flight: u64,
+    /// Bytes acknowledged (draft `C.delivered`).
+    delivered: u64,
+    /// Bytes that have left, retransmissions included.
+    sent: u64,
+    /// When bytes were last acknowledged, or sending began again (draft `C.delivered_time`).
+    delivered_at: Micros,
+    /// Send time of the most recently acknowledged transmission (draft `C.first_sent_time`).
+    first_sent: Micros,
+    /// Transmissions are limited by the application until this number of bytes is acknowledged; zero if
+    /// they are not (draft `C.app_limited`).
+    app_limited_until: u64,
+}
+
+impl PathTotals {
+    /// Bytes that left and are neither acknowledged nor found lost.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    pub(crate) fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// Bytes acknowledged once all that is in flight now is.
+    pub(crate) fn delivered_later(&self) -> u64 {
+        (self.delivered + self.in_flight).max(1)
+    }
+
+    /// What is in flight now was limited by the applications or the peers' windows: rates of it say
+    /// only that the path carries as much.
+    pub(crate) fn on_app_limited(&mut self) {
+        self.app_limited_until = self.delivered_later();
+    }
+}
+
 /// Estimator of one connection.
 #[derive(Debug)]
 pub(crate) struct DeliveryRate {
@@ -79,26 +120,17 @@ pub(crate) struct DeliveryRate {
     /// retransmission do not count: they hedge the loss of the first one, and a flow of messages
     /// has to wait for none of them.
     in_flight: u64,
-    /// Bytes acknowledged (draft `C.delivered`).
+    /// Bytes that the path had delivered when this connection last had an acknowledgement, and when that was:
+    /// a sample begins and ends with one, since peers acknowledge several segments at once.
     delivered: u64,
-    /// Bytes that have left, retransmissions included.
-    sent: u64,
-    /// When bytes were last acknowledged, or sending began again (draft `C.delivered_time`).
     delivered_at: Micros,
-    /// When the transmission left that was acknowledged last (draft `C.first_sent_time`).
-    first_sent: Micros,
-    /// Transmissions are limited by the application until so many bytes are acknowledged; zero if
-    /// they are not (draft `C.app_limited`).
-    app_limited_until: u64,
-    /// Bytes acknowledged at which the latest transmission with a full window is acknowledged.
-    window_limited_until: u64,
     batch: Batch,
 }
 
 impl DeliveryRate {
     /// Starts with segments in flight that left before, of so many bytes each, zero for those that
     /// are acknowledged.
-    pub(crate) fn new(in_flight: impl Iterator<Item = u32>) -> Self {
+    pub(crate) fn new(in_flight: impl Iterator<Item = u32>, path: &mut PathTotals) -> Self {
         let unknown = |bytes| Transmission {
             sent_at: Micros(0),
             first_sent: Micros(0),
@@ -112,33 +144,27 @@ impl DeliveryRate {
         };
         let transmissions: VecDeque<_> = in_flight.map(unknown).collect();
         let in_flight = transmissions.iter().map(|sent| u64::from(sent.bytes)).sum();
-        Self {
-            transmissions,
-            in_flight,
-            delivered: 0,
-            sent: 0,
-            delivered_at: Micros(0),
-            first_sent: Micros(0),
-            app_limited_until: 0,
-            window_limited_until: 0,
-            batch: Batch::default(),
-        }
+        path.in_flight += in_flight;
+        let (delivered, delivered_at, batch) = (path.delivered, Micros(0), Batch::default());
+        Self { transmissions, in_flight, delivered, delivered_at, batch }
     }
 
-    /// Bytes that left and are neither acknowledged nor found lost.
+    /// Bytes of this connection that left and are neither acknowledged nor found lost.
     #[inline]
     pub(crate) fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    pub(crate) fn delivered(&self) -> u64 {
-        self.delivered
+    /// The connection leaves the path.
+    pub(crate) fn leave(&mut self, path: &mut PathTotals) {
+        self.end_flight(path, self.in_flight);
+        self.transmissions.clear();
     }
 
     /// A new segment leaves.
     #[inline]
-    pub(crate) fn on_sent(&mut self, now: Micros, bytes: u32) {
-        let sent = self.transmission(now, bytes);
+    pub(crate) fn on_sent(&mut self, path: &mut PathTotals, now: Micros, bytes: u32) {
+        let sent = self.transmission(path, now, bytes);
         queue::push(&mut self.transmissions, sent);
     }
 
@@ -148,72 +174,78 @@ impl DeliveryRate {
     }
 
     /// Segment `index` was found lost and leaves again.
-    pub(crate) fn on_retransmitted(&mut self, now: Micros, index: usize, bytes: u32) {
+    pub(crate) fn on_retransmitted(
+        &mut self,
+        path: &mut PathTotals,
+        now: Micros,
+        index: usize,
+        bytes: u32,
+    ) {
         let Some(lost) = self.transmissions.get(index) else { return };
         let in_flight = if lost.acked { 0 } else { u64::from(lost.bytes) };
-        self.in_flight = self.in_flight.saturating_sub(in_flight);
-        let sent = self.transmission(now, bytes);
+        self.end_flight(path, in_flight);
+        let sent = self.transmission(path, now, bytes);
         self.transmissions[index] = sent;
+    }
+
+    /// `bytes` are in flight no longer.
+    fn end_flight(&mut self, path: &mut PathTotals, bytes: u64) {
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+        path.in_flight = path.in_flight.saturating_sub(bytes);
     }
 
     /// The state for a transmission that leaves now, which is counted as in flight.
     #[inline]
-    fn transmission(&mut self, now: Micros, bytes: u32) -> Transmission {
+    fn transmission(&mut self, path: &mut PathTotals, now: Micros, bytes: u32) -> Transmission {
         // Nothing is known of what left before this estimator began.
+        if path.in_flight == 0 || path.delivered_at == Micros(0) {
+            (path.first_sent, path.delivered_at) = (now, now);
+        }
         if self.in_flight == 0 || self.delivered_at == Micros(0) {
-            (self.first_sent, self.delivered_at) = (now, now);
+            (self.delivered, self.delivered_at) = (path.delivered, path.delivered_at);
         }
         self.in_flight += u64::from(bytes);
-        self.sent += u64::from(bytes);
+        path.in_flight += u64::from(bytes);
+        path.sent += u64::from(bytes);
         Transmission {
             sent_at: now,
-            first_sent: self.first_sent,
+            first_sent: path.first_sent,
             delivered_at: self.delivered_at,
             delivered: self.delivered,
-            sent: self.sent,
+            sent: path.sent,
             bytes,
             acked: false,
-            app_limited: self.app_limited_until > 0,
+            app_limited: path.app_limited_until > 0,
             unknown: false,
         }
-    }
-
-    /// What is in flight now was limited by the application or the peer's window: rates of it say
-    /// only that the path carries as much.
-    pub(crate) fn on_app_limited(&mut self) {
-        self.app_limited_until = (self.delivered + self.in_flight).max(1);
-    }
-
-    /// Either the send window or the peer's window is full: the application may have more.
-    pub(crate) fn on_window_limited(&mut self) {
-        self.on_app_limited();
-        self.window_limited_until = self.app_limited_until;
-    }
-
-    /// Whether a window was full in the latest round trip.
-    pub(crate) fn is_window_limited(&self) -> bool {
-        self.delivered < self.window_limited_until
     }
 
     /// Segment `index` was acknowledged for the first time. `is_latest`: what arrived is
     /// its latest transmission, as far as is known.
     #[inline]
-    pub(crate) fn on_acked(&mut self, now: Micros, index: usize, is_latest: bool) {
-        let Some(sent) = self.transmissions.get_mut(index) else { return };
-        if sent.acked {
+    pub(crate) fn on_acked(
+        &mut self,
+        path: &mut PathTotals,
+        now: Micros,
+        index: usize,
+        is_latest: bool,
+    ) {
+        let Some(sent) = self.transmissions.get_mut(index).filter(|sent| !sent.acked) else {
             return;
-        }
-        self.in_flight = self.in_flight.saturating_sub(u64::from(sent.bytes));
+        };
         sent.acked = true;
-        self.delivered += u64::from(sent.bytes);
-        self.delivered_at = now;
+        let sent = *sent;
+        self.end_flight(path, sent.bytes.into());
+        path.delivered += u64::from(sent.bytes);
+        path.delivered_at = now;
+        (self.delivered, self.delivered_at) = (path.delivered, now);
         self.batch.segments = self.batch.segments.saturating_add(1);
         self.batch.bytes += u64::from(sent.bytes);
         // Of the acknowledgements of several datagrams too: they may be reordered.
-        let is_newest = sent.sent_at >= self.first_sent
+        let is_newest = sent.sent_at >= path.first_sent
             && self.batch.newest.is_none_or(|newest| sent.delivered >= newest.prior_delivered);
         if is_latest && !sent.unknown && is_newest {
-            self.first_sent = sent.sent_at;
+            path.first_sent = sent.sent_at;
             self.batch.newest = Some(Newest {
                 prior_delivered: sent.delivered,
                 prior_at: sent.delivered_at,
@@ -228,16 +260,16 @@ impl DeliveryRate {
     /// SND.UNA passes the oldest segment, and an ACK has proved that it arrived. No sample: unlike an ACK,
     /// `una` names no timestamp.
     #[inline]
-    pub(crate) fn on_una(&mut self, now: Micros) {
-        self.on_acked(now, 0, false);
+    pub(crate) fn on_una(&mut self, path: &mut PathTotals, now: Micros) {
+        self.on_acked(path, now, 0, false);
         self.transmissions.pop_front();
     }
 
     /// The first `count` segments are in flight no longer, and not delivered.
-    pub(crate) fn write_off(&mut self, count: u32) {
-        for sent in self.transmissions.drain(..(count as usize).min(self.transmissions.len())) {
-            let in_flight = if sent.acked { 0 } else { u64::from(sent.bytes) };
-            self.in_flight = self.in_flight.saturating_sub(in_flight);
+    pub(crate) fn write_off(&mut self, path: &mut PathTotals, count: u32) {
+        for _ in 0..count {
+            let Some(sent) = self.transmissions.pop_front() else { return };
+            self.end_flight(path, if sent.acked { 0 } else { sent.bytes.into() });
         }
     }
 
@@ -246,19 +278,20 @@ impl DeliveryRate {
     /// a retransmission whose original arrived was measured (section 4.1.4 of the draft).
     pub(crate) fn take_batch(
         &mut self,
+        path: &mut PathTotals,
         now: Micros,
         min_rtt: Option<u64>,
     ) -> (Batch, Option<RateSample>) {
         let batch = std::mem::take(&mut self.batch);
-        if self.app_limited_until > 0 && self.delivered > self.app_limited_until {
-            self.app_limited_until = 0;
+        if path.app_limited_until > 0 && path.delivered > path.app_limited_until {
+            path.app_limited_until = 0;
         }
         let sample = batch.newest.and_then(|newest| {
             let elapsed = newest.send_elapsed.max(now.since(newest.prior_at));
             if elapsed == 0 || elapsed < min_rtt? {
                 return None;
             }
-            let bytes = self.delivered.saturating_sub(newest.prior_delivered);
+            let bytes = path.delivered.saturating_sub(newest.prior_delivered);
             Some(RateSample {
                 rate: bytes.saturating_mul(SECOND) / elapsed,
                 elapsed,
@@ -292,12 +325,47 @@ mod tests {
 
     const PACKET: u32 = 1_000;
 
-    fn empty() -> DeliveryRate {
-        DeliveryRate::new(std::iter::empty())
+    /// The only connection of a path.
+    struct Alone {
+        rate: DeliveryRate,
+        path: PathTotals,
+    }
+
+    impl Alone {
+        fn new(in_flight: impl Iterator<Item = u32>) -> Self {
+            let mut path = PathTotals::default();
+            Self { rate: DeliveryRate::new(in_flight, &mut path), path }
+        }
+
+        fn on_sent(&mut self, now: Micros, bytes: u32) {
+            self.rate.on_sent(&mut self.path, now, bytes);
+        }
+
+        fn on_acked(&mut self, now: Micros, index: usize, is_latest: bool) {
+            self.rate.on_acked(&mut self.path, now, index, is_latest);
+        }
+
+        fn on_una(&mut self, now: Micros) {
+            self.rate.on_una(&mut self.path, now);
+        }
+
+        fn take_batch(&mut self, now: Micros, min_rtt: Option<u64>) -> (Batch, Option<RateSample>) {
+            self.rate.take_batch(&mut self.path, now, min_rtt)
+        }
+
+        /// Bytes in flight of connection and path, which are the same, and bytes delivered.
+        fn bytes(&self) -> (u64, u64) {
+            assert_eq!(self.rate.in_flight(), self.path.in_flight());
+            (self.path.in_flight(), self.path.delivered())
+        }
+    }
+
+    fn empty() -> Alone {
+        Alone::new(std::iter::empty())
     }
 
     /// The ACK of the oldest segment, and a `una` beyond it.
-    fn ack(rate: &mut DeliveryRate, now: u64) {
+    fn ack(rate: &mut Alone, now: u64) {
         rate.on_acked(Micros(now), 0, true);
         rate.on_una(Micros(now));
     }
@@ -334,29 +402,29 @@ mod tests {
         (0..10).for_each(|_| rate.on_sent(Micros(1_000), PACKET));
         (0..10).for_each(|_| ack(&mut rate, 1_001));
         assert_eq!(rate.take_batch(Micros(1_001), Some(50_000)).1, None);
-        assert_eq!((rate.in_flight(), rate.delivered()), (0, 10_000));
+        assert_eq!(rate.bytes(), (0, 10_000));
     }
 
     #[test]
     fn retransmission_is_in_flight_until_the_segment_is_acked() {
         let mut rate = empty();
         (0..3).for_each(|_| rate.on_sent(Micros(1_000), PACKET));
-        rate.on_retransmitted(Micros(60_000), 0, PACKET);
-        assert_eq!(rate.in_flight(), 3_000);
-        rate.check_invariants([true, true, true].into_iter());
+        rate.rate.on_retransmitted(&mut rate.path, Micros(60_000), 0, PACKET);
+        assert_eq!(rate.bytes(), (3_000, 0));
+        rate.rate.check_invariants([true, true, true].into_iter());
         // The original arrived: no sample of the retransmission.
         rate.on_acked(Micros(61_000), 0, false);
         assert_eq!(rate.take_batch(Micros(61_000), Some(50_000)).1, None);
-        assert_eq!((rate.in_flight(), rate.delivered()), (2_000, 1_000));
+        assert_eq!(rate.bytes(), (2_000, 1_000));
         rate.on_una(Micros(61_000));
-        rate.check_invariants([true, true].into_iter());
+        rate.rate.check_invariants([true, true].into_iter());
     }
 
     #[test]
     fn samples_are_app_limited_until_what_was_in_flight_is_acked() {
         let mut rate = empty();
         rate.on_sent(Micros(1_000), PACKET);
-        rate.on_app_limited();
+        rate.path.on_app_limited();
         (0..2).for_each(|_| rate.on_sent(Micros(2_000), PACKET));
         let mut limited = Vec::new();
         for at in [51_000, 52_000, 53_000] {
@@ -375,20 +443,43 @@ mod tests {
 
     #[test]
     fn segments_sent_before_the_start_are_in_flight_and_no_samples() {
-        let mut rate = DeliveryRate::new([PACKET, 0, PACKET].into_iter());
-        assert_eq!(rate.in_flight(), 2_000);
+        let mut rate = Alone::new([PACKET, 0, PACKET].into_iter());
+        assert_eq!(rate.bytes(), (2_000, 0));
         (0..3).for_each(|_| ack(&mut rate, 9));
         let (batch, sample) = rate.take_batch(Micros(9), Some(1));
         assert_eq!((batch.segments, batch.bytes, sample), (2, 2_000, None));
-        assert_eq!(rate.in_flight(), 0);
+        assert_eq!(rate.bytes(), (0, 2_000));
     }
+
+    #[test]
+    fn sample_counts_what_all_connections_of_the_path_delivered() {
+        let mut path = PathTotals::default();
+        let mut flows = [(); 2].map(|()| DeliveryRate::new(std::iter::empty(), &mut path));
+        let mut largest = 0;
+        for i in 0..400 {
+            let (flow, now) = (&mut flows[i % 2], Micros(1_000 + i as u64 * 500));
+            if i >= 100 {
+                flow.on_acked(&mut path, now, 0, true);
+                flow.on_una(&mut path, now);
+                let sample = flow.take_batch(&mut path, now, Some(50_000)).1;
+                largest = largest.max(sample.map_or(0, |sample| sample.rate));
+            }
+            flow.on_sent(&mut path, now, PACKET);
+        }
+        assert_eq!((flows[0].in_flight(), path.in_flight()), (50_000, 100_000));
+        // 1,000 bytes each 0.5 ms.
+        assert!((1_900_000..=2_060_000).contains(&largest), "{largest}");
+        flows[0].leave(&mut path);
+        assert_eq!((flows[0].in_flight(), path.in_flight()), (0, 50_000));
+    }
+
     #[test]
     fn una_alone_is_no_sample() {
         let mut rate = empty();
         (0..10).for_each(|_| rate.on_sent(Micros(1_000), PACKET));
         (0..10).for_each(|_| rate.on_una(Micros(51_000)));
         assert_eq!(rate.take_batch(Micros(51_000), Some(50_000)).1, None);
-        assert_eq!((rate.in_flight(), rate.delivered()), (0, 10_000));
+        assert_eq!(rate.bytes(), (0, 10_000));
     }
 
     #[test]
@@ -403,6 +494,6 @@ mod tests {
         assert_eq!(rate.take_batch(Micros(53_500), Some(50_000)).1, None);
         // What leaves next counts from the latest departure.
         rate.on_sent(Micros(54_000), PACKET);
-        assert_eq!(rate.transmissions[3].first_sent, Micros(3_000));
+        assert_eq!(rate.rate.transmissions[3].first_sent, Micros(3_000));
     }
 }

@@ -11,7 +11,6 @@
 //! A path with a round trip below 2 ms has no model until it loses something: there the host is mostly
 //! the bottleneck, and a model costs a tenth of what sending does (`control.rs`).
 
-mod ack_aggregation;
 mod loss_probe;
 mod min_rtt;
 mod phase;
@@ -20,12 +19,12 @@ mod transitions;
 
 use std::num::NonZeroU64;
 
-use self::ack_aggregation::AckAggregation;
 use self::loss_probe::LossProbe;
 use self::min_rtt::MinRtt;
 use self::phase::Phase;
 use self::round::{RateInterval, RoundStats, Rounds, Tally};
 use crate::core::clock::Micros;
+use crate::core::congestion::ack_aggregation::AckAggregation;
 use crate::core::congestion::controller::{Acked, Controller, Lost, Pacing};
 use crate::core::congestion::loss_base::LossBase;
 use crate::core::congestion::pacer::MAX_BURST_SEGMENTS;
@@ -36,6 +35,8 @@ use crate::core::congestion::windowed_max::WindowedMax;
 pub(crate) const INITIAL_WINDOW: u64 = 32 * 1_400;
 /// Least window, segments (draft `BBR.MinPipeCwnd`).
 const MIN_WINDOW: u64 = 4;
+/// The same of one of several connections: with fewer no acknowledgement of a later segment shows a loss.
+const LEAST_PART: u64 = 2;
 /// Segments that may leave at once, of a flow that its application does not limit: a queue may hold as few
 /// as five.
 const MAX_BURST: u64 = 2;
@@ -48,6 +49,32 @@ const UNKNOWN_RTT: u64 = 250_000;
 /// Least pacing rate before the first sample, bytes per second.
 const LEAST_INITIAL_RATE: u64 = INITIAL_WINDOW;
 const MILLION: u64 = 1_000_000;
+
+/// What a connection may use of its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// No other connection uses it.
+    Whole,
+    /// The connection always has data: this part, of [`Share::WHOLE`].
+    Part(u64),
+    /// Its application limits what it sends. The part it would have otherwise.
+    Small(u64),
+}
+
+impl Share {
+    pub(crate) const WHOLE: u64 = MILLION;
+
+    /// The share of a number of bytes.
+    pub(crate) fn of(self, bytes: u64) -> u64 {
+        match self {
+            Self::Whole => bytes,
+            Self::Part(part) | Self::Small(part) => {
+                let share = u128::from(bytes) * u128::from(part) / u128::from(Self::WHOLE);
+                u64::try_from(share).unwrap_or(u64::MAX)
+            }
+        }
+    }
+}
 
 /// A limit that a loss event set, for when the losses prove spurious.
 #[derive(Clone, Copy, Debug)]
@@ -71,11 +98,30 @@ struct Pipe {
     initial_rate: u64,
 }
 
-/// The model of one connection.
+/// What may be in flight on the path: computed with each acknowledgement.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    /// Bytes, without those that the peers' habits need.
+    bytes: u64,
+    /// No more than this, and the bandwidth-delay product; `None` is no limit.
+    most: Option<u64>,
+    /// Least window of a connection that has the path alone.
+    least: u64,
+    /// Bandwidth-delay product.
+    bdp: u64,
+    /// The peers' habits do not matter: the path is to be empty.
+    is_fixed: bool,
+    /// See [`Model::update_window`].
+    grows: bool,
+}
+
+/// The model of one path.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     /// Bytes of a full segment.
     segment: u64,
+    /// Connections that use the model.
+    flows: u64,
     /// Bytes per second at which Startup begins, as configured; zero: unknown.
     initial_rate: u64,
     phase: Phase,
@@ -94,12 +140,10 @@ pub(crate) struct Model {
     /// `BBR.bw_shortterm`); `u64::MAX` is no limit.
     bandwidth_lo: u64,
     min_rtt: MinRtt,
-    aggregation: AckAggregation,
     loss: LossBase,
     loss_probe: LossProbe,
     pipe: Pipe,
-    /// Bytes that may be in flight.
-    window: u64,
+    window: Window,
     /// Bandwidth of the last round in which it grew, and rounds since then (draft `BBR.full_bw`).
     full_bandwidth: u64,
     full_rounds: u32,
@@ -141,6 +185,7 @@ impl Model {
     pub(crate) fn new(segment: u64) -> Self {
         let mut model = Self {
             segment: segment.max(1),
+            flows: 1,
             initial_rate: 0,
             phase: Phase::Startup,
             phase_began: 0,
@@ -152,11 +197,10 @@ impl Model {
             bandwidth: WindowedMax::default(),
             bandwidth_lo: u64::MAX,
             min_rtt: MinRtt::default(),
-            aggregation: AckAggregation::default(),
             loss: LossBase::new(),
             loss_probe: LossProbe::default(),
             pipe: Pipe::default(),
-            window: 0,
+            window: Window::default(),
             full_bandwidth: 0,
             full_rounds: 0,
             is_filled: false,
@@ -197,6 +241,10 @@ impl Model {
         self.update_window();
     }
 
+    pub(crate) fn set_flows(&mut self, flows: u32) {
+        self.flows = u64::from(flows.max(1));
+    }
+
     /// Bytes per second that the path delivers, as estimated; zero before the first sample.
     pub(crate) fn delivery_rate(&self) -> u64 {
         self.bandwidth.max()
@@ -219,6 +267,11 @@ impl Model {
 
     pub(crate) fn set_window_limited(&mut self, limited: bool) {
         self.window_limited = limited;
+    }
+
+    /// Round trips so far.
+    pub(crate) fn rounds(&self) -> u64 {
+        self.rounds.count
     }
 
     /// Whether something was lost.
@@ -264,29 +317,17 @@ impl Model {
 
     fn update_window(&mut self) {
         let bdp = self.bdp();
-        let window = match self.phase {
-            Phase::ProbeRtt { window, .. } => window,
-            Phase::Startup => (bdp.saturating_mul(277) / 100)
-                .saturating_add(self.aggregation.extra(self.bandwidth.max())),
-            _ => {
-                let twice = bdp.saturating_mul(2);
-                let window =
-                    if self.phase == Phase::Up { self.up_window().min(twice) } else { twice };
-                let window = window.saturating_add(self.aggregation.extra(self.bandwidth.max()));
-                // What waits for its ACK at the peer makes no queue.
-                let held = self.aggregation.held_by_peer(self.bandwidth.max());
-                window.min(self.in_flight_hi.max(bdp.saturating_add(held)))
-            }
+        let (bytes, most) = match self.phase {
+            Phase::ProbeRtt { window, .. } => (window, None),
+            Phase::Startup => (bdp.saturating_mul(277) / 100, None),
+            Phase::Up => (self.up_window().min(bdp.saturating_mul(2)), Some(self.in_flight_hi)),
+            _ => (bdp.saturating_mul(2), Some(self.in_flight_hi)),
         };
-        let window = window.max(self.least_window());
+        let is_fixed = matches!(self.phase, Phase::ProbeRtt { .. });
         // A window that is acknowledged at once, or of few segments, has to grow to show that more arrives.
         let grows = self.phase == Phase::Up;
-        let more = if grows {
-            self.aggregation.extra(self.bandwidth.max()) / 4 + 2 * self.segment
-        } else {
-            0
-        };
-        self.window = window.saturating_add(more);
+        let least = self.least_window();
+        self.window = Window { bytes, most, least, bdp, is_fixed, grows };
     }
 
     /// Congestive loss in `round`, with `in_flight` bytes in flight: no more than that from now on,
@@ -311,18 +352,17 @@ impl Model {
     /// What was retransmitted had arrived: the path, or the return path, held packets up, and is
     /// the same (RFC 4015, the response to a spurious timeout).
     fn undo_restart(&mut self, before: Self) {
-        let (segment, delivered, acked_at) = (self.segment, self.delivered, self.acked_at);
-        *self = Self { segment, delivered, acked_at, has_lost: true, ..before };
+        let Self { segment, flows, delivered, acked_at, .. } = *self;
+        *self = Self { segment, flows, delivered, acked_at, has_lost: true, ..before };
         self.rounds.stats = RoundStats::default();
         self.update_window();
     }
 
     /// What the model has measured is of another path.
     pub(in crate::core::congestion) fn restart(&mut self, now: Micros) {
-        let (delivered, mut rounds) = (self.delivered, self.rounds);
+        let Self { flows, delivered, mut rounds, has_lost, .. } = *self;
         rounds.stats = RoundStats::default();
-        let has_lost = self.has_lost;
-        *self = Self { delivered, rounds, has_lost, ..Self::new(self.segment) };
+        *self = Self { flows, delivered, rounds, has_lost, ..Self::new(self.segment) };
         (self.phase_began, self.phase_began_at) = (rounds.count, now);
         self.update_window();
     }
@@ -370,10 +410,8 @@ impl Controller for Model {
                     self.bandwidth.next_round();
                     self.bandwidth.update(round.rate.min(sample.rate));
                 }
-                self.aggregation.next_round(acked.now);
             }
         }
-        self.aggregation.on_acked(acked, self.bandwidth.max(), self.min_rtt.get());
         self.update_pipe();
         self.on_progress(acked);
         self.update_pipe();
@@ -423,19 +461,54 @@ impl Controller for Model {
             self.update_window();
         }
     }
+}
 
-    fn window(&self) -> u64 {
-        self.window
+impl Model {
+    /// Bytes that a connection with this share, and a peer with these habits, may have in flight.
+    #[inline]
+    pub(crate) fn window(&self, share: Share, peer: &AckAggregation) -> u64 {
+        let Window { bytes, most, least, bdp, is_fixed, grows } = self.window;
+        let rate = share.of(self.bandwidth.max());
+        let extra = if is_fixed { 0 } else { peer.extra(rate) };
+        let mut window = share.of(bytes).saturating_add(extra);
+        if let Some(most) = most {
+            // What waits for its ACK at the peer makes no queue.
+            let held = peer.held_by_peer(rate);
+            window = window.min(share.of(most).max(share.of(bdp).saturating_add(held)));
+        }
+        let least_part = self.segment * LEAST_PART;
+        let least = match share {
+            Share::Whole => least,
+            // The path is to become empty.
+            _ if is_fixed => self.segment,
+            Share::Part(_) if self.phase == Phase::Startup => share.of(least).max(least_part),
+            Share::Part(_) => least_part,
+            Share::Small(_) => INITIAL_WINDOW,
+        };
+        let more = if grows { extra / 4 + share.of(2 * self.segment) } else { 0 };
+        window.max(least).saturating_add(more)
     }
 
-    fn pacing(&self) -> Option<Pacing> {
-        let configured = self.configured_rate();
+    /// Bytes per second that the path delivers of a connection with this share, as estimated; zero before the
+    /// first sample.
+    pub(crate) fn rate_of(&self, share: Share) -> u64 {
+        share.of(self.bandwidth.max())
+    }
+
+    /// How a connection with this share spaces its segments; `None` is no pacing.
+    pub(crate) fn pacing(&self, share: Share) -> Option<Pacing> {
+        let configured = share.of(self.configured_rate());
         if self.min_rtt.get().is_none() {
             // Not below the initial window in a second: retransmissions wait for it too.
             let rate = if configured > 0 { configured.max(LEAST_INITIAL_RATE) } else { 0 };
             return NonZeroU64::new(rate).map(|rate| Pacing { rate, burst: MAX_BURST });
         }
-        let (least, burst) = if self.is_thin() {
+        let is_thin = match share {
+            Share::Whole => self.is_thin(),
+            Share::Part(_) => false,
+            Share::Small(_) => true,
+        };
+        let (least, burst) = if is_thin {
             let burst = if self.burst_lost_at.is_some() { MAX_BURST } else { MAX_BURST_SEGMENTS };
             (self.pipe.initial_rate, burst)
         } else {
@@ -443,13 +516,18 @@ impl Controller for Model {
             let rtt = self.min_rtt.get().unwrap_or(UNKNOWN_RTT).clamp(UNKNOWN_RTT, SECOND);
             (self.segment * SECOND / rtt, MAX_BURST)
         };
+        let starts = self.phase == Phase::Startup;
+        let least = if starts { least.max(share.of(self.pipe.initial_rate)) } else { least };
         // Below the bandwidth, so that what is lost is lost at random.
         let below = matches!(self.phase, Phase::Drain | Phase::Down);
         let rate = if below { self.pipe.of.0 } else { self.pipe.sending_rate };
         // A burst of the application spreads over a round trip once one was too large for the queue.
-        let spreads = self.app_limited && self.burst_lost_at.is_some();
+        let is_limited = self.app_limited || matches!(share, Share::Small(_));
+        let spreads = is_limited && self.burst_lost_at.is_some();
         let gain = self.phase.pacing_gain();
         let gain = if spreads { gain.min(100) } else { gain };
+        // What a small flow sends is counted, and left to it by the others.
+        let rate = if let Share::Part(_) = share { share.of(rate) } else { rate };
         let rate = rate.max(least).saturating_mul(gain) / 100;
         NonZeroU64::new(rate.max(configured)).map(|rate| Pacing { rate, burst })
     }

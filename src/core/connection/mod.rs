@@ -60,6 +60,7 @@ use crate::error::{ConfigError, ConnectionError};
 use crate::stats::{ConnectionStats, Counters, Estimates, Snapshot};
 
 pub use crate::core::connection::output::Transmitted;
+pub use crate::core::connection::path::SharedPath;
 pub use crate::core::connection::types::{PacketType, Seed, SendMessageError};
 
 /// Most fragments of one message: `frg` is one byte on the wire.

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::Kcp;
+use crate::core::clock::micros;
+use crate::core::congestion::PathHandle;
 use crate::core::path::address_proof::AddressProof;
 use crate::core::path::amplification::{Amplification, SendBudget};
 use crate::core::path::validation::{PathChallenge, PathValidation};
@@ -12,6 +14,21 @@ use crate::core::ping::Role;
 use crate::core::segment::{Command, Header, Segments};
 use crate::core::seq::{Sn, Ts};
 use crate::util::path::Path;
+
+/// A path whose model several connections share, see [`Kcp::share_path`].
+#[derive(Clone, Debug)]
+pub struct SharedPath {
+    path: PathHandle,
+    /// Start of the connection that it is of.
+    start: Instant,
+}
+
+/// Microseconds from `from` to `to`, negative if `to` is earlier.
+fn signed_micros(from: Instant, to: Instant) -> i64 {
+    let later = i64::try_from(micros(to.saturating_duration_since(from))).unwrap_or(i64::MAX);
+    let earlier = i64::try_from(micros(from.saturating_duration_since(to))).unwrap_or(i64::MAX);
+    later - earlier
+}
 
 /// Address validation (RFC 9000 8.1).
 impl Kcp {
@@ -177,6 +194,39 @@ impl Kcp {
     pub fn on_path_validated(&mut self, now: Instant) {
         self.path_validator.clear();
         self.send.on_peer_activity(self.clock.at(now));
+    }
+
+    /// The path of this connection, for [`Kcp::share_path`].
+    pub fn shared_path(&mut self) -> SharedPath {
+        SharedPath { path: self.send.shared_path(), start: self.clock.start() }
+    }
+
+    /// Shares the model of congestion control with all connections of `path` (RFC 3124): together they send
+    /// what one connection would, and those that always have data send equal parts. Share only between
+    /// connections with the same local and remote address and port whose peers are validated: a
+    /// connection that acknowledges falsely misleads the others. No effect without
+    /// [`CongestionControl::Model`](crate::CongestionControl::Model).
+    ///
+    /// ```
+    /// use std::time::Instant;
+    ///
+    /// use kcpx::KcpConfig;
+    /// use kcpx::proto::{Kcp, Seed};
+    ///
+    /// let (now, config) = (Instant::now(), KcpConfig::new());
+    /// let mut first = Kcp::new(1, &config, now, Seed::default())?;
+    /// let mut second = Kcp::new(2, &config, now, Seed::default())?;
+    /// second.share_path(&first.shared_path());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn share_path(&mut self, path: &SharedPath) {
+        let clock_offset = path.path.clock_offset + signed_micros(path.start, self.clock.start());
+        self.send.share_path(path.path.with_offset(clock_offset));
+    }
+
+    /// The connection is on another path than those that share its model.
+    pub fn leave_path(&mut self) {
+        self.send.leave_path();
     }
 
     /// The ping that shows a peer, which has accepted this connection too, that this side has not

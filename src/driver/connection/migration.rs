@@ -89,8 +89,16 @@ impl Conn {
 
     /// The path leaves from `local`.
     pub(in super::super) fn set_local_ip(&mut self, local: LocalIp) {
+        if self.path.local != local {
+            self.kcp.leave_path();
+        }
         self.path.local = local;
         self.shared.set_path(self.path);
+    }
+
+    /// Shares the model of the path with `other`, which has the same path.
+    pub(in super::super) fn share_path(&mut self, other: &mut Self) {
+        self.kcp.share_path(&other.kcp.shared_path());
     }
 
     /// The endpoint was rebound to another address: a ping lets the peer migrate (RFC 9000 9.2).
@@ -104,6 +112,7 @@ impl Conn {
     /// Changes the path to `path`, which is validated.
     pub(in super::super) fn migrate(&mut self, now: Instant, path: Path) {
         self.path = path;
+        self.kcp.leave_path();
         self.kcp.on_path_validated(now);
         self.span.migrated(path.peer);
         self.shared.set_path(path);

@@ -1,6 +1,6 @@
 //! Fairness between connections, and the cost of bulk transfer in turns and wakes.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,11 +9,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, micros, pattern};
 use super::resource_limits::{streams, turn, wide};
+use super::sim_world::addr;
 use crate::config::Config;
 use crate::core::segment::Header;
 use crate::driver::Turn;
 use crate::driver::receive::RECV_CALLS;
 use crate::stream::KcpStream;
+use crate::testkit::link::LinkConfig;
 
 const MIB: usize = 1 << 20;
 /// Datagrams of one GRO batch, and receive buffers that one call fills, at most.
@@ -141,4 +143,45 @@ fn fairness_on_a_long_path_serves_small_connections_within_two_turns() {
     );
     assert!(share >= 90, "{share} %");
     assert!(bulk_datagrams > 10 * usize::from(ROUNDS), "the bulk transfer did not send");
+}
+
+/// 16 connections of one client fill 20 Mbit/s, whose queue holds less than each alone would probe for.
+#[test]
+fn connections_of_a_path_share_its_rate() {
+    const STREAMS: usize = 16;
+    const RATE: u64 = 20_000_000;
+    let mut pair = Pair::new(&Config::new(), &Config::new());
+    let mut streams = streams(&mut pair, STREAMS - 1);
+    let Pair { mut world, client, server, .. } = pair;
+    streams.push((client, server));
+    let (rate, queue) = (Some(RATE / 8), 88 * 1_400);
+    world.set_path(LinkConfig { rate, queue, ..LinkConfig::delay(25_000) });
+    let received = Rc::new(RefCell::new([0; STREAMS]));
+    for (i, (mut client, mut server)) in streams.into_iter().enumerate() {
+        let (count, mut buf) = (received.clone(), vec![0; 64 * 1024]);
+        world.spawn(async move { write_bulk(&mut client, 1 << 30).await });
+        world.spawn(async move {
+            loop {
+                let len = server.read(&mut buf).await.unwrap();
+                count.borrow_mut()[i] += len;
+            }
+        });
+    }
+    world.run_for(10 * SECOND);
+    let before = *received.borrow();
+    world.log();
+    world.run_for(20 * SECOND);
+    let after = *received.borrow();
+    let log = world.log().into_iter().filter(|sent| sent.from == addr(CLIENT));
+    let sent: usize = log.map(|sent| sent.datagram.len()).sum();
+    let each = before.iter().zip(after).map(|(before, after)| after - before);
+    let (least, all) = (each.clone().min().unwrap(), each.sum::<usize>());
+    let (share, wire) = (least * STREAMS * 100 / all, sent * 100 / all);
+    let used = all as u64 * 8 / 20 * 100 / RATE;
+    println!(
+        "{used} % of the rate, {wire} % sent, the slowest connection has {share} % of its share"
+    );
+    assert!(used >= 90, "{used} %");
+    assert!(wire <= 110, "{wire} %");
+    assert!(share >= 50, "{share} %");
 }

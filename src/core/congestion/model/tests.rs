@@ -79,8 +79,13 @@ impl Driver {
             .expect("the phase is entered within 20 rounds")
     }
 
+    /// Of a peer that acknowledges at once.
+    fn window(&self) -> u64 {
+        self.model.window(Share::Whole, &AckAggregation::default())
+    }
+
     fn gain(&self) -> u64 {
-        self.model.pacing().unwrap().rate.get() * 100 / RATE
+        self.model.pacing(Share::Whole).unwrap().rate.get() * 100 / RATE
     }
 }
 
@@ -130,7 +135,7 @@ fn cruise_lasts_four_to_eight_rounds_and_refill_one() {
 fn up_ends_with_a_queue_and_down_lasts_a_round() {
     let mut driver = Driver::in_cruise();
     driver.rounds_until(Phase::Up, 0);
-    let window = 100 * driver.model.window();
+    let window = 100 * driver.window();
     assert!((115 * BDP..135 * BDP).contains(&window), "{}", window / BDP);
     driver.in_flight = BDP * 12 / 10;
     driver.round(RATE, RTT, 0);
@@ -199,11 +204,11 @@ fn window_is_frozen_while_the_shortest_rtt_is_probed() {
     }
     let began = began.expect("a probe when the RTT is ten seconds old");
     assert!(began > Micros(10 * SECOND));
-    let window = driver.model.window();
+    let window = driver.window();
     assert!((BDP / 2..=BDP * 11 / 20).contains(&window), "{window}");
     driver.in_flight = window;
     while matches!(driver.model.phase, Phase::ProbeRtt { .. }) {
-        assert_eq!(driver.model.window(), window);
+        assert_eq!(driver.window(), window);
         // Neither a faster path nor a shorter RTT changes it.
         driver.round(2 * RATE, RTT * 9 / 10, 0);
     }
@@ -231,19 +236,19 @@ fn app_limited_flow_may_send_the_initial_window() {
     for i in 0..400 {
         driver.now = driver.now.add_micros(RTT);
         driver.ack(20_000, RTT * (1 + i % 5), true);
-        let pacing = driver.model.pacing().unwrap();
-        assert!(driver.model.window() >= INITIAL_WINDOW, "{:?}", driver.model);
+        let pacing = driver.model.pacing(Share::Whole).unwrap();
+        assert!(driver.window() >= INITIAL_WINDOW, "{:?}", driver.model);
         assert_eq!(pacing.burst, MAX_BURST_SEGMENTS);
         assert!(pacing.rate.get() * RTT / SECOND * 100 >= INITIAL_WINDOW * 35);
     }
     // Once more is written than the path takes, its share counts again.
     (0..12).for_each(|_| driver.round(20_000, RTT, 0));
-    assert!(driver.model.window() <= 3 * SEGMENT * MIN_WINDOW, "{}", driver.model.window());
+    assert!(driver.window() <= 3 * SEGMENT * MIN_WINDOW, "{}", driver.window());
 }
 
 #[test]
 fn segments_of_half_the_size_do_not_halve_the_initial_window() {
-    assert_eq!(Model::new(544).window(), INITIAL_WINDOW);
+    assert_eq!(Model::new(544).window(Share::Whole, &AckAggregation::default()), INITIAL_WINDOW);
 }
 
 #[test]
@@ -256,7 +261,7 @@ fn timeout_after_a_second_without_acks_restarts_the_model() {
     assert_eq!(driver.model.phase, Phase::Cruise);
     driver.model.on_lost(&late);
     assert_eq!((driver.model.phase, driver.model.delivery_rate()), (Phase::Startup, 0));
-    assert_eq!(driver.model.window(), INITIAL_WINDOW);
+    assert_eq!(driver.window(), INITIAL_WINDOW);
 }
 
 /// A retransmission by RTO was not needed: the model is as before. Not once a loss is found, or some rounds have
@@ -265,7 +270,7 @@ fn timeout_after_a_second_without_acks_restarts_the_model() {
 fn spurious_timeout_undoes_the_restart() {
     for (is_confirmed, rounds, undoes) in [(false, 0, true), (true, 0, false), (false, 4, false)] {
         let mut driver = Driver::in_cruise();
-        let window = driver.model.window();
+        let window = driver.window();
         let sent_at = Some(driver.now);
         let lost = |wait, by_timeout| Lost { now: Micros(wait), sent_at, by_timeout };
         for wait in [2, 5] {
@@ -279,7 +284,7 @@ fn spurious_timeout_undoes_the_restart() {
         (0..rounds).for_each(|round| driver.round((RATE / 100) << round, RTT, 0));
         driver.model.on_spurious_loss();
         assert_eq!(driver.model.phase, if undoes { Phase::Cruise } else { Phase::Startup });
-        assert_eq!(driver.model.window() == window, undoes);
+        assert_eq!(driver.window() == window, undoes);
     }
 }
 
@@ -332,10 +337,10 @@ fn timeout_after_a_time_with_nothing_in_flight_restarts_nothing() {
 fn startup_begins_with_the_configured_rate() {
     let mut driver = Driver::new();
     driver.model.set_initial_rate(RATE);
-    assert_eq!(driver.model.pacing().map(|pacing| pacing.rate.get()), Some(RATE));
+    assert_eq!(driver.model.pacing(Share::Whole).map(|pacing| pacing.rate.get()), Some(RATE));
     driver.ack(RATE / 100, RTT, true);
-    let rate = driver.model.pacing().map_or(0, |pacing| pacing.rate.get());
-    assert!(rate >= RATE && driver.model.window() >= BDP, "{rate} {}", driver.model.window());
+    let rate = driver.model.pacing(Share::Whole).map_or(0, |pacing| pacing.rate.get());
+    assert!(rate >= RATE && driver.window() >= BDP, "{rate} {}", driver.window());
 }
 
 #[test]
@@ -345,8 +350,8 @@ fn configured_rate_that_is_too_high_ends_with_startup() {
     // Three quarters of what leaves do not arrive.
     (0..8).for_each(|_| driver.round(RATE, RTT, 75));
     assert_ne!(driver.model.phase, Phase::Startup);
-    let rate = driver.model.pacing().map_or(0, |pacing| pacing.rate.get());
+    let rate = driver.model.pacing(Share::Whole).map_or(0, |pacing| pacing.rate.get());
     assert!(rate < 5 * RATE, "{rate}");
     driver.model.restart(driver.now);
-    assert!(driver.model.window() == INITIAL_WINDOW, "{}", driver.model.window());
+    assert!(driver.window() == INITIAL_WINDOW, "{}", driver.window());
 }

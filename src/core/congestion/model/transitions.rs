@@ -1,7 +1,6 @@
 //! What ends the phases of the model, and what a round teaches it (draft-ietf-ccwg-bbr 4.2, 4.3).
 
 use super::Model;
-use super::ack_aggregation::AckAggregation;
 use super::phase::Phase;
 use super::round::{RoundStats, Tally};
 use crate::core::clock::Micros;
@@ -158,7 +157,6 @@ impl Model {
         self.bandwidth = WindowedMax::default();
         self.bandwidth.update(round.delivery_rate());
         self.bandwidth_lo = u64::MAX;
-        self.aggregation = AckAggregation::default();
         self.update_pipe();
         self.enter(acked.now, Phase::Drain);
     }
@@ -261,7 +259,7 @@ impl Model {
             _ if unlimited => {}
             _ => {
                 self.min_rtt.begin_probe(acked.now);
-                let window = (self.bdp() / 2).max(self.segment);
+                let window = (self.bdp() / 2).max(self.segment * self.flows);
                 self.enter(acked.now, Phase::ProbeRtt { window, until: None });
             }
         }

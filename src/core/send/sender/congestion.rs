@@ -6,6 +6,7 @@ use std::mem;
 use super::Sender;
 use crate::config::{CongestionControl, DEFAULT_WINDOW};
 use crate::core::clock::Micros;
+use crate::core::congestion::PathHandle;
 use crate::core::congestion::control::{Limit, SentAs};
 use crate::core::congestion::controller::Pacing;
 use crate::core::recovery::sent_segments::SentSegments;
@@ -35,6 +36,25 @@ impl Sender {
             // With the model it grew beyond what the path carries.
             self.window = self.window.min(DEFAULT_WINDOW);
         }
+    }
+
+    /// The path for other connections that share its model.
+    pub(crate) fn shared_path(&mut self) -> PathHandle {
+        self.congestion.shared_path()
+    }
+
+    /// From now on the model is that of `path`.
+    pub(crate) fn share_path(&mut self, path: PathHandle) {
+        let unproved = (self.unproved(), self.mss);
+        let in_flight = bytes_in_flight(&self.sent_segments, self.sent_segments.len(), unproved);
+        self.congestion.share_path(path, (HEADER_LEN + self.mss) as u64, in_flight);
+    }
+
+    /// From now on no other connection shares the model.
+    pub(crate) fn leave_path(&mut self) {
+        let unproved = (self.unproved(), self.mss);
+        let in_flight = bytes_in_flight(&self.sent_segments, self.sent_segments.len(), unproved);
+        self.congestion.leave_path((HEADER_LEN + self.mss) as u64, in_flight);
     }
 
     /// `sn` was found lost without an RTO: reduces KCP's congestion window, if that is in use.

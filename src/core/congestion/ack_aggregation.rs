@@ -1,6 +1,6 @@
 //! Acknowledgements that come in bursts (draft-ietf-ccwg-bbr 5.5.9 `BBR.extra_acked`): a peer that
 //! collects them for its interval, as kcp-go does, needs more in flight than the bandwidth-delay
-//! product.
+//! product. It is a habit of the peer, so each connection has its own.
 
 use crate::core::clock::Micros;
 use crate::core::congestion::controller::Acked;
@@ -40,7 +40,8 @@ pub(super) struct AckAggregation {
 }
 
 impl AckAggregation {
-    /// Bytes were acknowledged, at an estimated `rate` of bytes per second.
+    /// Bytes of the connection were acknowledged, at an estimated `rate` of bytes per second; `acked.in_flight`
+    /// are those of the connection.
     pub(super) fn on_acked(&mut self, acked: &Acked, rate: u64, min_rtt: Option<u64>) {
         let Acked { now, bytes, .. } = *acked;
         if let Some(min_rtt) = min_rtt
@@ -95,7 +96,9 @@ impl AckAggregation {
 
     /// Bytes beyond the bandwidth-delay product that keep the path full.
     pub(super) fn extra(&self, rate: u64) -> u64 {
-        self.extra.max().max(rate.saturating_mul(self.delay_seen_twice) / SECOND)
+        // The rate may have fallen since.
+        let extra = self.extra.max().min(rate.saturating_mul(MAX_TIME) / SECOND);
+        extra.max(rate.saturating_mul(self.delay_seen_twice) / SECOND)
     }
 }
 

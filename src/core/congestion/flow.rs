@@ -1,0 +1,548 @@
+//! A connection as one of the flows of a path, which share a model (RFC 3124, the congestion manager).
+//!
+//! Each flow on its own would probe for bandwidth while the others do, and take their queue for a part of the
+//! path. One model sees the path as a whole. What it allows is divided: a flow that always has data gets an
+//! equal part of what the others leave, and a flow of messages takes what it needs.
+
+use std::num::NonZeroU64;
+
+use crate::core::clock::Micros;
+use crate::core::congestion::ack_aggregation::AckAggregation;
+use crate::core::congestion::control::{Limit, SentAs};
+use crate::core::congestion::controller::{Acked, Controller, Lost, Pacing};
+use crate::core::congestion::delivery_rate::{DeliveryRate, PathTotals};
+use crate::core::congestion::model::{Model, Share};
+use crate::util::sync::{Arc, Mutex, lock};
+
+const SECOND: u64 = 1_000_000;
+/// Least time in which flows are counted, microseconds: a flow of many on a short path sends less often than
+/// once in a round trip.
+const LEAST_PERIOD: u64 = 100_000;
+/// Time after which no round trip has to end, microseconds: nothing may be delivered.
+const LONGEST_PERIOD: u64 = 1_000_000;
+
+/// The model of a path, while one of its connections uses it. No other lock is taken while this one is held.
+type Slot = Mutex<Option<Box<PathModel>>>;
+
+/// A path that connections share, and what its clock shows when that of the connection shows zero,
+/// microseconds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PathHandle {
+    slot: Arc<Slot>,
+    pub(crate) clock_offset: i64,
+}
+
+impl PathHandle {
+    /// The path of the same model, for a connection with another clock.
+    pub(crate) fn with_offset(&self, clock_offset: i64) -> Self {
+        Self { slot: self.slot.clone(), clock_offset }
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.slot, &other.slot)
+    }
+
+    /// Handles of this path.
+    pub(super) fn handles(&self) -> usize {
+        Arc::strong_count(&self.slot)
+    }
+
+    fn now(&self, now: Micros) -> Micros {
+        Micros(now.0.saturating_add_signed(self.clock_offset))
+    }
+}
+
+#[derive(Debug)]
+struct PathModel {
+    model: Model,
+    totals: PathTotals,
+    /// Flows with this model.
+    flows: u32,
+    period: Period,
+}
+
+/// The time in which it is counted which flows always have data: a round trip at least, as long as something is
+/// delivered.
+#[derive(Clone, Copy, Debug, Default)]
+struct Period {
+    number: u64,
+    began: Micros,
+    /// Round of the model in which it began.
+    round: u64,
+    /// Flows that always had data, in this period and in the one before.
+    busy: [u32; 2],
+    /// Bytes that other flows sent in this period.
+    sent_by_others: u64,
+    /// Bytes per second that other flows sent before.
+    rate_of_others: u64,
+}
+
+impl Period {
+    fn advance(&mut self, now: Micros, round: u64) {
+        let elapsed = now.since(self.began);
+        if elapsed < LEAST_PERIOD || (round == self.round && elapsed < LONGEST_PERIOD) {
+            return;
+        }
+        let rate = self.sent_by_others.saturating_mul(SECOND) / elapsed;
+        *self = Self {
+            number: self.number + 1,
+            began: now,
+            round,
+            busy: [0, self.busy[0]],
+            sent_by_others: 0,
+            rate_of_others: u64::midpoint(self.rate_of_others, rate),
+        };
+    }
+}
+
+/// Whether a flow always has data.
+#[derive(Clone, Copy, Debug)]
+struct Demand {
+    is_busy: bool,
+    /// Period in which it sent last.
+    period: u64,
+    /// Its application or a window limited it in that period.
+    was_limited: bool,
+    /// First and last period in a row in which it is counted as busy.
+    counted: Option<(u64, u64)>,
+}
+
+impl Demand {
+    /// Nothing is known of a flow that begins within a period.
+    fn new(period: u64) -> Self {
+        Self { is_busy: false, period, was_limited: true, counted: None }
+    }
+
+    fn on_sent(&mut self, period: &mut Period, bytes: u64, limited: bool) {
+        if self.period != period.number {
+            self.is_busy = !self.was_limited && self.period + 1 == period.number;
+            (self.period, self.was_limited) = (period.number, false);
+        }
+        self.was_limited |= limited;
+        self.is_busy &= !limited;
+        if !self.is_busy {
+            period.sent_by_others += bytes;
+        } else if self.counted.is_none_or(|(_, last)| last != period.number) {
+            period.busy[0] += 1;
+            let in_a_row = self.counted.filter(|(_, last)| last + 1 == period.number);
+            let first = in_a_row.map_or(period.number, |(first, _)| first);
+            self.counted = Some((first, period.number));
+        }
+    }
+
+    /// Other flows that always have data.
+    fn others(&self, period: &Period) -> u32 {
+        let counted = |number: u64| {
+            let is_counted = |(first, last)| (first..=last).contains(&number);
+            u32::from(self.counted.is_some_and(is_counted))
+        };
+        let before = period.number.checked_sub(1).map_or(0, counted);
+        let [now, last] = period.busy;
+        now.saturating_sub(counted(period.number)).max(last.saturating_sub(before))
+    }
+}
+
+impl PathModel {
+    /// The model of `slot`. Its first flow makes it, with full segments of `segment` bytes.
+    #[inline]
+    fn of(slot: &mut Option<Box<Self>>, segment: u64) -> &mut Self {
+        slot.get_or_insert_with(|| {
+            let (totals, period) = (PathTotals::default(), Period::default());
+            Box::new(Self { model: Model::new(segment), totals, flows: 0, period })
+        })
+    }
+
+    fn share(&self, demand: &Demand) -> Share {
+        if self.flows == 1 {
+            return Share::Whole;
+        }
+        let busy = u64::from(demand.others(&self.period)) + 1;
+        if !demand.is_busy {
+            return Share::Small(Share::WHOLE / busy);
+        }
+        let rate = self.model.delivery_rate().max(1);
+        // Many small flows may leave little: a busy flow gets as much as each of all flows would.
+        let left = rate.saturating_sub(self.period.rate_of_others);
+        let left = left.max(rate.saturating_mul(busy) / u64::from(self.flows).max(busy));
+        Share::Part(left.saturating_mul(Share::WHOLE) / rate / busy)
+    }
+}
+
+/// A connection with a model of its path.
+#[derive(Debug)]
+pub(super) struct Flow {
+    path: PathHandle,
+    member: Member,
+}
+
+/// What the connection knows of itself.
+#[derive(Debug)]
+struct Member {
+    /// Bytes of a full segment, header included.
+    segment: u64,
+    rate: DeliveryRate,
+    messages: MessageWindow,
+    /// How the peer acknowledges, and the round of the model when that was last counted.
+    peer: AckAggregation,
+    round: u64,
+    demand: Demand,
+    /// Bytes acknowledged on the path at which the latest transmission with a full window is acknowledged.
+    window_limited_until: u64,
+    /// RTT sample of the datagram that is processed, microseconds.
+    rtt: Option<u64>,
+}
+
+impl Flow {
+    /// Joins `path` with segments in flight that left before, of these bytes each, zero for those that are
+    /// acknowledged. `segment`: bytes of a full segment, header included.
+    pub(super) fn join(
+        path: PathHandle,
+        segment: u64,
+        in_flight: impl Iterator<Item = u32>,
+    ) -> Self {
+        let mut slot = lock(&path.slot);
+        let control = PathModel::of(&mut slot, segment);
+        control.flows += 1;
+        control.model.set_flows(control.flows);
+        let rate = DeliveryRate::new(in_flight, &mut control.totals);
+        let demand = Demand::new(control.period.number);
+        drop(slot);
+        let member = Member {
+            segment,
+            rate,
+            messages: MessageWindow::default(),
+            peer: AckAggregation::default(),
+            round: 0,
+            demand,
+            window_limited_until: 0,
+            rtt: None,
+        };
+        Self { path, member }
+    }
+
+    pub(super) fn path(&self) -> &PathHandle {
+        &self.path
+    }
+
+    pub(super) fn set_initial_rate(&mut self, rate: NonZeroU64) {
+        self.with(|path, _| path.model.set_initial_rate(rate.get()));
+    }
+
+    /// Bytes of a full segment, header included.
+    pub(super) fn set_segment(&mut self, segment: u64) {
+        self.member.segment = segment;
+        self.with(|path, _| path.model.set_segment(segment));
+    }
+
+    /// Whether another segment may leave.
+    pub(super) fn is_open(&self) -> bool {
+        self.look(|path, member| member.is_open(path))
+    }
+
+    /// Bytes of this connection in flight.
+    #[cfg(any(test, feature = "_testkit"))]
+    pub(super) fn in_flight(&self) -> u64 {
+        self.member.rate.in_flight()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.member.rate.is_empty()
+    }
+
+    pub(super) fn pacing(&self) -> Option<Pacing> {
+        self.look(|path, member| path.model.pacing(path.share(&member.demand)))
+    }
+
+    /// The part of this connection: bytes that may be in flight, and bytes per second that leave and that the
+    /// path delivers, zero while unknown.
+    pub(super) fn estimates(&self) -> (u64, u64, u64) {
+        self.look(|path, member| {
+            let share = path.share(&member.demand);
+            let rate = path.model.pacing(share).map_or(0, |pacing| pacing.rate.get());
+            (path.model.window(share, &member.peer), rate, path.model.rate_of(share))
+        })
+    }
+
+    pub(super) fn has_lost(&self) -> bool {
+        self.look(|path, _| path.model.has_lost())
+    }
+
+    pub(super) fn overflows(&self) -> bool {
+        self.look(|path, _| path.model.overflows())
+    }
+
+    /// Many segments in a row were lost.
+    pub(super) fn on_burst_lost(&mut self, now: Micros) {
+        let now = self.path.now(now);
+        self.with(|path, _| path.model.on_burst_lost(now));
+    }
+
+    /// Segment `index` leaves, `bytes` with its header.
+    pub(super) fn on_sent(
+        &mut self,
+        now: Micros,
+        (index, bytes): (usize, u32),
+        sent_as: SentAs,
+        limit: Option<Limit>,
+    ) -> Option<Pacing> {
+        let now = self.path.now(now);
+        self.with(|path, member| {
+            let in_flight = path.totals.in_flight();
+            match sent_as {
+                SentAs::New => member.rate.on_sent(&mut path.totals, now, bytes),
+                SentAs::Retransmission { by_timeout } => {
+                    let sent_at = member.rate.sent_at(index);
+                    path.model.on_lost(&Lost { now, sent_at, by_timeout });
+                    member.rate.on_retransmitted(&mut path.totals, now, index, bytes);
+                }
+                SentAs::RedundantCopy => {}
+            }
+            if sent_as != SentAs::RedundantCopy {
+                path.model.on_sent(now, in_flight);
+            }
+            if sent_as == SentAs::New {
+                let is_limited = limit == Some(Limit::Application);
+                member.messages.on_sent(now, bytes, is_limited, path.model.overflows());
+            }
+            path.period.advance(now, path.model.rounds());
+            member.demand.on_sent(&mut path.period, bytes.into(), limit.is_some());
+            if member.is_open(path) && limit.is_some() {
+                // Others that always have data fill the path.
+                if member.demand.others(&path.period) == 0 {
+                    path.totals.on_app_limited();
+                }
+                if limit == Some(Limit::Window) {
+                    member.window_limited_until = path.totals.delivered_later();
+                }
+            }
+            member.update_window_limited(path);
+            path.model.pacing(path.share(&member.demand))
+        })
+    }
+
+    /// Segment `index` was acknowledged for the first time. `is_latest`: what arrived is
+    /// its latest transmission, as far as is known.
+    #[inline]
+    pub(super) fn on_acked(&mut self, now: Micros, index: usize, is_latest: bool) {
+        let now = self.path.now(now);
+        self.with(|path, member| member.rate.on_acked(&mut path.totals, now, index, is_latest));
+    }
+
+    /// The only transmission of segment `index` was lost, and repair symbols recovered the segment.
+    pub(super) fn on_hidden_loss(&mut self, now: Micros, index: usize) {
+        let now = self.path.now(now);
+        self.with(|path, member| {
+            let sent_at = member.rate.sent_at(index);
+            path.model.on_lost(&Lost { now, sent_at, by_timeout: false });
+        });
+    }
+
+    /// SND.UNA passes a segment, which is proved to have arrived.
+    #[inline]
+    pub(super) fn on_una(&mut self, now: Micros) {
+        let now = self.path.now(now);
+        self.with(|path, member| member.rate.on_una(&mut path.totals, now));
+    }
+
+    /// The first `count` segments are in flight no longer, though nothing proves that they have arrived.
+    pub(super) fn write_off(&mut self, count: u32) {
+        self.with(|path, member| member.rate.write_off(&mut path.totals, count));
+    }
+
+    /// An RTT sample, microseconds.
+    #[inline]
+    pub(super) fn on_rtt(&mut self, rtt: u64) {
+        self.member.rtt = Some(rtt);
+    }
+
+    /// The acknowledgements of a datagram were processed.
+    pub(super) fn on_acks_processed(&mut self, now: Micros, longest_wait: u64) {
+        let now = self.path.now(now);
+        self.with(|path, member| {
+            let min_rtt = path.model.min_rtt();
+            let (batch, rate) = member.rate.take_batch(&mut path.totals, now, min_rtt);
+            // Peers acknowledge several segments of bulk at once. A sample that begins and ends between them is off
+            // by these.
+            let is_whole = member.demand.is_busy || member.demand.others(&path.period) == 0;
+            let is_first = path.model.delivery_rate() == 0;
+            let rate = rate.filter(|_| is_whole || is_first);
+            let rtt = member.rtt.take();
+            if batch.segments == 0 && rtt.is_none() {
+                return;
+            }
+            let mut acked = Acked {
+                now,
+                segments: batch.segments,
+                bytes: batch.bytes,
+                delivered: path.totals.delivered(),
+                in_flight: path.totals.in_flight(),
+                rtt,
+                longest_wait,
+                rate,
+            };
+            path.model.on_acked(&acked);
+            acked.in_flight = member.rate.in_flight();
+            member.count_acked(path, &acked);
+            member.update_window_limited(path);
+        });
+    }
+
+    /// A retransmission was spurious.
+    pub(super) fn on_spurious_loss(&mut self) {
+        self.with(|path, _| path.model.on_spurious_loss());
+    }
+
+    #[inline]
+    fn with<T>(&mut self, change: impl FnOnce(&mut PathModel, &mut Member) -> T) -> T {
+        let Self { path, member } = self;
+        let mut slot = lock(&path.slot);
+        change(PathModel::of(&mut slot, member.segment), member)
+    }
+
+    #[inline]
+    fn look<T>(&self, look: impl FnOnce(&PathModel, &Member) -> T) -> T {
+        let Self { path, member } = self;
+        let mut slot = lock(&path.slot);
+        look(PathModel::of(&mut slot, member.segment), member)
+    }
+
+    #[cfg(any(test, feature = "_testkit"))]
+    pub(super) fn check_invariants(&self, unacked: impl Iterator<Item = bool>) {
+        self.member.rate.check_invariants(unacked);
+        self.look(|path, member| {
+            assert!(member.rate.in_flight() <= path.totals.in_flight(), "bytes of the path");
+            assert!(path.flows > 0, "the path counts its flows");
+        });
+    }
+}
+
+impl Member {
+    /// Whether another segment may leave.
+    #[inline]
+    fn is_open(&self, path: &PathModel) -> bool {
+        let window = path.model.window(path.share(&self.demand), &self.peer);
+        self.rate.in_flight() < window.max(self.messages.window)
+    }
+
+    /// Counts how the peer acknowledges.
+    fn count_acked(&mut self, path: &PathModel, acked: &Acked) {
+        if self.round != path.model.rounds() {
+            self.round = path.model.rounds();
+            self.peer.next_round(acked.now);
+        }
+        let rate = path.model.rate_of(path.share(&self.demand));
+        self.peer.on_acked(acked, rate, path.model.min_rtt());
+    }
+
+    fn update_window_limited(&self, path: &mut PathModel) {
+        path.model.set_window_limited(path.totals.delivered() < self.window_limited_until);
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        let mut slot = lock(&self.path.slot);
+        let Some(path) = slot.as_mut() else { return };
+        self.member.rate.leave(&mut path.totals);
+        path.flows = path.flows.saturating_sub(1);
+        path.model.set_flows(path.flows);
+        if path.flows == 0 {
+            *slot = None;
+        }
+    }
+}
+
+/// What a flow may have in flight whose application writes less than the path carries. A radio link, or its
+/// return path, stops for a moment and then delivers everything. A sender that waits for ACKs meanwhile loses that
+/// time. So the flow goes on, with at most what it writes in [`Self::WITHOUT_ACKS`].
+#[derive(Clone, Copy, Debug, Default)]
+struct MessageWindow {
+    /// Bytes.
+    window: u64,
+    /// Bytes that left while nothing waited, in this second and in the one before.
+    written: [u64; 2],
+    /// When this second began.
+    since: Micros,
+    /// Bytes that left since nothing waited, and when the first of them did.
+    pending: u64,
+    pending_since: Micros,
+    /// When nothing waited last.
+    limited_at: Option<Micros>,
+}
+
+impl MessageWindow {
+    /// How long ACKs may be late until messages wait, seconds. After as long a flow that always has data is no
+    /// flow of messages.
+    const WITHOUT_ACKS: u64 = 3;
+    /// Most bytes, whatever is written.
+    const MAX: u64 = 512 * 1024;
+
+    /// `bytes` leave for the first time.
+    fn on_sent(&mut self, now: Micros, bytes: u32, is_limited: bool, overflows: bool) {
+        if overflows {
+            *self = Self::default();
+            return;
+        }
+        if self.pending == 0 {
+            self.pending_since = now;
+        }
+        self.pending += u64::from(bytes);
+        if is_limited {
+            // What takes longer to leave is bulk.
+            if now.since(self.pending_since) > SECOND {
+                self.pending = 0;
+            }
+            if now.since(self.since) > SECOND {
+                let recent = now.since(self.since) <= 2 * SECOND;
+                self.written = [0, if recent { self.written[0] } else { 0 }];
+                self.since = now;
+            }
+            self.written[0] += std::mem::take(&mut self.pending);
+            self.limited_at = Some(now);
+        }
+        let is_recent = |at| now.since(at) <= Self::WITHOUT_ACKS * SECOND;
+        self.window = if self.limited_at.is_some_and(is_recent) {
+            let written = self.written[0].max(self.written[1]);
+            (written * Self::WITHOUT_ACKS).min(Self::MAX)
+        } else {
+            0
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLIS: u64 = 1_000;
+
+    #[test]
+    fn window_of_messages_is_what_leaves_in_three_seconds() {
+        let mut messages = MessageWindow::default();
+        // 1,000 bytes each 10 ms.
+        (0..300).for_each(|i| messages.on_sent(Micros(i * 10 * MILLIS), 1_000, true, false));
+        assert!((300_000..=306_000).contains(&messages.window), "{}", messages.window);
+        messages.on_sent(Micros(5_900 * MILLIS), 1_000, false, false);
+        assert!(messages.window > 0);
+        messages.on_sent(Micros(6_000 * MILLIS), 1_000, false, false);
+        assert_eq!(messages.window, 0, "data has always waited for 3 s");
+    }
+
+    #[test]
+    fn window_of_messages_ends_when_a_queue_overflows() {
+        let mut messages = MessageWindow::default();
+        (0..100).for_each(|i| messages.on_sent(Micros(i * 10 * MILLIS), 1_000, true, false));
+        messages.on_sent(Micros(1_000 * MILLIS), 1_000, true, true);
+        assert_eq!(messages.window, 0);
+        messages.on_sent(Micros(1_010 * MILLIS), 1_000, true, false);
+        assert_eq!(messages.window, 3_000, "what left before counts no longer");
+    }
+
+    #[test]
+    fn bulk_that_takes_longer_than_a_second_is_no_message() {
+        let mut messages = MessageWindow::default();
+        (0..4_000).for_each(|ms| messages.on_sent(Micros(ms * MILLIS), 1_250, false, false));
+        messages.on_sent(Micros(4_000 * MILLIS), 1_250, true, false);
+        assert_eq!(messages.window, 0);
+    }
+}
