@@ -178,6 +178,8 @@ enum Span {
     Messages,
     /// 12 s; measured from the start of the last connection on.
     Bulk,
+    /// 40 s; the last connection begins at the half, and the last quarter is measured.
+    Late,
     /// 120 s; this part of the run, in ppm, is measured.
     Part(Range<u64>),
     /// This many seconds, all measured.
@@ -197,6 +199,9 @@ pub(crate) struct Cell {
     /// The receiver is a stock receiver, such as kcp-go with ACKs without delay.
     stock_server: bool,
     flows: Vec<Workload>,
+    /// The connections are of different hosts, and what the last one needs more each way, us.
+    separate: bool,
+    farther: u64,
     span: Span,
     pub(crate) goal: Goal,
 }
@@ -212,6 +217,8 @@ impl Cell {
             congestion: Congestion::Default,
             stock_server: false,
             flows: vec![Workload::MESSAGES],
+            separate: false,
+            farther: 0,
             span: Span::Messages,
             goal: Goal::default(),
         }
@@ -274,6 +281,7 @@ impl Cell {
             Span::Messages if self.has_bulk() => 12,
             Span::Messages => 600,
             Span::Bulk => 12,
+            Span::Late => 40,
             Span::Part(_) => 120,
             Span::Whole(seconds) => seconds,
         }
@@ -324,11 +332,17 @@ impl Cell {
         // A connection begins when the one before has filled the queue.
         let stagger = (500 * MILLIS).min(end / 16);
         let starts = (0..).map(|i| if self.span == Span::Bulk { i * stagger } else { 0 });
-        let flows: Vec<_> = self.flows.iter().copied().zip(starts).collect();
+        let mut flows: Vec<_> = self.flows.iter().copied().zip(starts).collect();
+        if self.span == Span::Late
+            && let Some((_, start)) = flows.last_mut()
+        {
+            *start = end / 2;
+        }
         let early_until = (5 * SECOND).min(end / 2);
         let measured = match &self.span {
             Span::Messages => early_until..end,
             Span::Bulk => flows.iter().map(|(_, start)| *start).max().unwrap_or(0)..end,
+            Span::Late => end / 4 * 3..end,
             Span::Whole(_) => 0..end,
             Span::Part(part) => end * part.start / 1_000_000..end * part.end / 1_000_000,
         };
@@ -348,6 +362,8 @@ impl Cell {
             late_timers: None,
             changes: Vec::new(),
             flows,
+            separate: self.separate,
+            farther: self.farther,
             end,
             measured,
             early_until,
@@ -600,8 +616,25 @@ fn sharing() -> Vec<Cell> {
     let four = four.goal(rate_limits(18.0, 1.1));
     let sixteen =
         Cell { flows: vec![Workload::Bulk; 16], note: "16 connections".to_owned(), ..four.clone() };
-    let one_by_one = [two, four, sixteen];
-    one_by_one.into_iter().flat_map(Cell::with_each_congestion).collect()
+    let one_by_one = [two.clone(), four, sixteen];
+    let mut cells: Vec<_> = one_by_one.into_iter().flat_map(Cell::with_each_congestion).collect();
+    let least = |percent| [(Measure::SmallestSharePercent, percent)];
+    let (congestion, span) = (Congestion::Model, Span::Late);
+    let late = Cell { congestion, span, ..two }.note("2 connections, one 20 s later");
+    cells.push(late.clone().goal(least(70.0)));
+    let hosts = Cell { separate: true, ..late };
+    cells.push(hosts.clone().note("2 hosts, one 20 s later").goal(least(70.0)));
+    for queue in QUEUES {
+        let (path, span) = (Path::bottleneck(queue), Span::Whole(60));
+        let hosts = Cell { path, span, ..hosts.clone() };
+        cells.push(hosts.clone().note("2 hosts").goal(least(50.0)));
+        let mut path = Path::bottleneck(queue);
+        path.links.iter_mut().for_each(|link| link.delay = 5 * MILLIS);
+        let farther = 45 * MILLIS;
+        let note = "2 hosts, RTT 10 and 100 ms";
+        cells.push(Cell { path, farther, ..hosts }.note(note).goal(least(30.0)));
+    }
+    cells
 }
 
 /// R: messages and bulk on the paths of traces.

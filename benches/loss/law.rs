@@ -379,6 +379,8 @@ impl Plan {
             late_timers: Some(self.late_timers),
             changes: self.changes.clone(),
             flows: vec![(Workload::Bulk, 0); connections.into()],
+            separate: false,
+            farther: 0,
             end: self.end,
             measured: self.measured..self.end,
             early_until: 0,

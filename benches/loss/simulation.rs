@@ -43,6 +43,10 @@ pub(crate) struct Setup<'a> {
     pub(crate) changes: Vec<(u64, Change)>,
     /// The workload of each connection, and when it begins.
     pub(crate) flows: Vec<(Workload, u64)>,
+    /// The connections are of different hosts, which know nothing of each other.
+    pub(crate) separate: bool,
+    /// What the last connection needs more each way, us.
+    pub(crate) farther: u64,
     /// When the applications stop writing.
     pub(crate) end: u64,
     /// What is counted, and which messages are: those written within this time.
@@ -127,6 +131,8 @@ struct Flow {
     buffered: [Vec<Vec<u8>>; 2],
     /// The server reads.
     reads: bool,
+    /// What a datagram needs more each way than the path's delay, us.
+    farther: u64,
     application: Application,
 }
 
@@ -231,7 +237,7 @@ impl Simulation {
                 let mut endpoint = new_end(i, end);
                 match &shared[end] {
                     Some(path) => endpoint.kcp.share_path(path),
-                    None if setup.flows.len() > 1 => {
+                    None if setup.flows.len() > 1 && !setup.separate => {
                         shared[end] = Some(endpoint.kcp.shared_path());
                     }
                     None => {}
@@ -243,6 +249,7 @@ impl Simulation {
             suspended: [false; 2],
             buffered: [Vec::new(), Vec::new()],
             reads: true,
+            farther: if i + 1 == setup.flows.len() { setup.farther } else { 0 },
             application: Application::new(workload, start, setup.end),
         };
         let loss = setup.path.loss_steps.iter();
@@ -398,6 +405,7 @@ impl Simulation {
     fn transmit(&mut self, i: usize, end: usize) {
         let (now, instant) = (self.now, self.instant());
         let Self { flows, links, in_flight, spare, ip_bytes, sent, .. } = self;
+        let farther = flows[i].farther;
         flows[i].ends[end].transmit(instant, |datagram| {
             let packet_len = datagram.len() + IP_OVERHEAD;
             if end == CLIENT {
@@ -409,6 +417,7 @@ impl Simulation {
                 copy.clear();
                 copy.extend_from_slice(datagram);
                 let (rank, to) = (*sent, 1 - end);
+                let at = at + farther;
                 in_flight.push(Reverse(Arrival { at, rank, flow: i, to, datagram: copy }));
             });
         });
