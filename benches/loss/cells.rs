@@ -24,12 +24,16 @@ pub(crate) enum Protection {
     Fec5x2,
     #[serde(rename = "fec_64_10")]
     Fec64x10,
+    #[serde(rename = "fec_3_2")]
+    Fec3x2,
+    #[serde(rename = "fec_2_1")]
+    Fec2x1,
     /// Repair symbols of the sliding-window code, percent of the data.
     Repair(u32),
     /// Copies in datagrams with newer segments, percent of the data.
     Bundling(u32),
-    /// Repair symbols, or FEC to a stock receiver, as the loss asks for, with this limit of wire bytes
-    /// per 1,000 bytes.
+    /// Repair symbols, or copies to a stock receiver, as the loss asks for, with this limit of wire
+    /// bytes per 1,000 bytes.
     Auto(u16),
     /// `Config::interactive`.
     Interactive,
@@ -51,6 +55,15 @@ impl Protection {
     const INTERACTIVE: [Self; 3] = [Self::None, Self::Fec10x3, Self::Fec5x2];
     const FEC_INTERACTIVE: [Self; 4] =
         [Self::Fec10x3, Self::Fec5x2, Self::Fec6x2Halves, Self::Fec10x4Halves];
+    /// Layouts towards kcp-go.
+    const FEC_STOCK: [Self; 6] = [
+        Self::Fec10x3,
+        Self::Fec5x2,
+        Self::Fec3x2,
+        Self::Fec2x1,
+        Self::Fec6x2Halves,
+        Self::Fec10x4Halves,
+    ];
     /// Repair rates for losses of 1, 5, 10 and 20 %.
     const REPAIRS: [Self; 4] =
         [Self::Repair(25), Self::Repair(40), Self::Repair(50), Self::Repair(60)];
@@ -96,6 +109,8 @@ impl Protection {
             Self::Fec10x3 => Some(FecConfig::SHORT),
             Self::Fec5x2 => Some(FecConfig::new(5, 2).expect("a valid layout")),
             Self::Fec64x10 => Some(FecConfig::BULK),
+            Self::Fec3x2 => Some(FecConfig::new(3, 2).expect("a valid layout")),
+            Self::Fec2x1 => Some(FecConfig::new(2, 1).expect("a valid layout")),
             Self::Fec6x2Halves => Some(FecConfig::new(6, 2).expect("a valid layout")),
             Self::Fec10x4Halves => Some(FecConfig::new(10, 4).expect("a valid layout")),
         }
@@ -322,7 +337,7 @@ impl Cell {
         config.timing = self.congestion.timing(config.timing);
         if let Protection::Auto(limit) = self.protection {
             let auto = AutoProtection::new().max_overhead(f64::from(limit) / 1e3);
-            config.auto_protection = Some(auto.peers_decode_fec(self.stock_server));
+            config.auto_protection = Some(auto);
         }
         config.mtu = self.protection.mtu().unwrap_or(config.mtu);
         if let Windows::Fixed(segments) = self.windows {
@@ -372,7 +387,7 @@ impl Cell {
 }
 
 /// Names and meanings of the cells, in the order of the tables.
-pub(crate) const NAMES: [(&str, &str); 22] = [
+pub(crate) const NAMES: [(&str, &str); 21] = [
     ("G1", "independent losses of 1 %, messages, FEC"),
     ("G2", "independent losses of 5 %, messages, FEC"),
     ("G3", "independent losses of 10 %, messages, FEC"),
@@ -388,7 +403,6 @@ pub(crate) const NAMES: [(&str, &str); 22] = [
     ("J", "jitter and reordering without loss, messages"),
     ("T", "5 % loss, messages of other rates and sizes"),
     ("X", "losses of 0, then 10 %, then 0, messages"),
-    ("XS", "the same to a stock receiver"),
     ("Q", "a bottleneck with a drop-tail queue, bulk; messages beside it"),
     ("F", "several bulk connections over one bottleneck"),
     ("L", "5 % loss, bulk, no bottleneck"),
@@ -464,7 +478,7 @@ fn stock_receivers() -> Vec<Cell> {
     let mut cells = Vec::new();
     let p99 = [45.0, 55.0, 75.0, 110.0];
     for (i, name) in ["S1", "S2", "S3", "S4"].into_iter().enumerate() {
-        for protection in [Protection::None, AUTO[i]] {
+        for protection in [&[Protection::None, AUTO[i]], &Protection::FEC_STOCK[..]].concat() {
             let cell = Cell::messages(name, Path::loss(LOSSES[i]), protection);
             let cell = cell.goal(limits(p99[i], WIRE_LIMITS[i]));
             cells.push(Cell { stock_server: true, ..cell });
@@ -547,15 +561,6 @@ fn loss_steps() -> Vec<Cell> {
             let cell = Cell::messages("X", Path::loss_steps(), protection).goal(goal);
             cells.push(Cell { span: Span::Part(part.clone()), ..cell });
         }
-    }
-    // Protected 5 s after the losses begin.
-    let parts = [
-        (part_of_120(25)..part_of_120(60), limits(75.0, 1.6)),
-        (part_of_120(90)..part_of_120(120), limits(26.0, 1.15)),
-    ];
-    for (part, goal) in parts {
-        let cell = Cell::messages("XS", Path::loss_steps(), AUTO[2]).goal(goal);
-        cells.push(Cell { span: Span::Part(part), stock_server: true, ..cell });
     }
     cells
 }

@@ -364,7 +364,7 @@ pub struct KcpConfig {
     /// do not read, so nothing changes for them.
     #[doc(alias = "FIN")]
     pub close_notify: bool,
-    /// Repair symbols for peers of this crate, FEC for others that decode it, as the loss asks for
+    /// Repair symbols for peers of this crate, copies for others, as the loss asks for
     /// ([`Protection::Auto`](crate::Protection::Auto)). Default `None`. Needs
     /// [`close_notify`](Self::close_notify), by which the peer shows that it has them.
     pub auto_protection: Option<AutoProtection>,

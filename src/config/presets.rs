@@ -13,7 +13,7 @@ impl Config {
     /// flows up to 16,000 bytes per second whatever their share is (`floor`). With an RTT of 50 ms and
     /// messages of 1 KiB each 10 ms, 99 of 100 arrive within 35 ms at 5 % loss and within 85 ms at 20 %.
     /// Each side needs it for what it sends. Peers of this crate get repair symbols; for kcp-go set
-    /// [`AutoProtection::peers_decode_fec`]. Transfers, with more than 256 segments in flight, get no
+    /// a layout with [`Config::fec`]. Transfers, with more than 256 segments in flight, get no
     /// redundancy.
     ///
     /// ```
@@ -62,8 +62,7 @@ mod tests {
         let interactive = Config::interactive();
         assert_eq!(interactive.validate(), Ok(()));
         let auto = interactive.kcp.auto_protection.unwrap();
-        let limits = (auto.max_overhead_per_mille, auto.floor, auto.peers_decode_fec);
-        assert_eq!(limits, (2_000, 16_000, false));
+        assert_eq!((auto.max_overhead_per_mille, auto.floor), (2_000, 16_000));
         let rest = interactive.timing(Timing::FAST2).protection(Protection::Off);
         assert_eq!(rest, Config::new());
 

@@ -23,14 +23,13 @@ pub enum Protection {
     /// ([`Config::fec`](crate::Config::fec)).
     Fixed(FecConfig),
     /// As much as the measured loss asks for, within a limit: repair symbols of a sliding-window
-    /// code to peers of this crate that accept them, Reed-Solomon parity to other peers that are
-    /// known to decode it (see [`AutoProtection::peers_decode_fec`]). To all others, and where parity
-    /// would come too late, copies of small messages ride in the datagrams of newer ones, or leave
-    /// 20 ms later by themselves, if the limit admits one of nearly each. For flows of messages; bulk
-    /// transfers, with more than 256 segments in flight, get none.
+    /// code to peers of this crate that accept them. To other peers copies of small messages ride in
+    /// the datagrams of newer ones, or leave 20 ms later by themselves, if the limit admits a copy of
+    /// nearly each message. For flows of messages; bulk transfers, with more than 256 segments in
+    /// flight, get none.
     ///
-    /// With [`Config::fec`](crate::Config::fec), set before or afterwards, the layout is the configured
-    /// one instead of a chosen one; peers that accept repair symbols are sent no parity then.
+    /// With a layout ([`Config::fec`](crate::Config::fec)), peers that do not accept repair symbols
+    /// are sent its parity instead of copies, whatever they lose.
     Auto(AutoProtection),
 }
 
@@ -49,7 +48,7 @@ pub enum Protection {
 #[non_exhaustive]
 pub struct AutoProtection {
     /// Most bytes sent for 1,000 bytes of data, 1,000 to 4,000: headers of packets and segments,
-    /// retransmissions, repair symbols and parity included. Default 1,500. Only the last two yield to
+    /// retransmissions, repair symbols and copies included. Default 1,500. Only the last two yield to
     /// it: small messages, whose headers alone need more, get none but those of `floor`. Where
     /// retransmissions alone would exceed it, repair symbols may take the place of some, together no
     /// more bytes than these, except for a second or two in a minute in which that is tried.
@@ -58,18 +57,11 @@ pub struct AutoProtection {
     /// Default 12,000. For slow flows and small messages, which a share of their few bytes would not
     /// protect: they may exceed `max_overhead_per_mille` by so much.
     pub floor: u32,
-    /// The peers decode FEC, as every kcp-go does, with FEC of its own or without. Default `false`:
-    /// only those that send FEC themselves, and peers of this crate. Others, such as the C
-    /// implementation, take no datagram with a FEC header. To peers that decode FEC, groups of 6 + 4
-    /// packets are sent, or of 10 + 5 where more than some 7 % are lost at the beginning, with as
-    /// many of the parity packets as the loss asks for; in stream mode, writes of 600 bytes to one
-    /// segment leave in two halves then. Above 14 % loss no parity is worth its bytes.
-    pub peers_decode_fec: bool,
 }
 
 impl Default for AutoProtection {
     fn default() -> Self {
-        Self { max_overhead_per_mille: 1_500, floor: 12_000, peers_decode_fec: false }
+        Self { max_overhead_per_mille: 1_500, floor: 12_000 }
     }
 }
 
@@ -97,13 +89,6 @@ impl AutoProtection {
     #[must_use]
     pub fn floor(mut self, bytes_per_second: u32) -> Self {
         self.floor = bytes_per_second;
-        self
-    }
-
-    /// Sets whether the peers decode FEC; see the field. Default `false`.
-    #[must_use]
-    pub fn peers_decode_fec(mut self, decode: bool) -> Self {
-        self.peers_decode_fec = decode;
         self
     }
 

@@ -14,7 +14,6 @@ mod clock;
 pub(crate) mod close;
 mod congestion;
 pub(crate) mod connection;
-pub(crate) mod fec_probe;
 mod hello;
 mod keepalive;
 pub(crate) mod open;

@@ -233,9 +233,6 @@ impl<S: Socket> Driver<S> {
                 self.counts.taken_together[usize::from(flag == FecFlag::Data)] += taken;
             }
             self.schedule(id);
-            if flag == FecFlag::Data {
-                self.on_peer_sends_fec(*from);
-            }
         }
         self.on_all_unreadable(now, *from, unreadable);
         next

@@ -24,7 +24,6 @@ mod drain;
 mod exit;
 mod exit_clock;
 mod expiring_map;
-mod fec_probes;
 pub(crate) mod fec_sender;
 mod gro_batch;
 #[cfg(feature = "_testkit")]

@@ -186,24 +186,6 @@ impl PacketCodec {
         self.encode(now, tx, path, SendExtras::default(), write)
     }
 
-    /// Lets the datagram that `write` writes take the last place in a FEC group without leaving, and
-    /// appends the parity of the group. Returns the number of datagrams.
-    pub(crate) fn encode_fec_probe(
-        &self,
-        now: Instant,
-        tx: &mut SendBatch,
-        path: Path,
-        (fec, flow): (&mut FecSender, &FlowTiming),
-        write: impl FnOnce(&mut Vec<u8>),
-    ) -> usize {
-        let start = tx.begin(fec::HEADER_LEN);
-        write(tx.tail());
-        let due = fec.seal_probe(now, flow, tx.tail().get_mut(start..).unwrap_or_default());
-        tx.cancel(start);
-        self.append_parity(tx, path, fec, due);
-        due
-    }
-
     fn append_parity(&self, tx: &mut SendBatch, path: Path, fec: &mut FecSender, count: usize) {
         let mut bytes = 0;
         for index in 0..count {

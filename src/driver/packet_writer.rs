@@ -35,8 +35,7 @@ pub(crate) struct Appended {
 impl PacketWriter<'_> {
     /// Appends the next datagram of `kcp`, with `duplicates` copies and the parity that it
     /// completes. `in_gso_batch`: that of the datagram before, if nothing else left after it. Up to `max`
-    /// datagrams of the GSO batch are appended at once, unless each has copies or a decision of its own
-    /// whether FEC covers it.
+    /// datagrams of the GSO batch are appended at once, unless each has copies.
     pub(crate) fn transmit(
         &mut self,
         now: Instant,
@@ -46,10 +45,8 @@ impl PacketWriter<'_> {
     ) -> Appended {
         let may_send_extras = kcp.send_budget().may_send_extras();
         self.update_fec(kcp);
-        let plans_fec = self.fec.is_some() && kcp.plans_fec();
-        if in_gso_batch && duplicates == 0 && !plans_fec {
-            let datagrams = self.transmit_run(now, kcp, path, max);
-            return Appended { datagrams, in_gso_batch, is_last: false };
+        if in_gso_batch && duplicates == 0 {
+            return self.transmit_run(now, kcp, path, max);
         }
         let flow = if self.fec.is_some() { kcp.flow_timing() } else { FlowTiming::default() };
         let before = self.tx.bytes();
@@ -66,24 +63,23 @@ impl PacketWriter<'_> {
             match len {
                 0 => Written::Nothing,
                 _ if is_repair => Written::Repair,
-                _ if new_segments > 0 && kcp.is_covered_by_fec(len) => Written::NewData,
+                _ if new_segments > 0 => Written::NewData,
                 _ => Written::Other,
             }
         };
         let fec = self.fec.as_deref_mut().map(|fec| (fec, &flow));
         let extras = SendExtras { fec, duplicates, may_send_extras };
-        let mut datagrams = self.codec.encode(now, self.tx, path, extras, write);
+        let datagrams = self.codec.encode(now, self.tx, path, extras, write);
         if datagrams > 0 {
-            datagrams += self.append_fec_probe(now, kcp, path, &flow);
             kcp.on_out_of_band_sent(now, self.tx.bytes() - before - len);
-            self.report_closed_group(now, kcp);
+            in_gso_batch &= !self.report_closed_group(now, kcp);
         }
         Appended { datagrams, in_gso_batch, is_last }
     }
 
     /// Appends up to `max` further datagrams of a GSO batch, all of equal length, and the parity that they
-    /// complete. Returns the number of datagrams.
-    fn transmit_run(&mut self, now: Instant, kcp: &mut Kcp, path: Path, max: usize) -> usize {
+    /// complete.
+    fn transmit_run(&mut self, now: Instant, kcp: &mut Kcp, path: Path, max: usize) -> Appended {
         let (framing, before) = (self.codec.framing(self.fec.is_some()), self.tx.bytes());
         let (mtu, flow) = (kcp.current_mtu(), self.fec.is_some().then(|| kcp.flow_timing()));
         let size = framing.around(mtu);
@@ -92,57 +88,32 @@ impl PacketWriter<'_> {
             // Each is charged with what is added to it before the next one may leave.
             max = max.min(1);
         }
-        if let (Some(fec), Some(flow)) = (&self.fec, &flow) {
-            max = max.min(fec.run_len(now, flow));
+        if let Some(fec) = &self.fec {
+            max = max.min(fec.run_len());
         }
         let write = |tail: &mut Vec<u8>| kcp.poll_transmit_more(max, framing, tail);
         let count = self.tx.append_equal(path, write);
+        let mut appended = Appended { datagrams: count, in_gso_batch: true, is_last: false };
         if count == 0 || size == mtu {
-            return count;
+            return appended;
         }
-        let mut datagrams = count;
         if let (Some(fec), Some(flow)) = (self.fec.as_deref_mut(), &flow) {
             let run = (count, size);
-            datagrams += self.codec.protect_run(now, self.tx, path, (fec, flow), run);
-            datagrams += self.append_fec_probe(now, kcp, path, flow);
+            appended.datagrams += self.codec.protect_run(now, self.tx, path, (fec, flow), run);
         }
         kcp.on_out_of_band_sent(now, self.tx.bytes() - before - count * mtu);
-        self.report_closed_group(now, kcp);
-        datagrams
+        appended.in_gso_batch = !self.report_closed_group(now, kcp);
+        appended
     }
 
-    /// Takes what has become known of the peer's decoder.
+    /// Sends without FEC to a peer that takes repair symbols instead.
     fn update_fec(&mut self, kcp: &mut Kcp) {
-        let Some(fec) = &mut self.fec else { return };
-        if kcp.take_fec_probe_answer() {
-            fec.on_probe_answered();
-        }
-        // A peer that decodes none is not tried again with another layout.
-        if let Some(layout) = kcp.chosen_fec_layout().filter(|_| !fec.is_disabled()) {
-            fec.set_config(layout, fec.max_shards());
-        }
-        kcp.set_fec_disabled(fec.is_disabled());
-        if fec.is_disabled() {
+        let Some(_) = &self.fec else { return };
+        let used = kcp.uses_fec();
+        kcp.set_fec_used(used);
+        if !used {
             self.fec = None;
         }
-    }
-
-    /// Appends the parity of a group whose last place a FEC probe takes, if one is due. Returns the
-    /// number of datagrams.
-    fn append_fec_probe(
-        &mut self,
-        now: Instant,
-        kcp: &mut Kcp,
-        path: Path,
-        flow: &FlowTiming,
-    ) -> usize {
-        let due = |fec: &&mut FecSender| fec.wants_probe(now, flow);
-        let Some(fec) = self.fec.as_deref_mut().filter(due) else { return 0 };
-        if !kcp.may_fill_fec_group(now) {
-            return 0;
-        }
-        let write = |tail: &mut Vec<u8>| kcp.write_fec_probe(tail);
-        self.codec.encode_fec_probe(now, self.tx, path, (fec, flow), write)
     }
 
     /// Closes the FEC group if it is due and the batch has space left: appends fillers and parity.
@@ -172,13 +143,17 @@ impl PacketWriter<'_> {
         datagrams
     }
 
-    /// Hands the group whose parity has just left to loss detection.
-    fn report_closed_group(&mut self, now: Instant, kcp: &mut Kcp) {
-        let Some(fec) = self.fec.as_deref_mut() else { return };
-        kcp.on_parity_sent(fec.take_parity_sent());
-        if let Some(group) = fec.take_closed().filter(|group| group.conv == kcp.conv()) {
-            kcp.on_fec_group_closed(now, &group);
+    /// Hands the group whose parity has just left to loss detection. Returns whether there was one: a
+    /// segment behind it may count as lost now, and would leave before the rest of a GSO batch.
+    fn report_closed_group(&mut self, now: Instant, kcp: &mut Kcp) -> bool {
+        let Some(fec) = self.fec.as_deref_mut() else { return false };
+        let (packets, bytes) = fec.take_parity_sent();
+        kcp.on_parity_sent(packets, bytes);
+        let closed = fec.take_closed().filter(|group| group.conv == kcp.conv());
+        if let Some(group) = &closed {
+            kcp.on_fec_group_closed(now, group);
         }
+        closed.is_some()
     }
 }
 
@@ -199,7 +174,7 @@ mod tests {
         let start = Instant::now();
         let mut kcp = Kcp::new(1, &KcpConfig::default(), start, Seed::default()).unwrap();
         let (mut tx, mut codec) = (SendBatch::default(), PacketCodec::new(&Config::new(), [0; 32]));
-        let mut fec = FecSender::confirmed(FecConfig::new(5, 2).unwrap(), start);
+        let mut fec = FecSender::learned(FecConfig::new(5, 2).unwrap());
         for _ in 0..4 {
             fec.seal(start, &kcp.flow_timing(), &mut [0; 1_000]);
         }

@@ -34,15 +34,12 @@ struct Peer {
     encoder: usize,
     fec: Option<Box<FecSender>>,
     decoder: Option<Box<FecDecoder>>,
-    /// The connections of the address know that their peer sends FEC.
-    sends_fec: bool,
 }
 
 impl Peer {
     fn of(slot: u32) -> Self {
-        let (fec, decoder, sends_fec) = (None, None, false);
         let (sharer, validated, held, encoder) = (NONE, false, 0, 0);
-        Self { first: slot, sharer, validated, held, encoder, fec, decoder, sends_fec }
+        Self { first: slot, sharer, validated, held, encoder, fec: None, decoder: None }
     }
 
     /// The encoder has this layout from now on.
@@ -76,8 +73,6 @@ pub(crate) struct PeerTable {
     max_shard_len: usize,
     /// Number of addresses with a decoder; if it is 0, `stats_of` skips the lookup.
     decoders: usize,
-    /// Number of addresses with FEC towards them that automatic protection began.
-    chosen: usize,
     /// Sum of the statistics of all decoders.
     stats: FecStats,
 }
@@ -87,20 +82,13 @@ impl PeerTable {
         let (fec, fec_decode) = (config.fec, config.fec_decode);
         let max_shard_len = usize::from(config.kcp.mtu).max(KCP_GO_MTU_LIMIT);
         let (links, map, stats) = (Vec::new(), HashMap::new(), FecStats::default());
-        Self { links, map, fec, fec_decode, max_shard_len, decoders: 0, chosen: 0, stats }
+        Self { links, map, fec, fec_decode, max_shard_len, decoders: 0, stats }
     }
 
     /// Adds the connection in `slot` to the list of `addr`.
     pub(crate) fn join(&mut self, addr: SocketAddr, slot: u32) {
         let next = match self.map.entry(addr) {
-            Entry::Occupied(mut peer) => {
-                let peer = peer.get_mut();
-                if let Some(fec) = &mut peer.fec {
-                    fec.on_connection_joined();
-                }
-                peer.sends_fec = false;
-                std::mem::replace(&mut peer.first, slot)
-            }
+            Entry::Occupied(mut peer) => std::mem::replace(&mut peer.get_mut().first, slot),
             Entry::Vacant(place) => {
                 place.insert(Peer::of(slot));
                 NONE
@@ -134,8 +122,6 @@ impl PeerTable {
         let Entry::Occupied(mut peer) = self.map.entry(addr) else { return };
         if next == NONE {
             self.decoders -= usize::from(peer.get().decoder.is_some());
-            let was_chosen = self.fec.is_none() && peer.get().fec.is_some();
-            self.chosen -= usize::from(was_chosen);
             let peer = peer.remove();
             memory.update(peer.holder(), peer.held + peer.encoder, 0);
         } else {
@@ -185,18 +171,15 @@ impl PeerTable {
         (sharer != NONE && sharer != slot).then_some(sharer as usize)
     }
 
-    /// FEC towards `addr`; `None` without FEC. `chosen`: the layout that automatic protection has
-    /// chosen for a connection, if it has.
+    /// FEC towards `addr`; `None` without FEC.
     pub(crate) fn fec_sender(
         &mut self,
         addr: SocketAddr,
-        chosen: Option<FecConfig>,
         memory: &mut Memory,
     ) -> Option<&mut FecSender> {
-        let config = self.fec.or(chosen)?;
+        let config = self.fec?;
         let peer = self.map.get_mut(&addr)?;
         if peer.fec.is_none() {
-            self.chosen += usize::from(self.fec.is_none());
             peer.count_encoder(config, self.max_shard_len, memory);
         }
         Some(peer.fec.get_or_insert_with(|| Box::new(FecSender::new(config))))
@@ -204,17 +187,8 @@ impl PeerTable {
 
     /// When the connection `conv` closes the FEC group towards `addr`, if that does not fill before.
     pub(crate) fn fec_deadline(&self, addr: SocketAddr, conv: u32) -> Option<Instant> {
-        if self.fec.is_none() && self.chosen == 0 {
-            return None;
-        }
+        self.fec?;
         self.map.get(&addr)?.fec.as_ref()?.deadline(conv)
-    }
-
-    /// A data shard of `addr` belonged to one of its connections. Returns whether its connections
-    /// are to be informed.
-    pub(crate) fn on_peer_sends_fec(&mut self, addr: SocketAddr) -> bool {
-        let peer = self.map.get_mut(&addr);
-        peer.is_some_and(|peer| !std::mem::replace(&mut peer.sends_fec, true))
     }
 
     /// Changes the FEC ratio towards `addr`, if FEC is on and the peer is known to decode any
@@ -226,7 +200,7 @@ impl PeerTable {
         decodes_any: bool,
         memory: &mut Memory,
     ) {
-        let Some(sender) = self.fec_sender(addr, None, memory) else { return };
+        let Some(sender) = self.fec_sender(addr, memory) else { return };
         let max = if decodes_any { FecConfig::MAX_SHARDS } else { sender.max_shards() };
         sender.set_config(config, max);
         let config = sender.encoder().config();
@@ -412,7 +386,7 @@ mod tests {
         peers.join(addr(1), 1);
         assert_eq!(memory.held(), 0, "idle");
         for _ in 0..2 {
-            assert!(peers.fec_sender(addr(1), None, &mut memory).is_some());
+            assert!(peers.fec_sender(addr(1), &mut memory).is_some());
             assert_eq!(memory.held(), 3 * KCP_GO_MTU_LIMIT);
         }
         peers.set_fec(addr(1), fec(10, 5), true, &mut memory);

@@ -131,7 +131,6 @@ impl<S: Socket> Driver<S> {
                 // A data shard that its connection rejects must not take part in a reconstruction.
                 if self.on_packet(now, from, body, nonce) {
                     self.on_shard(now, *from, body);
-                    self.on_peer_sends_fec(*from);
                 }
             }
             FecFlag::Parity => {
@@ -209,18 +208,6 @@ impl<S: Socket> Driver<S> {
         }
         self.scratch.recovered = recovered;
         known
-    }
-
-    /// A data shard of `from` belonged to one of its connections.
-    pub(super) fn on_peer_sends_fec(&mut self, from: SocketAddr) {
-        if self.config.kcp.auto_protection.is_none() || !self.peers.on_peer_sends_fec(from) {
-            return;
-        }
-        for slot in self.peers.slots(from) {
-            if let Some(conn) = self.conns.get_mut(slot) {
-                conn.on_peer_sends_fec();
-            }
-        }
     }
 
     /// Delivers an out-of-band datagram (kcp-go `SendOOB`) to its connection. An out-of-band
@@ -309,8 +296,7 @@ impl<S: Socket> Driver<S> {
     pub(super) fn answer(&mut self, now: Instant, id: ConnId) {
         let may = self.may_answer();
         if let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|_| may) {
-            let (peer, chosen) = (conn.peer(), conn.chosen_fec_layout());
-            let fec = self.peers.fec_sender(peer, chosen, &mut self.memory);
+            let fec = self.peers.fec_sender(conn.peer(), &mut self.memory);
             let mut out = PacketWriter { tx: &mut self.tx, codec: &mut self.codec, fec };
             let sent = conn.transmit(now, &mut out, 1);
             self.budget = self.budget.saturating_sub(sent);

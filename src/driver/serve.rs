@@ -146,8 +146,7 @@ impl<S: Socket> Driver<S> {
         loop {
             let Some(conn) = self.conns.get_mut(slot) else { return Ok(None) };
             let limit = if self.blocked { 0 } else { quota.min(self.budget) };
-            let (peer, chosen) = (conn.peer(), conn.chosen_fec_layout());
-            let fec = self.peers.fec_sender(peer, chosen, &mut self.memory);
+            let fec = self.peers.fec_sender(conn.peer(), &mut self.memory);
             let mut out = PacketWriter { tx: &mut self.tx, codec: &mut self.codec, fec };
             let sent = conn.transmit(now, &mut out, limit);
             (quota, self.budget) = (quota.saturating_sub(sent), self.budget.saturating_sub(sent));

@@ -31,11 +31,6 @@ impl FecConfig {
     /// too late.
     pub const BULK: Self = Self { data: 64, parity: 10 };
 
-    /// Layouts of automatic protection, of which a part of the parity leaves: for losses up to some
-    /// 7 %, and for higher ones.
-    pub(crate) const AUTO_SHORT: Self = Self { data: 6, parity: 4 };
-    pub(crate) const AUTO_LONG: Self = Self { data: 10, parity: 5 };
-
     /// Most packets of a group, data and parity.
     pub(crate) const MAX_SHARDS: usize = 256;
 

@@ -1,13 +1,11 @@
 //! Statistics of what protects a connection against loss, beside retransmission.
 
-use crate::fec::FecConfig;
-
 /// What protects the data of a connection against loss beside retransmission, see
 /// [`Protection`](crate::Protection): what is in use now, and what it did since the start.
 ///
 /// ```
 /// let stats = kcpx::ProtectionStats::default();
-/// assert_eq!((stats.repair_per_mille, stats.fec_layout), (0, None));
+/// assert_eq!((stats.repair_per_mille, stats.parity_packets_sent), (0, 0));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -21,11 +19,6 @@ pub struct ProtectionStats {
     pub repair_per_mille: u32,
     /// Bytes of copies that leave now in datagrams with newer segments, per 1,000 bytes of data.
     pub bundling_per_mille: u32,
-    /// FEC layout that automatic protection has chosen, if it has.
-    pub fec_layout: Option<FecConfig>,
-    /// Bytes of parity of this layout, or of the configured one, that leave now with automatic
-    /// protection, per 1,000 bytes of data packets.
-    pub parity_per_mille: u32,
     /// Repair symbols sent.
     pub repair_symbols_sent: u64,
     /// Repair symbols received, those that were ignored included.
@@ -47,10 +40,4 @@ pub struct ProtectionStats {
     pub redundant_bytes_sent: u64,
     /// Window updates that filled places in FEC groups, so that their parity left in time.
     pub fec_fillers_sent: u64,
-    /// FEC probes: pings that only a peer can answer that decodes our FEC.
-    pub fec_probes_sent: u64,
-    /// FEC probes answered.
-    pub fec_probes_answered: u64,
-    /// 1 while FEC is turned off towards the peer, since it answered no FEC probe.
-    pub fec_disabled: u64,
 }

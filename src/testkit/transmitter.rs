@@ -13,8 +13,7 @@ use crate::fec::FecConfig;
 use crate::proto::Kcp;
 use crate::util::path::Path;
 
-/// Sends the datagrams of one connection, with FEC or without; with the FEC that automatic
-/// protection chooses.
+/// Sends the datagrams of one connection, with FEC or without.
 #[derive(Debug)]
 pub struct Transmitter {
     codec: PacketCodec,
@@ -30,9 +29,6 @@ impl Transmitter {
 
     /// Calls `send` with each datagram that leaves now, parity included.
     pub fn transmit(&mut self, now: Instant, kcp: &mut Kcp, mut send: impl FnMut(&[u8])) {
-        if let (None, Some(layout)) = (&self.fec, kcp.chosen_fec_layout()) {
-            self.fec = Some(FecSender::new(layout));
-        }
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let mut in_gso_batch = false;
         loop {

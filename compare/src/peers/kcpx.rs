@@ -18,7 +18,7 @@ fn config(case: Case) -> anyhow::Result<Config> {
         config = config.keepalive(None).idle_timeout(None);
     }
     if case.peer == Peer::KcpxAuto {
-        let mut auto = AutoProtection::new().peers_decode_fec(case.server == Some(Peer::KcpGo));
+        let mut auto = AutoProtection::new();
         auto.max_overhead_per_mille = case.max_overhead.unwrap_or(auto.max_overhead_per_mille);
         config = config.protection(Protection::Auto(auto));
     }

@@ -1,17 +1,12 @@
-//! The connection and the FEC groups of its datagrams: what parity covers, fillers and FEC probes.
+//! The connection and the FEC groups of its datagrams: what parity covers, and fillers.
 
 use std::time::{Duration, Instant};
 
 use super::Kcp;
-use super::fec_counters::{FecCounters, ParitySent};
-use crate::config::Mode;
 use crate::core::connection::output::Transmitted;
-use crate::core::fec_probe::FecProbe;
 use crate::core::segment::Command;
-use crate::core::send::fec_plan::FecPlan;
-use crate::core::send::protection::FecState;
-use crate::core::seq::{Sn, Ts};
-use crate::fec::{FecConfig, HEADER_LEN as FEC_HEADER};
+use crate::core::seq::Ts;
+use crate::stats::ProtectionStats;
 
 /// State of a connection by which FEC decides when parity is worth its bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,11 +20,24 @@ pub(crate) struct FlowTiming {
     pub(crate) rto: Duration,
     /// Estimated loss rate, per million.
     pub(crate) loss_rate: u32,
-    /// Bytes of parity per million bytes of data packets; `None`: all parity of the layout.
-    pub(crate) parity_rate: Option<u32>,
-    /// Data waits that has not left: more packets of a message come. While a packet is sealed, that one is
-    /// among them.
-    pub(crate) has_unsent: bool,
+}
+
+/// FEC packets that have left with the data of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ParitySent {
+    /// Parity packets, and their bytes.
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    /// Window updates that filled a group.
+    pub(crate) fillers: u64,
+}
+
+impl ParitySent {
+    pub(super) fn add_to(&self, stats: &mut ProtectionStats) {
+        stats.parity_packets_sent = self.packets;
+        stats.redundant_bytes_sent += self.bytes;
+        stats.fec_fillers_sent = self.fillers;
+    }
 }
 
 /// A FEC group whose parity leaves.
@@ -47,17 +55,12 @@ pub(crate) struct ClosedGroup {
 
 /// FEC.
 impl Kcp {
-    /// The counters of FEC, which most connections do not need.
-    fn fec_counters(&mut self) -> &mut FecCounters {
-        self.fec_counters.get_or_insert_with(Box::default)
-    }
-
     /// Parity has left with data of this connection.
-    pub(crate) fn on_parity_sent(&mut self, sent: ParitySent) {
-        if sent.packets > 0 {
-            let total = &mut self.fec_counters().parity_sent;
-            total.packets += sent.packets;
-            total.bytes += sent.bytes;
+    pub(crate) fn on_parity_sent(&mut self, packets: usize, bytes: usize) {
+        if packets > 0 {
+            let total = self.parity_sent.get_or_insert_default();
+            total.packets += packets as u64;
+            total.bytes += bytes as u64;
         }
     }
 
@@ -71,8 +74,6 @@ impl Kcp {
             srtt: rtt.srtt().map(Duration::from_micros),
             rto: Duration::from_micros(rtt.rto()),
             loss_rate: self.send.loss_rate(),
-            parity_rate: self.fec_plan().map(|plan| plan.rate),
-            has_unsent: !self.send.send_buffer().is_empty(),
         }
     }
 
@@ -83,47 +84,19 @@ impl Kcp {
         self.send.on_fec_group_closed(&self.clock, times, group.first_xmit_seq, counts);
     }
 
-    /// Appends a FEC probe: a ping with a cookie of its own.
-    pub(crate) fn write_fec_probe(&mut self, out: &mut Vec<u8>) {
-        let (sn, cookie) = (self.role.ping_sn(self.send.una()), self.keepalive.next_cookie());
-        self.header(Command::Push, self.close_state.capability(), sn, cookie, 0).emit(out);
-        self.fec_probe = FecProbe::Outstanding(sn, cookie);
-        self.fec_counters().probes_sent += 1;
+    /// Whether parity covers the data that is sent: always, but with automatic protection only once
+    /// the peer has shown that it takes no repair symbols.
+    pub(crate) fn uses_fec(&self) -> bool {
+        let auto = self.repair.as_ref().filter(|state| state.auto.is_some());
+        auto.is_none_or(|state| {
+            state.hello.peer_lacks_repair() || self.close_state.peer_lacks_control()
+        })
     }
 
-    /// Takes an ACK that matches no segment in flight and no ping. Returns whether it is one of the
-    /// FEC probe.
-    pub(super) fn on_fec_probe_ack(&mut self, sn: Sn, ts: Ts) -> bool {
-        let first = self.fec_probe.on_ack(sn, ts);
-        if first == Some(true) {
-            self.fec_counters().probes_answered += 1;
-        }
-        first.is_some()
-    }
-
-    /// Whether the latest FEC probe was answered since this was last called.
-    pub(crate) fn take_fec_probe_answer(&mut self) -> bool {
-        self.fec_probe.take_answer()
-    }
-
-    /// FEC is applied to what is sent, unless it is `disabled` since the peer decodes none: then all
-    /// datagrams leave without.
-    pub(crate) fn set_fec_disabled(&mut self, disabled: bool) {
-        if self.sent_overhead == self.received_overhead {
-            // Chosen while the connection runs.
-            let header = u16::try_from(FEC_HEADER).unwrap_or(0);
-            self.sent_overhead += header;
-            self.send.path.add_fec_header(header);
-            self.update_mss();
-        }
-        if disabled || self.fec_counters.is_some() {
-            self.fec_counters().is_disabled = disabled;
-        }
-        let is_used = !disabled && self.fec_plan().is_none_or(|plan| plan.is_on);
-        let header = if is_used { self.sent_overhead - self.received_overhead } else { 0 };
+    /// Tells MTU discovery whether first transmissions leave with a FEC header.
+    pub(crate) fn set_fec_used(&mut self, used: bool) {
+        let header = if used { self.sent_overhead - self.received_overhead } else { 0 };
         self.send.path.set_fec_header(header);
-        let halves = is_used && self.fec_plan().is_some_and(|plan| plan.rate > 0);
-        self.send.set_halves(halves && self.send.is_latency_bound());
     }
 
     /// Whether fillers and parity may leave now.
@@ -133,66 +106,12 @@ impl Kcp {
             && self.rate_limited_until(now).is_none()
     }
 
-    /// The plan of automatic protection, if that is on.
-    #[inline]
-    pub(super) fn fec_plan(&self) -> Option<FecPlan> {
-        Some(self.repair.as_ref()?.auto.as_ref()?.fec_plan())
-    }
-
-    /// Whether automatic protection decides for each datagram whether FEC covers it.
-    #[inline]
-    pub(crate) fn plans_fec(&self) -> bool {
-        self.fec_plan().is_some()
-    }
-
-    /// The FEC layout that automatic protection has chosen, if it has.
-    #[inline]
-    pub(crate) fn chosen_fec_layout(&self) -> Option<FecConfig> {
-        self.fec_plan()?.layout
-    }
-
-    /// Whether a datagram of `len` bytes with new data takes a place in a FEC group. One cut before
-    /// FEC was chosen is too long for its header.
-    #[inline]
-    pub(crate) fn is_covered_by_fec(&self, len: usize) -> bool {
-        let Some(plan) = self.fec_plan() else { return true };
-        plan.is_on && self.send.is_latency_bound() && len <= self.send.path.current_mtu()
-    }
-
-    /// The peer has sent FEC, so that it decodes FEC too.
-    pub(crate) fn on_peer_sends_fec(&mut self) {
-        if let Some(state) = &mut self.repair {
-            state.peer_sends_fec = true;
-        }
-    }
-
-    /// What decides about FEC.
-    pub(super) fn fec_state(&self) -> FecState {
-        let state = self.repair.as_ref();
-        let auto = state.and_then(|state| state.auto.as_ref());
-        let layout = auto.and_then(|auto| auto.fec_plan().layout);
-        let is_configured = layout.is_none() && self.sent_overhead > self.received_overhead;
-        let is_known = is_configured
-            || state.is_some_and(|state| state.peer_sends_fec)
-            || auto.is_some_and(|auto| auto.limits().peers_decode_fec);
-        let lacks_repair = state.is_some_and(|state| state.hello.peer_lacks_repair());
-        let is_stock = self.close_state.peer_lacks_control();
-        FecState {
-            peer_decodes: lacks_repair || (is_stock && is_known),
-            is_configured,
-            may_halve: self.mode == Mode::Stream,
-            halves: self.send.send_buffer().cuts_halves(),
-            in_flight: self.send.in_flight().into(),
-            lost: self.send.total_lost(),
-        }
-    }
-
     /// Appends a window update, which fills a place in a FEC group: `wnd` and `una` are the current
     /// ones, and nothing answers it. Returns its length.
     pub(crate) fn write_fec_filler(&mut self, now: Instant, out: &mut Vec<u8>) -> usize {
         let (now, start) = (self.clock.tick(now), out.len());
         self.window_update_pending = false;
-        self.fec_counters().fillers_sent += 1;
+        self.parity_sent.get_or_insert_default().fillers += 1;
         self.write_dataless(Command::WindowUpdate, Ts(0), out);
         self.on_datagram_sent(now, out.len() - start, Transmitted::default()).len
     }

@@ -180,7 +180,6 @@ impl Kcp {
                     self.on_pong(pong.state_lost, header.una);
                 }
                 None if is_regular && self.on_mtu_probe_ack(now, &header) => is_new = true,
-                None if self.on_fec_probe_ack(sn, ts) => is_new = true,
                 None => self.stats.invalid_acks += 1,
             }
         }

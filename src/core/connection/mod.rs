@@ -18,7 +18,6 @@ mod acks;
 mod bundling;
 mod close;
 pub(crate) mod fec;
-pub(crate) mod fec_counters;
 mod gro_input;
 mod input;
 mod mtu;
@@ -42,9 +41,8 @@ use crate::config::{
 use crate::core::clock::{Clock, Micros, micros_u32};
 use crate::core::close::CloseState;
 use crate::core::congestion::rate_limiter::RateLimiter;
-use crate::core::connection::fec_counters::FecCounters;
+use crate::core::connection::fec::ParitySent;
 use crate::core::connection::repair_state::RepairState;
-use crate::core::fec_probe::FecProbe;
 use crate::core::keepalive::Keepalive;
 use crate::core::open::{Establishment, PeerState};
 use crate::core::path::address_proof::AddressProof;
@@ -132,9 +130,8 @@ pub struct Kcp {
     repair: Option<Box<RepairState>>,
     close_reason: Option<ConnectionError>,
     pending_reset: UnconfirmedReset,
-    fec_probe: FecProbe,
-    /// `Some` once one of them is not zero.
-    fec_counters: Option<Box<FecCounters>>,
+    /// `Some` once parity or fillers have left.
+    parity_sent: Option<Box<ParitySent>>,
     stats: Counters,
 }
 
@@ -191,8 +188,7 @@ impl Kcp {
             repair: None,
             close_reason: None,
             pending_reset: UnconfirmedReset::default(),
-            fec_probe: FecProbe::None,
-            fec_counters: None,
+            parity_sent: None,
             stats: Counters::default(),
         };
         if let Some(limits) = config.auto_protection {

@@ -79,7 +79,6 @@ impl Kcp {
         self.keepalive.is_ping(ping)
             || self.send.path.is_probe(ping)
             || self.path_validator.has_sent(ping)
-            || self.fec_probe.is(ping)
     }
 
     /// Counts a reflected datagram.

@@ -13,7 +13,6 @@ use crate::core::connection::Kcp;
 use crate::core::path::amplification::SendBudget;
 use crate::core::ping::dataless_sn;
 use crate::core::segment::{Command, HEADER_LEN, Header};
-use crate::core::send::send_buffer::MIN_HALF;
 use crate::core::send::sender::SendCandidate;
 use crate::core::seq::{Sn, Ts};
 use crate::util::framing::Framing;
@@ -308,11 +307,6 @@ impl Kcp {
             // together with the first copy.
             let copy = self.send.due_copy(now);
             next = if copy.is_some() { None } else { self.next_within(now, budget) };
-            // So would the other half of a message, with the first one. Parity is as long as the
-            // longest datagram of its group.
-            let is_half = |next: &SendCandidate| next.is_new() && next.len >= MIN_HALF;
-            let alone = self.send.send_buffer().cuts_halves();
-            next = next.filter(|next| !(alone && (sent.new_segments > 0 || is_half(next))));
         }
         if sent.new_segments > 0 && (out.len() - start) * 2 < size && budget.may_retransmit() {
             self.bundle_copies(now, nxt, (segments_start, available(out)), out);

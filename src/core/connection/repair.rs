@@ -43,7 +43,7 @@ impl Kcp {
 
     /// What protects the data, and what it did; `None` while all of it is zero.
     pub(crate) fn protection_stats(&self) -> Option<ProtectionStats> {
-        let (repair, fec) = (self.repair.as_ref(), self.fec_counters.as_ref());
+        let (repair, fec) = (self.repair.as_ref(), self.parity_sent.as_ref());
         if repair.is_none() && fec.is_none() && !self.send.has_protection_stats() {
             return None;
         }
@@ -56,10 +56,6 @@ impl Kcp {
             stats.repair_symbols_received = state.received;
             stats.recovered_segments = state.recovered;
             stats.invalid_repair_symbols = state.invalid;
-        }
-        if let Some(plan) = self.fec_plan() {
-            stats.fec_layout = plan.layout;
-            stats.parity_per_mille = if plan.is_on { plan.rate / 1_000 } else { 0 };
         }
         Some(stats)
     }
@@ -93,14 +89,14 @@ impl Kcp {
         };
         let retransmits = stats.stats().retransmits();
         let (data_bytes, segments) = (stats.sent_bytes, stats.sent_segments);
-        let fec = self.fec_state();
+        let has_layout = self.sent_overhead > self.received_overhead;
         let Some(state) = &mut self.repair else { return };
         let Some(auto) = &mut state.auto else { return };
         let totals = SentTotals { data_bytes, segments, retransmits };
         let rate = auto.decide(now, &path, totals, state.hello.peer_accepts_repair());
-        auto.decide_fec(now, &path, &fec);
         let takes_none = state.hello.peer_lacks_repair() || self.close_state.peer_lacks_control();
-        self.send.set_bundling_rate(if takes_none { auto.decide_bundling(&path) } else { 0 });
+        let bundles = takes_none && !has_layout;
+        self.send.set_bundling_rate(if bundles { auto.decide_bundling(&path) } else { 0 });
         if let Some(rate) = rate {
             // Never zero, which would end the negotiated use.
             state.rate = rate.max(1);

@@ -11,8 +11,6 @@ pub(super) struct RepairState {
     pub(super) rate: u32,
     /// Sets the rate, if that depends on the loss.
     pub(super) auto: Option<ProtectionController>,
-    /// The peer has sent FEC, so that it decodes FEC too.
-    pub(super) peer_sends_fec: bool,
     pub(super) received: u64,
     pub(super) recovered: u64,
     pub(super) invalid: u64,
@@ -20,14 +18,6 @@ pub(super) struct RepairState {
 
 impl RepairState {
     pub(super) fn new() -> Self {
-        Self {
-            hello: Hello::new(),
-            rate: 0,
-            auto: None,
-            peer_sends_fec: false,
-            received: 0,
-            recovered: 0,
-            invalid: 0,
-        }
+        Self { hello: Hello::new(), rate: 0, auto: None, received: 0, recovered: 0, invalid: 0 }
     }
 }

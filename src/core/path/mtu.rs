@@ -135,13 +135,6 @@ impl MtuDiscovery {
         self.stop_probing();
     }
 
-    /// First transmissions get a FEC header from now on, and leave its bytes free. A reduced PLPMTU
-    /// has a margin for it.
-    pub(crate) fn add_fec_header(&mut self, fec_header: u16) {
-        self.overhead = self.overhead.saturating_add(fec_header);
-        self.fec_header = fec_header;
-    }
-
     /// Sets whether first transmissions have a FEC header at present; without one they still leave
     /// its bytes free.
     pub(crate) fn set_fec_header(&mut self, fec_header: u16) {

@@ -29,8 +29,6 @@ pub(crate) struct LossRate {
     current: usize,
     /// When the current second began.
     began: Micros,
-    /// Lost segments since the estimate began.
-    total_lost: u64,
 }
 
 impl LossRate {
@@ -40,7 +38,7 @@ impl LossRate {
         if let Some(first) = seconds.first_mut() {
             first.sent = sent;
         }
-        Self { seconds, current: 0, began: now, total_lost: 0 }
+        Self { seconds, current: 0, began: now }
     }
 
     /// A segment is sent for the first time.
@@ -53,33 +51,24 @@ impl LossRate {
     pub(crate) fn on_lost(&mut self, now: Micros) {
         let second = self.second(now);
         second.lost = second.lost.saturating_add(1);
-        self.total_lost += 1;
     }
 
     /// Such a retransmission was spurious.
     pub(crate) fn on_spurious(&mut self, now: Micros) {
         let second = self.second_that_counts(now, |second| second.lost);
         second.lost = second.lost.saturating_sub(1);
-        self.total_lost = self.total_lost.saturating_sub(1);
     }
 
     /// A segment that counts as lost arrived, and its ACK was lost.
     pub(crate) fn on_ack_lost(&mut self, now: Micros) {
         let second = self.second(now);
         second.acks_lost = second.acks_lost.saturating_add(1);
-        self.total_lost = self.total_lost.saturating_sub(1);
     }
 
     /// What [`Self::on_ack_lost`] was called for was wrong: the ACK was only late.
     pub(crate) fn on_ack_arrived(&mut self, now: Micros) {
         let second = self.second_that_counts(now, |second| second.acks_lost);
         second.acks_lost = second.acks_lost.saturating_sub(1);
-        self.total_lost += 1;
-    }
-
-    /// Lost segments since the estimate began.
-    pub(crate) fn total_lost(&self) -> u64 {
-        self.total_lost
     }
 
     /// Lost segments per million.
@@ -171,7 +160,7 @@ mod tests {
         (0..4).for_each(|_| rate.on_ack_lost(Micros(1)));
         assert_eq!((rate.per_million(), rate.per_million_with_acks()), (60_000, 100_000));
         rate.on_ack_arrived(Micros(1));
-        assert_eq!((rate.per_million(), rate.total_lost()), (70_000, 7));
+        assert_eq!(rate.per_million(), 70_000);
     }
 
     #[test]
@@ -187,10 +176,9 @@ mod tests {
         rate.on_spurious(Micros(11 * SECOND));
         assert_eq!(rate.per_million(), 0);
         // What a second counted is taken back in the next one.
-        let total = rate.total_lost();
         rate.on_lost(Micros(11 * SECOND));
         rate.on_spurious(Micros(12 * SECOND));
-        assert_eq!((rate.per_million(), rate.total_lost()), (0, total));
+        assert_eq!(rate.per_million(), 0);
         send(&mut rate, 10_000 * SECOND, 10, 1);
         assert_eq!(rate.per_million(), 1_000_000);
     }

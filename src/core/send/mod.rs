@@ -1,7 +1,6 @@
 //! Sending: the send buffer, the peer's window, and which segment leaves next.
 
 mod bundling;
-pub(crate) mod fec_plan;
 pub(crate) mod overhead;
 pub(crate) mod protection;
 mod redundancy_credit;

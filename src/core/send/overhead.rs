@@ -96,16 +96,6 @@ impl Overhead {
         self.recent.data_bytes == 0 || self.recent.segments == 0
     }
 
-    /// Data segments sent for the first time.
-    pub(super) fn sent_segments(&self) -> u64 {
-        self.totals.segments
-    }
-
-    /// Mean payload bytes of a segment.
-    pub(super) fn mean_len(&self) -> u64 {
-        self.recent.data_bytes / self.recent.segments.max(1)
-    }
-
     pub(super) fn segments_per_second(&self) -> u64 {
         self.per_second(self.recent.segments)
     }

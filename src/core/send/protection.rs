@@ -9,11 +9,10 @@
 //! make them unnecessary, a trial shows whether these do. Where they would leave further apart than a
 //! round trip, none does: a retransmission arrives as soon. Repair symbols fill queues as data does: while one shows, half as many leave, and where
 //! loss and round trip rise after a step up, the loss is congestion, and for a while none but the
-//! least leave. The steps hold for FEC as well ([`FecPlanner`]).
+//! least leave.
 
 use crate::config::AutoProtection;
 use crate::core::clock::Micros;
-use crate::core::send::fec_plan::{FecFlow, FecPlan, FecPlanner};
 use crate::core::send::overhead::{INTERVAL, Overhead, SentTotals, Share};
 use crate::core::send::redundant::expected_retransmits;
 
@@ -38,36 +37,11 @@ const EFFECT_WITHIN: u64 = 2_000_000;
 const CONGESTION_PAUSE: u64 = 30_000_000;
 /// Reserve below the limit, per mille of it, for what is not known when a decision is made.
 const RESERVE: u64 = 5;
-/// The same for parity, whose number changes little from one decision to the next.
-const FEC_RESERVE: u64 = 1;
-/// Time for which parity leaves as if it made most retransmissions unnecessary, when FEC begins or
-/// losses do, and from its end to another one, microseconds. With little parity there are many
-/// retransmissions, which leave no bytes for more.
-const FEC_TRIAL: u64 = 10_000_000;
-const FEC_TRIAL_PAUSE: u64 = 60_000_000;
-/// Least part of the wanted parity or repair symbols for a trial, percent.
+/// Least part of the wanted repair symbols for a trial, percent.
 const TRIAL_LEAST: u64 = 80;
 /// Time between trials of repair symbols, microseconds: it doubles while they fail.
 const REPAIR_TRIAL_PAUSE: std::ops::RangeInclusive<u64> = 60_000_000..=960_000_000;
-/// Mean bytes of a segment from which halves are counted on before they are cut: those of
-/// [`SendBuffer::set_halves`](crate::core::send::send_buffer::SendBuffer::set_halves).
-const HALVED_FROM: u64 = 600;
 const MILLION: u64 = 1_000_000;
-
-/// What decides about FEC towards peers that take no repair symbols.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FecState {
-    /// The peer decodes FEC, and takes no repair symbols.
-    pub(crate) peer_decodes: bool,
-    /// The layout is configured.
-    pub(crate) is_configured: bool,
-    /// Writes may be cut into halves, and are.
-    pub(crate) may_halve: bool,
-    pub(crate) halves: bool,
-    pub(crate) in_flight: u64,
-    /// Lost segments since the loss estimate began.
-    pub(crate) lost: u64,
-}
 
 /// What is known of the path.
 #[derive(Clone, Copy, Debug)]
@@ -119,9 +93,6 @@ pub(crate) struct ProtectionController {
     rate: u32,
     /// Bundled copies are sent.
     bundles: bool,
-    fec: FecPlanner,
-    /// End of the latest [`FEC_TRIAL`]; `None` before the first.
-    fec_trial_until: Option<Micros>,
     /// When the latest trial of repair symbols began, and how long none does after that.
     repair_trial: Option<Micros>,
     repair_trial_pause: u64,
@@ -141,30 +112,18 @@ impl ProtectionController {
             congested_until: Micros(0),
             rate: STEPS.first().map_or(0, |(_, rate)| *rate),
             bundles: false,
-            fec: FecPlanner::default(),
-            fec_trial_until: None,
             repair_trial: None,
             repair_trial_pause: *REPAIR_TRIAL_PAUSE.start(),
         }
     }
 
-    /// The limits.
-    pub(crate) fn limits(&self) -> &AutoProtection {
-        &self.limits
-    }
-
-    /// FEC towards a peer that takes no repair symbols.
-    pub(crate) fn fec_plan(&self) -> FecPlan {
-        self.fec.plan()
-    }
-
-    /// Decides about bundled copies to a peer that takes no repair symbols, after
-    /// [`Self::decide_fec`]: bytes of them per million bytes of data. All segments are copied, or so
-    /// many that it makes a difference, while there are losses and FEC is off.
+    /// Decides about bundled copies to a peer that takes neither repair symbols nor FEC: bytes of
+    /// them per million bytes of data. All segments are copied, or enough to make a difference,
+    /// while there are losses.
     pub(crate) fn decide_bundling(&mut self, path: &PathEstimate) -> u32 {
         let share = Share::up_to(MILLION, RESERVE, self.overhead.retransmitted());
         let rate = to_rate(self.within_limits(path, share));
-        self.bundles = self.step > 0 && !self.fec.plan().is_on && rate >= BUNDLING_LEAST;
+        self.bundles = self.step > 0 && rate >= BUNDLING_LEAST;
         if self.bundles { rate } else { 0 }
     }
 
@@ -250,45 +209,6 @@ impl ProtectionController {
             self.congested_until = now.add_micros(CONGESTION_PAUSE);
         } else if now.since(step_up.at) >= EFFECT_WITHIN {
             self.step_up = None;
-        }
-    }
-
-    /// Decides about FEC, after [`Self::decide`].
-    pub(crate) fn decide_fec(&mut self, now: Micros, path: &PathEstimate, state: &FecState) {
-        let is_whole = !state.halves && self.overhead.mean_len() >= HALVED_FROM;
-        let factor = if state.may_halve && is_whole { 2 } else { 1 };
-        let flow = FecFlow {
-            peer_decodes: state.peer_decodes,
-            is_configured: state.is_configured,
-            step: self.step,
-            mean_loss: path.mean_loss,
-            observed: self.overhead.sent_segments().saturating_sub(state.in_flight),
-            lost: state.lost,
-            segments_per_rtt: factor * self.overhead.segments_per_second() * path.srtt / MILLION,
-        };
-        self.update_fec_trial(now);
-        let measured = self.overhead.retransmitted();
-        let expected = measured.min(u64::from(path.loss) / 2);
-        let is_trial = self.fec_trial_until.is_some_and(|until| now < until);
-        let mut fec = std::mem::take(&mut self.fec);
-        fec.update(now, &flow, |wanted| {
-            let within = |retransmitted| {
-                let share = Share::up_to(wanted.into(), FEC_RESERVE, retransmitted);
-                to_rate(self.within_limits(path, share))
-            };
-            // Much less parity than is wanted would not do.
-            let tried = within(expected);
-            let suffices = u64::from(tried) * 100 >= u64::from(wanted) * TRIAL_LEAST;
-            if is_trial && suffices { tried } else { within(measured) }
-        });
-        self.fec = fec;
-    }
-
-    fn update_fec_trial(&mut self, now: Micros) {
-        if !self.fec.plan().is_on || self.step == 0 {
-            self.fec_trial_until = None;
-        } else if self.fec_trial_until.is_none_or(|until| now.since(until) >= FEC_TRIAL_PAUSE) {
-            self.fec_trial_until = Some(now.add_micros(FEC_TRIAL));
         }
     }
 

@@ -14,11 +14,6 @@ use crate::util::queue;
 /// Largest chunk in stream mode, bytes, so that the `u32` fields of [`BufferRange`] reach all of
 /// it.
 const MAX_CHUNK_LEN: usize = 1 << 30;
-/// Data of at least this many bytes, and at most those of a segment, is cut into halves
-/// ([`SendBuffer::set_halves`]).
-const MIN_HALVED: usize = 600;
-/// Bytes of the second half at least.
-pub(crate) const MIN_HALF: usize = MIN_HALVED / 2 - 2;
 
 /// Position of a segment's payload in the [`SendBuffer`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,10 +69,6 @@ pub(crate) struct SendBuffer {
     /// Bytes that no segment carries yet.
     bytes: usize,
     stream: bool,
-    /// See [`Self::set_halves`].
-    halves: bool,
-    /// Bytes of the second half, while the first has been cut and it has not.
-    second_half: usize,
 }
 
 impl SendBuffer {
@@ -90,20 +81,7 @@ impl SendBuffer {
             front_is_shared: false,
             bytes: 0,
             stream,
-            halves: false,
-            second_half: 0,
         }
-    }
-
-    /// Sets whether data of [`MIN_HALVED`] bytes up to one segment is cut into two, in stream mode:
-    /// FEC recovers one of two halves with half the parity. Default `false`.
-    pub(crate) fn set_halves(&mut self, halves: bool) {
-        self.halves = halves && self.stream;
-    }
-
-    /// Whether such data is cut into two.
-    pub(crate) fn cuts_halves(&self) -> bool {
-        self.halves
     }
 
     /// Appends a chunk. In stream mode `frg` is zero.
@@ -128,44 +106,26 @@ impl SendBuffer {
 
     /// Segments of at most `mss` payload bytes that the data without a segment will become.
     pub(crate) fn segments(&self, mss: usize) -> usize {
-        if self.stream {
-            self.bytes.div_ceil(mss) + usize::from(self.is_halved(mss))
-        } else {
-            self.waiting.len()
-        }
+        if self.stream { self.bytes.div_ceil(mss) } else { self.waiting.len() }
     }
 
     /// Full segments of `mss` payload bytes that come next. Zero where segments may be shorter for
     /// another reason than the end of the data.
     pub(crate) fn full_segments(&self, mss: usize) -> usize {
-        let plain = self.stream && !self.halves && self.second_half == 0;
-        if plain { self.bytes / mss } else { 0 }
-    }
-
-    /// Whether the next segment is one of two halves.
-    #[inline]
-    fn is_halved(&self, mss: usize) -> bool {
-        self.halves && self.second_half == 0 && (MIN_HALVED..=mss).contains(&self.bytes)
+        if self.stream { self.bytes / mss } else { 0 }
     }
 
     /// Payload length of the next segment, bytes.
     #[inline]
     pub(crate) fn next_len(&self, mss: usize) -> Option<usize> {
         let front = self.waiting.front()?;
-        Some(match self.stream {
-            // Even: shards of one length need no padding.
-            true if self.is_halved(mss) => self.bytes.div_ceil(4) * 2,
-            true if self.second_half > 0 => self.second_half.min(mss),
-            true => self.bytes.min(mss),
-            false => front.data.len(),
-        })
+        Some(if self.stream { self.bytes.min(mss) } else { front.data.len() })
     }
 
     /// Cuts the next segment: its payload and `frg`.
     #[inline]
     pub(crate) fn take(&mut self, mss: usize) -> Option<(BufferRange, u8)> {
         let len = self.next_len(mss)?;
-        self.second_half = if self.is_halved(mss) { self.bytes - len } else { 0 };
         let front = self.waiting.front()?;
         let (frg, left) = (front.frg, front.data.len() - self.offset);
         let range = if left < len {
@@ -246,15 +206,13 @@ impl SendBuffer {
         queue::release(&mut self.sent);
     }
 
-    /// Invariant: `bytes` is the data of `waiting` without the first `offset` bytes, and contains
-    /// `second_half`.
+    /// Invariant: `bytes` is the data of `waiting` without the first `offset` bytes.
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self) {
         assert!(self.sent.len() >= usize::from(self.front_is_shared));
         assert!(self.waiting.front().is_none_or(|front| self.offset <= front.data.len()));
         let waiting: usize = self.waiting.iter().map(|chunk| chunk.data.len()).sum();
         assert_eq!(waiting - self.offset, self.bytes);
-        assert!(self.second_half <= self.bytes);
     }
 }
 
@@ -303,36 +261,6 @@ mod tests {
             prop_assert_eq!(acked, expected);
             prop_assert_eq!((buffer.bytes(), buffer.is_empty(), buffer.sent.len()), (0, true, 0));
         }
-    }
-
-    #[test]
-    fn send_buffer_cuts_halves_of_what_fits_one_segment() {
-        let mut buffer = SendBuffer::new(true);
-        buffer.set_halves(true);
-        for (len, expected) in [
-            (599, &[599][..]),
-            (600, &[300, 300]),
-            (1_023, &[512, 511]),
-            (1_300, &[650, 650]),
-            (1_301, &[1_300, 1]),
-            (2_000, &[1_300, 350, 350]),
-        ] {
-            buffer.push(Bytes::from(vec![7; len]), 0);
-            let mut lens = Vec::new();
-            while let Some(len) = buffer.next_len(1_300) {
-                let left = buffer.segments(1_300);
-                assert_eq!(buffer.take(1_300).unwrap().0.len(), len);
-                // A longer rest is halved later, and then counts as two.
-                assert!((left..=left + 1).contains(&(1 + buffer.segments(1_300))));
-                lens.push(len);
-                buffer.check_invariants();
-            }
-            assert_eq!(lens, expected);
-        }
-        let mut messages = SendBuffer::new(false);
-        messages.set_halves(true);
-        messages.push(Bytes::from_static(&[7; 1_024]), 0);
-        assert_eq!(messages.next_len(1_300), Some(1_024));
     }
 
     #[test]

@@ -241,11 +241,6 @@ impl Sender {
         &self.send_buffer
     }
 
-    /// Sets whether data of up to one segment is cut into halves ([`SendBuffer::set_halves`]).
-    pub(crate) fn set_halves(&mut self, halves: bool) {
-        self.send_buffer.set_halves(halves);
-    }
-
     /// Queues data; `frg` is the wire field in message mode, zero in stream mode.
     pub(crate) fn push(&mut self, data: Bytes, frg: u8) {
         self.send_buffer.push(data, frg);

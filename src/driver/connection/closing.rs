@@ -156,16 +156,6 @@ impl Conn {
         self.reported.established && !self.kcp.peer_supports_close()
     }
 
-    /// The FEC layout that automatic protection has chosen, if it has.
-    pub(in super::super) fn chosen_fec_layout(&self) -> Option<FecConfig> {
-        self.kcp.chosen_fec_layout()
-    }
-
-    /// The peer has sent FEC, so that it decodes FEC too.
-    pub(in super::super) fn on_peer_sends_fec(&mut self) {
-        self.kcp.on_peer_sends_fec();
-    }
-
     /// Publishes how many shards FEC groups may have: at most `max`, unless the peer learns any.
     pub(in super::super) fn publish_max_fec_shards(&self, max: Option<usize>) {
         let Some(max) = max else { return };

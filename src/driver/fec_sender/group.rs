@@ -25,10 +25,6 @@ pub(super) struct OpenGroup {
     pub(super) opened: Instant,
     /// Sum of the times from `opened` to each packet.
     offsets: Duration,
-    /// It began with what the same connection sent together with the last packet of the group before,
-    /// and has packets of that connection alone: the packets of a message are in two groups, and the
-    /// parity of each is an interval between messages later.
-    splits_burst: bool,
     /// When it is closed, if it can be.
     pub(super) close_at: Option<Instant>,
     pub(super) packets: usize,
@@ -45,13 +41,12 @@ pub(crate) struct Closing {
 }
 
 impl OpenGroup {
-    pub(super) fn new(now: Instant, flow: &FlowTiming, splits_burst: bool) -> Self {
+    pub(super) fn new(now: Instant, flow: &FlowTiming) -> Self {
         Self {
             conv: flow.conv,
             first_xmit_seq: flow.next_xmit_seq,
             opened: now,
             offsets: Duration::ZERO,
-            splits_burst,
             close_at: None,
             packets: 0,
             bytes: 0,
@@ -62,29 +57,18 @@ impl OpenGroup {
     /// A packet of `len` bytes joins the group.
     pub(super) fn add(&mut self, now: Instant, flow: &FlowTiming, len: usize, config: FecConfig) {
         let len = len + IP_UDP_HEADERS;
-        self.splits_burst &= flow.conv == self.conv;
         self.packets += 1;
         self.bytes += len;
         self.longest = self.longest.max(len);
         self.offsets += now.saturating_duration_since(self.opened);
-        if self.realigns(config) {
-            // Unless the rest of the message is still to leave, which shows after this packet.
-            self.close_at = Some(now);
-            return;
-        }
         let limit = flow.srtt.map_or(CLOSE_AFTER, |srtt| (srtt / 2).min(CLOSE_AFTER));
-        self.close_at = self.closing(config, flow.parity_rate).map(|closing| {
+        self.close_at = self.closing(config).map(|closing| {
             if closing.suffices(self.packets, flow.loss_rate) {
                 (self.opened + limit).max(now)
             } else {
                 now + limit
             }
         });
-    }
-
-    /// Whether one filler, once, has the next group begin with a message.
-    pub(super) fn realigns(&self, config: FecConfig) -> bool {
-        self.splits_burst && self.packets > 1 && self.packets + 1 == config.data_shards()
     }
 
     /// Whether the packets of the group left so long ago, in the mean, that parity comes no earlier
@@ -97,19 +81,13 @@ impl OpenGroup {
     }
 
     /// The fillers and parity packets with which the group may be closed: together no more bytes than
-    /// parity adds to whole groups, or its rate per million bytes admits, and no more fillers than
-    /// data packets.
-    pub(super) fn closing(&self, config: FecConfig, rate: Option<u32>) -> Option<Closing> {
+    /// parity adds to whole groups, and no more fillers than data packets.
+    pub(super) fn closing(&self, config: FecConfig) -> Option<Closing> {
         let fillers = config.data_shards().saturating_sub(self.packets);
         if self.packets < 2 || fillers > self.packets {
             return None;
         }
-        let allowed = match rate {
-            None => self.bytes * config.parity_shards() / config.data_shards(),
-            Some(rate) => {
-                usize::try_from(self.bytes as u64 * u64::from(rate) / MILLION).unwrap_or(0)
-            }
-        };
+        let allowed = self.bytes * config.parity_shards() / config.data_shards();
         let left = allowed.checked_sub(fillers * FILLER_BYTES)?;
         let parities = (left / self.longest.max(1)).min(config.parity_shards());
         (parities > 0).then_some(Closing { fillers, parities })

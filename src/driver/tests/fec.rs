@@ -1,4 +1,4 @@
-//! Which datagrams take places in FEC groups, when a group is closed, and what FEC probes show.
+//! Which datagrams take places in FEC groups, and when a group is closed.
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -80,12 +80,11 @@ fn kinds(pair: &Pair) -> Vec<(FecFlag, usize)> {
     ours.map(|sent| (fec_flag(&sent.datagram), sent.datagram.len())).collect()
 }
 
-/// A pair whose client has had a FEC probe answered.
-fn confirmed(data: usize, parity: usize) -> Pair {
+/// A pair whose client has sent the groups from which a peer learns the layout.
+fn learned(data: usize, parity: usize) -> Pair {
     let config = with_fec(data, parity);
     let mut pair = Pair::new(&config, &config);
-    exchange(&mut pair, 60, 1_000, SECOND / 500);
-    assert!(pair.client.stats().protection.fec_probes_answered > 0);
+    exchange(&mut pair, 120, 1_000, SECOND / 500);
     // Completes the group that is open.
     pair.world.run_for(SECOND);
     pair.world.log();
@@ -94,7 +93,7 @@ fn confirmed(data: usize, parity: usize) -> Pair {
 
 #[test]
 fn idle_group_is_closed_by_fillers_and_parity() {
-    let mut pair = confirmed(6, 3);
+    let mut pair = learned(6, 3);
     let before = pair.client.stats();
     // The open group may hold a few packets of before: fills it.
     loop {
@@ -126,68 +125,13 @@ fn idle_group_is_closed_by_fillers_and_parity() {
 
 #[test]
 fn slow_flow_is_sent_no_parity() {
-    let mut pair = confirmed(5, 2);
+    let mut pair = learned(5, 2);
     exchange(&mut pair, 10, 1_000, SECOND / 10);
     kinds(&pair);
     exchange(&mut pair, 50, 1_000, SECOND / 10);
     let sent = kinds(&pair);
     assert!(sent.iter().all(|(kind, _)| *kind != FecFlag::Parity), "{sent:?}");
     assert_eq!(sent.iter().filter(|(kind, _)| *kind == FecFlag::Data).count(), 50);
-}
-
-#[test]
-fn peer_without_configured_fec_answers_fec_probes() {
-    let mut pair = Pair::new(&with_fec(5, 2), &Config::new());
-    exchange(&mut pair, 500, 1_000, SECOND / 500);
-    let stats = pair.client.stats();
-    assert!(stats.protection.fec_probes_answered > 0, "{stats:?}");
-    assert_eq!((stats.protection.fec_disabled, stats.invalid_acks), (0, 0));
-}
-
-/// A decoder that expects another layout learns from whole groups alone, of which a slow flow has
-/// as many as it takes.
-#[test]
-fn peer_with_another_layout_learns_that_of_a_slow_flow() {
-    let mut pair = Pair::new(&with_fec(5, 2), &with_fec(10, 3));
-    exchange(&mut pair, 100, 1_000, SECOND / 10);
-    let stats = pair.client.stats();
-    assert!(stats.protection.fec_probes_answered > 0, "{stats:?}");
-    assert_eq!(stats.protection.fec_disabled, 0);
-}
-
-#[test]
-fn peer_with_another_layout_learns_it_after_a_slow_group() {
-    let mut pair = Pair::new(&with_fec(5, 2), &with_fec(10, 3));
-    exchange(&mut pair, 4, 1_000, SECOND / 10);
-    exchange(&mut pair, 300, 1_000, SECOND / 500);
-    let stats = pair.client.stats();
-    assert!(stats.protection.fec_probes_answered > 0, "{stats:?}");
-}
-
-#[test]
-fn fec_is_turned_off_towards_a_peer_that_decodes_none() {
-    let mut config = Config::new();
-    config.fec_decode = false;
-    let mut pair = Pair::new(&with_fec(5, 2), &config);
-    exchange(&mut pair, 1_400, 1_000, SECOND / 500);
-    let stats = pair.client.stats();
-    assert_eq!((stats.protection.fec_disabled, stats.protection.fec_probes_answered), (0, 0));
-    // Whole groups until then: nothing is closed early.
-    assert_eq!(stats.protection.fec_fillers_sent, 0);
-    exchange(&mut pair, 400, 1_000, SECOND / 500);
-    let stats = pair.client.stats();
-    assert_eq!(stats.protection.fec_disabled, 1, "{stats:?}");
-    kinds(&pair);
-    exchange(&mut pair, 100, 1_000, SECOND / 500);
-    let sent = kinds(&pair);
-    assert!(sent.len() >= 100 && sent.iter().all(|(kind, _)| *kind == FecFlag::Plain));
-    assert!(pair.client.try_write(b"still open").is_ok());
-    // The peer of another connection may be another one.
-    let Pair { world, endpoint, listener, .. } = &mut pair;
-    let _another = world.finish(SECOND, greet(endpoint, listener));
-    assert!(kinds(&pair).iter().any(|(kind, _)| *kind == FecFlag::Data));
-    exchange(&mut pair, 1, 1_000, SECOND / 500);
-    assert_eq!(pair.client.stats().protection.fec_disabled, 0);
 }
 
 #[test]
@@ -245,4 +189,37 @@ fn fec_groups_may_grow_before_anything_was_sent() {
     client.try_write(b"hi").unwrap();
     world.run_for(SECOND);
     assert!(client.set_fec(fec(20, 6)).unwrap_err().to_string().ends_with("more than 25"));
+}
+
+/// A decoder that expects no layout, or another one, learns from whole groups.
+#[test]
+fn peer_without_the_same_configuration_learns_the_layout() {
+    for (peer, interval) in [
+        (Config::new(), SECOND / 500),
+        (with_fec(10, 3), SECOND / 500),
+        (with_fec(10, 3), SECOND / 10),
+    ] {
+        let mut pair = Pair::new(&with_fec(5, 2), &peer);
+        exchange(&mut pair, 100, 1_000, interval);
+        pair.world.set_path(LinkConfig { loss: 50_000, ..LinkConfig::delay(10_000) });
+        exchange(&mut pair, 400, 1_000, SECOND / 500);
+        let stats = pair.server.stats().fec;
+        assert!(stats.recovered_shards > 5, "{interval:?}: {stats:?}");
+        assert_eq!(stats.mismatched_shards, 0);
+    }
+}
+
+/// Retransmissions alone deliver then.
+#[test]
+fn data_reaches_a_peer_that_decodes_no_fec() {
+    let mut peer = Config::new();
+    peer.fec_decode = false;
+    let mut pair = Pair::new(&with_fec(5, 2), &peer);
+    exchange(&mut pair, 200, 1_000, SECOND / 500);
+    pair.world.set_path(LinkConfig { loss: 50_000, ..LinkConfig::delay(10_000) });
+    exchange(&mut pair, 400, 1_000, SECOND / 500);
+    pair.world.run_for(SECOND);
+    while pair.server.try_read(&mut [0; 65_536]).is_ok_and(|len| len > 0) {}
+    assert_eq!(pair.server.stats().received_bytes, 2 + 600_000, "with the greeting");
+    assert_eq!(pair.server.stats().fec.recovered_shards, 0);
 }

@@ -1,5 +1,5 @@
-//! Automatic protection towards peers of other implementations: FEC to those that are known to decode
-//! it, and what they see of it.
+//! Automatic protection towards peers of other implementations: the configured FEC layout, and what
+//! they see of it.
 
 use std::time::Duration;
 
@@ -13,9 +13,12 @@ use crate::driver::tests::sim_network::Sent;
 use crate::fec::{self, FecConfig, FecFlag, fec_flag};
 use crate::testkit::link::LinkConfig;
 
-fn auto(decode: bool) -> Config {
-    let auto = AutoProtection::new().peers_decode_fec(decode);
-    Config::new().protection(Protection::Auto(auto))
+fn auto() -> Config {
+    Config::new().protection(Protection::Auto(AutoProtection::new()))
+}
+
+fn with_layout(data: usize, parity: usize) -> Config {
+    auto().fec(FecConfig::new(data, parity).unwrap())
 }
 
 /// A peer without CONTROL, as kcp-go is with ACKs without delay.
@@ -72,9 +75,8 @@ fn check_view(pair: &mut Pair, log: &[Sent]) {
             }
         }
     }
-    let probes = pair.client.stats().protection.fec_probes_answered as usize;
     // The receiver of the tests sends the ACK of a segment behind a gap twice.
-    assert!(acks <= 2 * (pushes + probes), "{acks} ACKs of {pushes} segments");
+    assert!(acks <= 2 * pushes, "{acks} ACKs of {pushes} segments");
     let stats = pair.server.stats();
     assert_eq!(stats.fec.mismatched_shards, 0, "{stats:?}");
     let driver = pair.world.driver_of(SERVER).stats;
@@ -84,24 +86,26 @@ fn check_view(pair: &mut Pair, log: &[Sent]) {
 }
 
 #[test]
-fn auto_protection_sends_fec_to_a_peer_that_is_configured_to_decode_it() {
-    for (loss, limit) in [(10_000, 1.35), (50_000, 1.52), (100_000, 1.52)] {
-        let mut pair = Pair::new(&auto(true), &stock());
-        let learning = transfer(&mut pair, loss, 1_000);
-        assert_eq!(kinds(&learning[..50])[0], 0, "FEC before the loss is known");
-        check_view(&mut pair, &learning);
-        let log = transfer(&mut pair, loss, 2_000);
-        check_view(&mut pair, &log);
+fn auto_protection_sends_the_configured_layout_to_a_peer_without_repair_symbols() {
+    for (loss, limit) in [(0, 1.50), (10_000, 1.55), (50_000, 1.60)] {
+        let mut pair = Pair::new(&with_layout(5, 2), &stock());
+        check_view_of(&mut pair, loss, 300);
+        let log = check_view_of(&mut pair, loss, 2_000);
         let [data, parity, plain] = kinds(&log);
         let bytes = log.iter().filter(|sent| sent.from == addr(CLIENT));
         let bytes: usize = bytes.map(|sent| sent.datagram.len() + 28).sum();
         let wire = bytes as f64 / (2_000.0 * 1_024.0);
         let recovered = pair.server.stats().fec.recovered_shards;
         println!("{loss}: {data} data, {parity} parity, {plain} plain, {wire:.3}, {recovered}");
-        assert!((3_990..=4_010).contains(&(data - fillers(&log))), "halves: {data}");
-        assert!(wire < limit && recovered > u64::from(loss) * 3_000 / 1_000_000 / 2);
-        assert!(pair.client.stats().protection.fec_probes_answered > 0);
+        assert!((1_990..=2_010).contains(&(data - fillers(&log))), "{data} with new data");
+        assert!(wire < limit && recovered >= u64::from(loss) * 2_000 / 1_000_000 / 2, "{wire}");
     }
+}
+
+fn check_view_of(pair: &mut Pair, loss: u32, count: usize) -> Vec<Sent> {
+    let log = transfer(pair, loss, count);
+    check_view(pair, &log);
+    log
 }
 
 fn fillers(log: &[Sent]) -> usize {
@@ -111,42 +115,16 @@ fn fillers(log: &[Sent]) -> usize {
 }
 
 #[test]
-fn auto_protection_sends_no_fec_to_a_peer_that_is_not_known_to_decode_it() {
-    let mut pair = Pair::new(&auto(false), &stock());
-    let log = transfer(&mut pair, 100_000, 1_000);
-    check_view(&mut pair, &log);
+fn auto_protection_sends_no_fec_without_a_layout() {
+    let mut pair = Pair::new(&auto(), &stock());
+    let log = check_view_of(&mut pair, 100_000, 1_000);
     let [data, parity, _] = kinds(&log);
     assert_eq!((data, parity), (0, 0));
 }
 
 #[test]
-fn auto_protection_sends_fec_to_a_peer_that_sends_it() {
-    let peer = stock().fec(FecConfig::new(10, 3).unwrap());
-    let mut pair = Pair::new(&auto(false), &peer);
-    // Anything that the peer writes has a FEC header.
-    pair.server.try_write(b"hello").unwrap();
-    let log = transfer(&mut pair, 50_000, 1_500);
-    let [data, parity, _] = kinds(&log);
-    println!("{data} {parity}");
-    assert!(data > 2_000 && parity > 500, "{data} and {parity}");
-    assert!(pair.server.stats().fec.recovered_shards > 50);
-}
-
-#[test]
-fn auto_protection_ends_fec_and_halves_towards_a_peer_that_decodes_none() {
-    let mut peer = stock();
-    peer.fec_decode = false;
-    let mut pair = Pair::new(&auto(true), &peer);
-    transfer(&mut pair, 10_000, 2_000);
-    assert_eq!(pair.client.stats().protection.fec_disabled, 1);
-    let log = transfer(&mut pair, 10_000, 500);
-    let [data, parity, plain] = kinds(&log);
-    assert!((data, parity) == (0, 0) && plain < 600, "{data} {parity} {plain}");
-}
-
-#[test]
 fn auto_protection_takes_repair_symbols_and_no_fec_towards_kcpx() {
-    let config = auto(true).fec(FecConfig::new(10, 3).unwrap());
+    let config = with_layout(10, 3);
     let mut pair = Pair::new(&config, &config);
     transfer(&mut pair, 50_000, 300);
     let log = transfer(&mut pair, 50_000, 1_000);
@@ -154,16 +132,4 @@ fn auto_protection_takes_repair_symbols_and_no_fec_towards_kcpx() {
     assert_eq!((data, parity), (0, 0));
     let (_, conn) = pair.world.driver_of(CLIENT).conns.iter().next().unwrap();
     assert!(conn.protection_stats().recovered_by_peer_segments > 20);
-}
-
-#[test]
-fn auto_protection_with_a_configured_layout_sends_a_part_of_its_parity() {
-    let mut pair = Pair::new(&auto(true).fec(FecConfig::new(10, 5).unwrap()), &stock());
-    transfer(&mut pair, 0, 500);
-    let [data, parity, _] = kinds(&transfer(&mut pair, 0, 500));
-    assert!(data > 490 && parity <= 10, "{data} {parity}");
-    transfer(&mut pair, 50_000, 1_000);
-    let [data, parity, _] = kinds(&transfer(&mut pair, 50_000, 1_000));
-    let percent = parity * 100 / data;
-    assert!((28..=42).contains(&percent), "{data} {parity}");
 }

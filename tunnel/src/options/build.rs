@@ -204,7 +204,7 @@ fn algorithm(reader: &mut Reader<'_>) -> Result<Algorithm, OptionsError> {
 
 /// All FEC of kcptun decodes, with a layout of its own or without.
 fn auto_protection() -> AutoProtection {
-    AutoProtection::new().peers_decode_fec(true)
+    AutoProtection::new()
 }
 
 fn mtu(reader: &mut Reader<'_>) -> Result<u16, OptionsError> {

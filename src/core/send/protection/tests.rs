@@ -199,39 +199,6 @@ fn loss_that_rises_with_protection_and_a_queue_is_congestion() {
 }
 
 #[test]
-fn parity_has_a_trial_although_retransmissions_leave_no_bytes_for_it() {
-    let mut flow = Flow::new(AutoProtection::new().max_overhead(1.6));
-    let state = FecState {
-        peer_decodes: true,
-        is_configured: true,
-        may_halve: false,
-        halves: false,
-        in_flight: 0,
-        lost: 0,
-    };
-    let mut trials = 0;
-    for _ in 0..90 {
-        // Four copies of each segment that is lost.
-        flow.totals.retransmits += 400;
-        flow.totals.segments += 1_000;
-        flow.totals.data_bytes += 1_000 * flow.message;
-        flow.now += SECOND;
-        let path = PathEstimate {
-            loss: 100_000,
-            mean_loss: 100_000,
-            srtt: RTT,
-            min_rtt: RTT,
-            rttvar: 1_000,
-            packet_overhead: 52,
-        };
-        flow.controller.decide(Micros(flow.now), &path, flow.totals, false);
-        flow.controller.decide_fec(Micros(flow.now), &path, &state);
-        trials += u32::from(flow.controller.fec_plan().rate > 300_000);
-    }
-    assert!((18..=24).contains(&trials), "two trials of 10 s in 90 s: {trials}");
-}
-
-#[test]
 fn pauses_of_any_length_are_taken() {
     let mut flow = Flow::new(AutoProtection::new());
     flow.run(SECOND, 50_000, RTT);

@@ -22,11 +22,6 @@ impl Sender {
         self.redundant.as_ref().map_or(0, |redundant| redundant.loss_rate.mean_per_million())
     }
 
-    /// First transmissions that were lost since the loss estimate began.
-    pub(crate) fn total_lost(&self) -> u64 {
-        self.redundant.as_ref().map_or(0, |redundant| redundant.loss_rate.total_lost())
-    }
-
     /// The loss estimate, which begins with the first loss.
     pub(super) fn loss_estimate(&mut self, now: Micros) -> &mut RedundantRetransmits {
         self.redundant.get_or_insert_with(|| Box::new(RedundantRetransmits::new(now)))
