@@ -3,7 +3,7 @@
 //! Both run in this process, on real UDP sockets; in between a relay loses 5 % of the datagrams of
 //! each direction, delays the others so that a round trip takes 40 ms, and lets some overtake each
 //! other. First the client uploads bulk data, which is verified by SHA-256. Then it sends small
-//! requests at a steady rate on two connections, one plain and one with `Protection::Auto`, over the
+//! requests at a steady rate on two connections, one plain and one with `Redundancy::Auto`, over the
 //! same losses, and measures how long the replies of each take.
 //!
 //! ```sh
@@ -27,7 +27,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, value_parser};
 use hdrhistogram::Histogram;
-use kcpx::{AutoProtection, Config, KcpListener, KcpStream, Protection, Timing};
+use kcpx::{AutoRedundancy, Config, KcpListener, KcpStream, Redundancy, Timing};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
@@ -92,10 +92,10 @@ async fn main() -> Result<()> {
     bulk.end(stream).await?;
 
     // Of so small messages the headers alone take a fifth.
-    let auto = Protection::Auto(AutoProtection::new().max_overhead(2.0));
+    let auto = Redundancy::Auto(AutoRedundancy::new().max_overhead(2.0));
     let pairs = [
         Pair::start(Config::new(), link, args.seed).await?,
-        Pair::start(Config::new().protection(auto), link, args.seed).await?,
+        Pair::start(Config::new().redundancy(auto), link, args.seed).await?,
     ];
     let mut streams = [pairs[0].connect().await?, pairs[1].connect().await?];
     let [plain, protected] = &mut streams;
@@ -147,7 +147,7 @@ async fn main() -> Result<()> {
 }
 
 /// What the two connections are called.
-const NAMES: [&str; 2] = ["plain", "Protection::Auto"];
+const NAMES: [&str; 2] = ["plain", "Redundancy::Auto"];
 
 /// A server, and the bad link in front of it.
 struct Pair {

@@ -6,7 +6,7 @@ mod keepalive;
 mod limits;
 mod link;
 mod presets;
-mod protection;
+mod redundancy;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -28,7 +28,7 @@ pub(crate) use self::kcp::{
 pub(crate) use self::keepalive::check_timeout;
 pub use self::keepalive::{KeepaliveInterval, KeepaliveSide};
 pub use self::limits::{Limits, Migration, SessionPolicy};
-pub use self::protection::{AutoProtection, Protection};
+pub use self::redundancy::{AutoRedundancy, Redundancy};
 pub use self::socket::SocketConfig;
 
 /// Configuration of an endpoint, a listener or a stream.
@@ -45,10 +45,8 @@ pub struct Config {
     /// The state machine of each connection. Its `mtu` is here that of the whole datagram, with the
     /// bytes that FEC and the cipher add.
     pub kcp: KcpConfig,
-    /// Forward error correction of the datagrams sent. Default `None`. The peer chooses its own.
-    pub fec: Option<FecConfig>,
-    /// Recover lost datagrams from the parity that a peer sends, with or without [`fec`](Self::fec).
-    /// Default `true`. Costs up to four groups of memory for a peer that sends parity.
+    /// Recover lost datagrams from the parity that a peer sends, whatever is sent to it. Default
+    /// `true`. Costs up to four groups of memory for a peer that sends parity.
     pub fec_decode: bool,
     /// Encryption; both sides must have the same. Default [`Cipher::null`]: none.
     pub cipher: Cipher,
@@ -121,7 +119,6 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             kcp: KcpConfig::default(),
-            fec: None,
             fec_decode: true,
             cipher: Cipher::default(),
             replay_window: 0,
@@ -177,23 +174,11 @@ impl Config {
         self
     }
 
-    /// Sets the forward error correction of the datagrams sent. Default none.
+    /// Sets what is sent beside retransmissions so that losses cost no round trip
+    /// ([`KcpConfig::redundancy`]). Default [`Redundancy::Off`].
     #[must_use]
-    pub fn fec(mut self, fec: FecConfig) -> Self {
-        self.fec = Some(fec);
-        self
-    }
-
-    /// Sets what protects the data sent against loss, beside retransmission: [`fec`](Self::fec) and
-    /// [`KcpConfig::auto_protection`]. [`Protection::Auto`] keeps a layout that was set before. Default
-    /// [`Protection::Off`].
-    #[must_use]
-    pub fn protection(mut self, protection: Protection) -> Self {
-        (self.fec, self.kcp.auto_protection) = match protection {
-            Protection::Off => (None, None),
-            Protection::Fixed(fec) => (Some(fec), None),
-            Protection::Auto(auto) => (self.fec, Some(auto)),
-        };
+    pub fn redundancy(mut self, redundancy: Redundancy) -> Self {
+        self.kcp.redundancy = redundancy;
         self
     }
 
@@ -370,7 +355,7 @@ impl Config {
     pub(crate) fn overheads(&self) -> (u16, u16) {
         let cipher = self.cipher.overhead();
         let bytes = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
-        let fec_header = if self.fec.is_some() { fec::HEADER_LEN } else { 0 };
+        let fec_header = if self.kcp.redundancy.fec().is_some() { fec::HEADER_LEN } else { 0 };
         (bytes(cipher.header_len + cipher.trailer_len), bytes(fec_header))
     }
 }

@@ -163,8 +163,8 @@ mod sys;
 mod trace;
 
 pub use config::{
-    AcceptFilter, AckPolicy, AutoProtection, Backoff, Config, CongestionControl, KcpConfig,
-    KeepaliveInterval, KeepaliveSide, Limits, Migration, Mode, PacketFilter, Protection,
+    AcceptFilter, AckPolicy, AutoRedundancy, Backoff, Config, CongestionControl, KcpConfig,
+    KeepaliveInterval, KeepaliveSide, Limits, Migration, Mode, PacketFilter, Redundancy,
     SessionPolicy, SocketConfig, Timing, WritePolicy,
 };
 pub use crypto::{Algorithm, Cipher, Key};
@@ -178,7 +178,7 @@ pub use error::{ConfigError, ConnectionError, Heard};
 pub use fec::FecConfig;
 #[cfg(not(loom))]
 pub use listener::{Incoming, KcpListener};
-pub use stats::{ConnectionStats, EndpointStats, ProtectionStats, SocketErrors};
+pub use stats::{ConnectionStats, EndpointStats, RedundancyStats, SocketErrors};
 #[cfg(not(loom))]
 pub use stream::KcpStream;
 #[cfg(not(loom))]

@@ -1,13 +1,13 @@
 //! Statistics of connections and endpoints: plain data, with the unit in each name.
 
-mod protection;
+mod redundancy;
 mod snmp;
 mod socket_errors;
 
 use std::ops::Add;
 use std::time::Duration;
 
-pub use self::protection::ProtectionStats;
+pub use self::redundancy::RedundancyStats;
 pub use self::socket_errors::SocketErrors;
 use crate::fec::FecStats;
 
@@ -109,7 +109,7 @@ pub struct ConnectionStats {
     /// Out-of-band datagrams dropped from a full queue, the oldest first.
     pub out_of_band_dropped: u64,
     /// What protects the data against loss, beside retransmission.
-    pub protection: ProtectionStats,
+    pub redundancy: RedundancyStats,
     /// FEC decoding of the datagrams from the peer's address.
     pub fec: FecStats,
 }
@@ -221,7 +221,7 @@ pub(crate) struct Snapshot {
     /// Out-of-band datagrams sent and received.
     pub(crate) out_of_band: (u64, u64),
     /// `None` while all of it is zero.
-    pub(crate) protection: Option<Box<ProtectionStats>>,
+    pub(crate) redundancy: Option<Box<RedundancyStats>>,
     /// `None` without FEC packets from the address.
     pub(crate) fec: Option<Box<FecStats>>,
 }
@@ -231,14 +231,14 @@ impl Snapshot {
     pub(crate) fn of(
         counters: Counters,
         estimates: Estimates,
-        protection: Option<ProtectionStats>,
+        redundancy: Option<RedundancyStats>,
     ) -> Self {
-        let protection = protection.map(Box::new);
-        Self { counters, estimates, out_of_band: (0, 0), protection, fec: None }
+        let redundancy = redundancy.map(Box::new);
+        Self { counters, estimates, out_of_band: (0, 0), redundancy, fec: None }
     }
 
-    pub(crate) fn set_protection(&mut self, protection: Option<ProtectionStats>) {
-        set_boxed(&mut self.protection, protection);
+    pub(crate) fn set_redundancy(&mut self, redundancy: Option<RedundancyStats>) {
+        set_boxed(&mut self.redundancy, redundancy);
     }
 
     pub(crate) fn set_fec(&mut self, fec: Option<FecStats>) {
@@ -263,7 +263,7 @@ impl Snapshot {
             peer_supports_control: estimates.peer_supports_control,
             out_of_band_sent: self.out_of_band.0,
             out_of_band_received: self.out_of_band.1,
-            protection: self.protection.as_deref().copied().unwrap_or_default(),
+            redundancy: self.redundancy.as_deref().copied().unwrap_or_default(),
             fec: self.fec.as_deref().copied().unwrap_or_default(),
             ..self.counters.stats()
         }

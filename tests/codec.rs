@@ -9,7 +9,7 @@ use common::{
     Pair, assert_same, bytes, cause, guarded, listener, on_both_runtimes, pair, read, until,
 };
 use kcpx::crypto::{Key, OpenError, Overhead, PacketCipher};
-use kcpx::{Algorithm, Cipher, Config, ConnectionError, FecConfig, KcpStream};
+use kcpx::{Algorithm, Cipher, Config, ConnectionError, FecConfig, KcpStream, Redundancy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
 
@@ -26,7 +26,7 @@ fn every_cipher_carries_a_connection() {
                 let key = Key::derive("a passphrase", Key::KCPTUN_SALT);
                 let mut config = Config::new();
                 config.cipher = Cipher::from_name(algorithm.name(), &key).unwrap();
-                config.fec = fec;
+                config.kcp.redundancy = fec.map_or(Redundancy::Off, Redundancy::Fec);
                 let Pair { mut client, mut server, .. } = pair(config).await;
                 let data = bytes(1, 100_000);
                 let (there, back) = (data.clone(), data.clone());
@@ -76,7 +76,8 @@ impl PacketCipher for Stamp {
 #[test]
 fn custom_cipher_carries_a_connection() {
     on_both_runtimes(|| async {
-        let config = Config::new().cipher(Cipher::custom(Stamp)).fec(fec(2, 1));
+        let config =
+            Config::new().cipher(Cipher::custom(Stamp)).redundancy(Redundancy::Fec(fec(2, 1)));
         let Pair { mut client, mut server, listener } = pair(config).await;
         let unknown = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         unknown.send_to(&[0; 100], listener.local_addr().unwrap()).await.unwrap();
@@ -98,7 +99,7 @@ fn invalid_codec_config_is_rejected_by_name() {
     let key = Key::derive("a passphrase", Key::KCPTUN_SALT);
     let gcm = Cipher::from_name("aes-128-gcm", &key).unwrap();
     assert_eq!(
-        refused(Config::new().cipher(gcm).fec(fec(10, 3)).mtu(60)),
+        refused(Config::new().cipher(gcm).redundancy(Redundancy::Fec(fec(10, 3))).mtu(60)),
         "mtu (bytes) is 60, allowed is 61 to 65507"
     );
     let mut config = Config::new();
@@ -112,7 +113,7 @@ fn invalid_codec_config_is_rejected_by_name() {
 fn datagrams_are_carried_out_of_band() {
     on_both_runtimes(|| async {
         let Pair { client, server, listener: _listener } =
-            pair(Config::new().fec(fec(10, 3))).await;
+            pair(Config::new().redundancy(Redundancy::Fec(fec(10, 3)))).await;
         let largest = client.datagrams().max_size().unwrap();
         for size in [0, 1, 500, largest] {
             client.datagrams().send(&bytes(3, size)).unwrap();
@@ -145,7 +146,7 @@ fn set_fec_without_fec_is_rejected() {
 #[test]
 fn connection_end_fails_datagram_calls() {
     on_both_runtimes(|| async {
-        let mut config = Config::new().fec(fec(10, 3)).keepalive(None);
+        let mut config = Config::new().redundancy(Redundancy::Fec(fec(10, 3))).keepalive(None);
         config.kcp.idle_timeout = Some(Duration::from_secs(1));
         let Pair { client, server, listener: _listener } = pair(config).await;
         server.datagrams().send(b"read me first").unwrap();

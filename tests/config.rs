@@ -11,8 +11,8 @@ use common::{
     Pair, assert_same, bytes, guarded, is_pending, on_both_runtimes, one_thread, pair, read, until,
 };
 use kcpx::{
-    AckPolicy, Algorithm, AutoProtection, Backoff, Cipher, Config, ConfigError, CongestionControl,
-    Endpoint, FecConfig, KcpListener, KcpStream, KeepaliveInterval, Migration, Mode, Protection,
+    AckPolicy, Algorithm, AutoRedundancy, Backoff, Cipher, Config, ConfigError, CongestionControl,
+    Endpoint, FecConfig, KcpListener, KcpStream, KeepaliveInterval, Migration, Mode, Redundancy,
     Timing, WritePolicy,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -113,8 +113,8 @@ fn pairs() -> Vec<(Config, &'static str)> {
             "migration is on, which is allowed only with a cipher that has a key",
         ),
         (
-            Config::new().protection(Protection::Auto(AutoProtection::new())).close_notify(false),
-            "auto_protection is on, which is allowed only with close_notify",
+            Config::new().redundancy(Redundancy::Auto(AutoRedundancy::new())).close_notify(false),
+            "Redundancy::Auto is on, which is allowed only with close_notify",
         ),
         // A short timeout beside a long one: the short one comes first.
         (with(|c| c.kcp.dead_peer_timeout = Some(Duration::from_secs(5))), ""),
@@ -309,7 +309,7 @@ fn any_valid_config_carries_data() {
     // Segments that exceed the receive memory; parity and repair symbols in small datagrams.
     choices.extend([tight.clone().mtu(9_000), tight]);
     choices.push(Config::interactive().mtu(60));
-    choices.push(Config::new().mtu(40).fec(FecConfig::new(10, 3).unwrap()));
+    choices.push(Config::new().mtu(40).redundancy(Redundancy::Fec(FecConfig::SHORT)));
     on_both_runtimes(|| async {
         for config in &choices {
             let Pair { mut client, mut server, listener: _listener } = pair(config.clone()).await;
@@ -388,7 +388,7 @@ fn front_page_has_the_defaults() {
     assert!(kcp.auto_windows);
     assert_eq!(kcp.keepalive, KeepaliveInterval::Auto);
     assert_eq!(kcp.keepalive_side, kcpx::KeepaliveSide::Passive);
-    assert_eq!((&config.cipher, config.fec), (&Cipher::null(), None));
+    assert_eq!((&config.cipher, kcp.redundancy), (&Cipher::null(), Redundancy::Off));
     let expected = [
         ("Config::timing", String::from("FAST2")),
         ("Config::windows", format!("{} segments", grouped(kcp.send_window.into()))),

@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use common::{Pair, guarded, on_both_runtimes, one_thread, pair};
-use kcpx::{Config, Endpoint, FecConfig, KcpListener, KcpStream, Mode};
+use kcpx::{Config, Endpoint, FecConfig, KcpListener, KcpStream, Mode, Redundancy};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::task::yield_now;
 use tokio::time::timeout;
@@ -101,7 +101,7 @@ fn busy_writers_yield() {
 #[test]
 fn busy_receivers_of_datagrams_yield() {
     on_both_runtimes(|| async {
-        let config = Config::new().fec(FecConfig::new(3, 1).unwrap());
+        let config = Config::new().redundancy(Redundancy::Fec(FecConfig::new(3, 1).unwrap()));
         let Pair { client, server: mut stream, listener: _listener } = pair(config).await;
         // Before that few wait.
         let _in_use = stream.datagrams();

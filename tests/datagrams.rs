@@ -12,8 +12,8 @@ use common::{
     read, segment, silent_peer, turns, until,
 };
 use kcpx::{
-    AutoProtection, Cipher, Config, ConnectionError, Datagrams, FecConfig, KcpStream, Key,
-    Protection,
+    AutoRedundancy, Cipher, Config, ConnectionError, Datagrams, FecConfig, KcpStream, Key,
+    Redundancy,
 };
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::task::JoinSet;
@@ -296,12 +296,10 @@ fn datagrams_without_close_notify_need_fec() {
 }
 
 #[test]
-fn automatic_protection_keeps_datagrams_and_a_layout_set_before() {
-    let auto = Protection::Auto(AutoProtection::new());
-    let layout = FecConfig::new(10, 3).unwrap();
-    assert_eq!(Config::new().fec(layout).protection(auto).fec, Some(layout));
+fn automatic_redundancy_keeps_datagrams_with_a_stock_layout_and_without() {
+    let auto = AutoRedundancy::new().stock(FecConfig::new(10, 3).unwrap());
     on_both_runtimes(|| async {
-        for config in [Config::new().fec(layout).protection(auto), Config::interactive()] {
+        for config in [Config::new().redundancy(Redundancy::Auto(auto)), Config::interactive()] {
             let Pair { client, server, listener: _listener } = pair(config).await;
             client.datagrams().send(b"beside").unwrap();
             assert_eq!(server.datagrams().recv().await.unwrap(), "beside");

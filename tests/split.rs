@@ -5,7 +5,7 @@ mod common;
 use std::io::ErrorKind;
 
 use common::{Pair, assert_same, bytes, guarded, on_both_runtimes, open, pair, read, turns, until};
-use kcpx::{Config, FecConfig, Mode};
+use kcpx::{Config, FecConfig, Mode, Redundancy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 
 #[test]
@@ -225,7 +225,7 @@ fn half_that_writes_does_not_see_what_there_is_to_read() {
 #[test]
 fn halves_send_and_receive_datagrams() {
     on_both_runtimes(|| async {
-        let config = Config::new().fec(FecConfig::new(3, 1).unwrap());
+        let config = Config::new().redundancy(Redundancy::Fec(FecConfig::new(3, 1).unwrap()));
         let Pair { client, server, listener: _listener } = pair(config).await;
         let size = client.datagrams().max_size();
         let (reader, _to_client) = server.into_split();

@@ -1,10 +1,10 @@
-//! The cells: a path, a protection, the workloads, and the goal.
+//! The cells: a path, a plan of redundancy, the workloads, and the goal.
 
 use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-use kcpx::{AutoProtection, Config, CongestionControl, FecConfig, KcpConfig, Timing};
+use kcpx::{AutoRedundancy, Config, CongestionControl, FecConfig, KcpConfig, Redundancy, Timing};
 use serde::Serialize;
 
 use crate::figures::{Figures, Goal, Measure};
@@ -16,7 +16,7 @@ use crate::workload::Workload;
 /// What protects the data against loss beside retransmission. Both ends have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Protection {
+pub(crate) enum Plan {
     None,
     #[serde(rename = "fec_10_3")]
     Fec10x3,
@@ -50,7 +50,7 @@ pub(crate) enum Protection {
     Fec10x4Halves,
 }
 
-impl Protection {
+impl Plan {
     /// What messages of a low rate are tried with.
     const INTERACTIVE: [Self; 3] = [Self::None, Self::Fec10x3, Self::Fec5x2];
     const FEC_INTERACTIVE: [Self; 4] =
@@ -117,7 +117,7 @@ impl Protection {
     }
 }
 
-impl fmt::Display for Protection {
+impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Repair(percent) => return write!(f, "repair {percent} %"),
@@ -208,7 +208,7 @@ pub(crate) struct Cell {
     pub(crate) path: Path,
     /// The workload, where it is not the usual one.
     note: String,
-    pub(crate) protection: Protection,
+    pub(crate) plan: Plan,
     pub(crate) windows: Windows,
     pub(crate) congestion: Congestion,
     /// The receiver is a stock receiver, such as kcp-go with ACKs without delay.
@@ -222,12 +222,12 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    fn messages(name: &'static str, path: Path, protection: Protection) -> Self {
+    fn messages(name: &'static str, path: Path, plan: Plan) -> Self {
         Self {
             name,
             path,
             note: String::new(),
-            protection,
+            plan,
             windows: Windows::Automatic,
             congestion: Congestion::Default,
             stock_server: false,
@@ -242,7 +242,7 @@ impl Cell {
     fn bulk(name: &'static str, path: Path, windows: Windows, flows: usize) -> Self {
         let note = if flows > 1 { format!("{flows} connections") } else { String::new() };
         let flows = vec![Workload::Bulk; flows];
-        let base = Self::messages(name, path, Protection::None);
+        let base = Self::messages(name, path, Plan::None);
         Self { note, windows, flows, span: Span::Bulk, ..base }
     }
 
@@ -275,9 +275,9 @@ impl Cell {
         parts.join(", ")
     }
 
-    /// Protection, windows where they are a part of it, and congestion control.
+    /// Plan, windows where they are a part of it, and congestion control.
     pub(crate) fn variant(&self) -> String {
-        let mut parts = vec![self.protection.to_string()];
+        let mut parts = vec![self.plan.to_string()];
         if self.has_bulk() {
             parts.push(self.windows.to_string());
         }
@@ -333,13 +333,13 @@ impl Cell {
     }
 
     fn setup<'a>(&self, path: &'a Path, end: u64, seed: u64) -> Setup<'a> {
-        let mut config = self.protection.preset();
+        let mut config = self.plan.preset();
         config.timing = self.congestion.timing(config.timing);
-        if let Protection::Auto(limit) = self.protection {
-            let auto = AutoProtection::new().max_overhead(f64::from(limit) / 1e3);
-            config.auto_protection = Some(auto);
+        if let Plan::Auto(limit) = self.plan {
+            let auto = AutoRedundancy::new().max_overhead(f64::from(limit) / 1e3);
+            config.redundancy = Redundancy::Auto(auto);
         }
-        config.mtu = self.protection.mtu().unwrap_or(config.mtu);
+        config.mtu = self.plan.mtu().unwrap_or(config.mtu);
         if let Windows::Fixed(segments) = self.windows {
             (config.send_window, config.recv_window) = (segments, segments);
             config.auto_windows = false;
@@ -361,9 +361,9 @@ impl Cell {
             Span::Whole(_) => 0..end,
             Span::Part(part) => end * part.start / 1_000_000..end * part.end / 1_000_000,
         };
-        let fec = self.protection.fec();
-        let repair_rate = self.protection.repair_rate();
-        let bundling_rate = self.protection.bundling_rate();
+        let fec = self.plan.fec();
+        let repair_rate = self.plan.repair_rate();
+        let bundling_rate = self.plan.bundling_rate();
         let stock_server = self.stock_server;
         Setup {
             seed,
@@ -392,7 +392,7 @@ pub(crate) const NAMES: [(&str, &str); 21] = [
     ("G2", "independent losses of 5 %, messages, FEC"),
     ("G3", "independent losses of 10 %, messages, FEC"),
     ("G4", "independent losses of 20 %, messages, FEC"),
-    ("A", "automatic protection with other limits beside none, messages"),
+    ("A", "automatic redundancy with other limits beside none, messages"),
     ("S1", "independent losses of 1 %, messages, to a stock receiver"),
     ("S2", "independent losses of 5 %, messages, to a stock receiver"),
     ("S3", "independent losses of 10 %, messages, to a stock receiver"),
@@ -415,13 +415,9 @@ pub(crate) const NAMES: [(&str, &str); 21] = [
 const LOSSES: [u32; 4] = [1, 5, 10, 20];
 /// Wire limits of G and B at these losses.
 const WIRE_LIMITS: [f64; 4] = [1.5, 1.5, 1.6, 1.9];
-/// Automatic protection with these limits.
-const AUTO: [Protection; 4] = [
-    Protection::Auto(1_500),
-    Protection::Auto(1_500),
-    Protection::Auto(1_600),
-    Protection::Auto(1_900),
-];
+/// automatic redundancy with these limits.
+const AUTO: [Plan; 4] =
+    [Plan::Auto(1_500), Plan::Auto(1_500), Plan::Auto(1_600), Plan::Auto(1_900)];
 
 /// All cells but R, in the order of the tables.
 pub(crate) fn all() -> Vec<Cell> {
@@ -446,28 +442,27 @@ fn independent_losses() -> Vec<Cell> {
     let mut cells = Vec::new();
     let p99 = [45.0, 50.0, 70.0, 110.0];
     for (i, name) in ["G1", "G2", "G3", "G4"].into_iter().enumerate() {
-        let protections =
-            [&Protection::FEC_INTERACTIVE[..], &Protection::REPAIRS, &[AUTO[i]]].concat();
-        for protection in protections {
-            let cell = Cell::messages(name, Path::loss(LOSSES[i]), protection);
+        let plans = [&Plan::FEC_INTERACTIVE[..], &Plan::REPAIRS, &[AUTO[i]]].concat();
+        for plan in plans {
+            let cell = Cell::messages(name, Path::loss(LOSSES[i]), plan);
             cells.push(cell.goal(limits(p99[i], WIRE_LIMITS[i])));
         }
     }
     let goals = [(90.0, 1.1), (90.0, 1.2), (100.0, 1.4), (110.0, 1.85)];
     for (loss, (p99, wire)) in LOSSES.into_iter().zip(goals) {
-        let cell = Cell::messages("C", Path::loss(loss), Protection::None);
+        let cell = Cell::messages("C", Path::loss(loss), Plan::None);
         cells.extend(cell.goal(limits(p99, wire)).with_each_congestion());
     }
     cells
 }
 
-/// Automatic protection is nowhere worse than none, whatever its limit.
+/// automatic redundancy is nowhere worse than none, whatever its limit.
 fn automatic() -> Vec<Cell> {
     let mut cells = Vec::new();
     for path in [1, 5, 10, 20, 30].map(Path::loss) {
-        let limits = [Protection::Auto(1_500), Protection::Auto(1_900), Protection::Interactive];
-        for protection in [Protection::None].into_iter().chain(limits) {
-            cells.push(Cell::messages("A", path.clone(), protection));
+        let limits = [Plan::Auto(1_500), Plan::Auto(1_900), Plan::Interactive];
+        for plan in [Plan::None].into_iter().chain(limits) {
+            cells.push(Cell::messages("A", path.clone(), plan));
         }
     }
     cells
@@ -478,8 +473,8 @@ fn stock_receivers() -> Vec<Cell> {
     let mut cells = Vec::new();
     let p99 = [45.0, 55.0, 75.0, 110.0];
     for (i, name) in ["S1", "S2", "S3", "S4"].into_iter().enumerate() {
-        for protection in [&[Protection::None, AUTO[i]], &Protection::FEC_STOCK[..]].concat() {
-            let cell = Cell::messages(name, Path::loss(LOSSES[i]), protection);
+        for plan in [&[Plan::None, AUTO[i]], &Plan::FEC_STOCK[..]].concat() {
+            let cell = Cell::messages(name, Path::loss(LOSSES[i]), plan);
             let cell = cell.goal(limits(p99[i], WIRE_LIMITS[i]));
             cells.push(Cell { stock_server: true, ..cell });
         }
@@ -496,9 +491,9 @@ fn bursts() -> Vec<Cell> {
 fn bursts_of(name: &'static str, path: fn(u32) -> Path, p99: [f64; 4]) -> Vec<Cell> {
     let mut cells = Vec::new();
     for (i, loss) in LOSSES.into_iter().enumerate() {
-        let repairs = [Protection::REPAIRS[i], AUTO[i]];
-        for protection in Protection::INTERACTIVE.into_iter().chain(repairs) {
-            let cell = Cell::messages(name, path(loss), protection);
+        let repairs = [Plan::REPAIRS[i], AUTO[i]];
+        for plan in Plan::INTERACTIVE.into_iter().chain(repairs) {
+            let cell = Cell::messages(name, path(loss), plan);
             cells.push(cell.goal(limits(p99[i], WIRE_LIMITS[i])));
         }
     }
@@ -514,10 +509,10 @@ fn reordering() -> Vec<Cell> {
         Path::held_back(),
     ];
     for path in paths {
-        for protection in [Protection::None, Protection::Fec10x3, AUTO[0]] {
+        for plan in [Plan::None, Plan::Fec10x3, AUTO[0]] {
             let p99 = path.longest_delay_ms() + 1.0;
             let goal = [(Measure::P99Ms, p99), (Measure::RetransmittedPercent, 0.2)];
-            let cell = Cell::messages("J", path.clone(), protection).goal(goal);
+            let cell = Cell::messages("J", path.clone(), plan).goal(goal);
             cells.extend(cell.with_each_congestion());
         }
     }
@@ -530,18 +525,18 @@ fn rates() -> Vec<Cell> {
     let small = Workload::Messages { size: 100, every: 16 * MILLIS };
     let medium = Workload::Messages { size: 256, every: 10 * MILLIS };
     for workload in [kib(2), kib(33), kib(50), kib(600), small, medium] {
-        let auto = [AUTO[1], Protection::Interactive];
-        let others = [Protection::REPAIRS[1], Protection::Bundling(100)].into_iter().chain(auto);
-        for protection in Protection::INTERACTIVE.into_iter().chain(others) {
-            let cell = Cell::messages("T", Path::loss(5), protection).note(workload.to_string());
+        let auto = [AUTO[1], Plan::Interactive];
+        let others = [Plan::REPAIRS[1], Plan::Bundling(100)].into_iter().chain(auto);
+        for plan in Plan::INTERACTIVE.into_iter().chain(others) {
+            let cell = Cell::messages("T", Path::loss(5), plan).note(workload.to_string());
             cells.push(Cell { flows: vec![workload], ..cell });
         }
         // Small messages, whose headers alone take half, and a limit that admits a copy of each.
         let limits =
-            if workload == small { vec![AUTO[1], Protection::Auto(3_000)] } else { vec![AUTO[1]] };
-        for protection in limits {
+            if workload == small { vec![AUTO[1], Plan::Auto(3_000)] } else { vec![AUTO[1]] };
+        for plan in limits {
             let note = format!("{workload}, stock receiver");
-            let cell = Cell::messages("T", Path::loss(5), protection).note(note);
+            let cell = Cell::messages("T", Path::loss(5), plan).note(note);
             cells.push(Cell { flows: vec![workload], stock_server: true, ..cell });
         }
     }
@@ -557,8 +552,8 @@ fn loss_steps() -> Vec<Cell> {
     ];
     let mut cells = Vec::new();
     for (part, goal) in parts {
-        for protection in Protection::INTERACTIVE.into_iter().chain([AUTO[2]]) {
-            let cell = Cell::messages("X", Path::loss_steps(), protection).goal(goal);
+        for plan in Plan::INTERACTIVE.into_iter().chain([AUTO[2]]) {
+            let cell = Cell::messages("X", Path::loss_steps(), plan).goal(goal);
             cells.push(Cell { span: Span::Part(part.clone()), ..cell });
         }
     }
@@ -586,20 +581,20 @@ fn bottleneck() -> Vec<Cell> {
             }
         }
     }
-    let presets = [Protection::Bulk, Protection::Link, Protection::LinkTooLarge];
-    for (queue, protection) in QUEUES.into_iter().flat_map(|queue| presets.map(|p| (queue, p))) {
+    let presets = [Plan::Bulk, Plan::Link, Plan::LinkTooLarge];
+    for (queue, plan) in QUEUES.into_iter().flat_map(|queue| presets.map(|p| (queue, p))) {
         let cell = Cell::bulk("Q", Path::bottleneck(queue), Windows::Automatic, 1);
-        cells.push(Cell { protection, ..cell }.goal(rate_limits(18.0, 1.1)));
+        cells.push(Cell { plan, ..cell }.goal(rate_limits(18.0, 1.1)));
     }
     for path in [Path::bottleneck(10), Path::policer(10), Path::policer(50)] {
         cells.extend(Cell::bulk("Q", path, Windows::Automatic, 1).with_each_congestion());
     }
     for queue in QUEUES {
-        let cell = Cell::messages("Q", Path::bottleneck(queue), Protection::None);
+        let cell = Cell::messages("Q", Path::bottleneck(queue), Plan::None);
         let cell = cell.note("messages beside bulk");
         let flows = vec![Workload::Bulk, Workload::MESSAGES];
-        let protection = Protection::Interactive;
-        cells.push(Cell { flows, protection, ..cell.clone() });
+        let plan = Plan::Interactive;
+        cells.push(Cell { flows, plan, ..cell.clone() });
         let cell = Cell { flows: vec![Workload::Bulk, Workload::MESSAGES], ..cell };
         for cell in cell.with_each_congestion() {
             // Half a round trip and 15 ms.
@@ -646,7 +641,7 @@ fn sharing() -> Vec<Cell> {
 pub(crate) fn traced(paths: Vec<Path>) -> Vec<Cell> {
     let mut cells = Vec::new();
     for path in paths {
-        let message = Cell::messages("R", path.clone(), Protection::None);
+        let message = Cell::messages("R", path.clone(), Plan::None);
         let goal =
             [(Measure::P99OfIdeal, 1.05), (Measure::P999OfIdeal, 1.05), (Measure::Wire, 1.1)];
         cells.push(Cell { span: Span::Whole(25), ..message }.goal(goal));
@@ -660,16 +655,14 @@ pub(crate) fn traced(paths: Vec<Path>) -> Vec<Cell> {
 fn lossy_bulk() -> Vec<Cell> {
     let mut cells = Vec::new();
     // 11.3 and 22.5 MB/s.
-    for (protection, mbit, wire) in
-        [(Protection::None, 90.4, 1.15), (Protection::Fec64x10, 180.0, 1.25)]
-    {
+    for (plan, mbit, wire) in [(Plan::None, 90.4, 1.15), (Plan::Fec64x10, 180.0, 1.25)] {
         for windows in Windows::ALL {
             let cell = Cell::bulk("L", Path::loss(5), windows, 1);
-            let cell = Cell { protection, ..cell }.goal(rate_limits(mbit, wire));
+            let cell = Cell { plan, ..cell }.goal(rate_limits(mbit, wire));
             cells.extend(cell.with_each_congestion());
         }
     }
     let cell = Cell::bulk("L", Path::loss(5), Windows::Automatic, 1);
-    cells.push(Cell { protection: Protection::Bulk, ..cell }.goal(rate_limits(180.0, 1.25)));
+    cells.push(Cell { plan: Plan::Bulk, ..cell }.goal(rate_limits(180.0, 1.25)));
     cells
 }

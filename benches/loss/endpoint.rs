@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use kcpx::fec::{FecDecoder, FecFlag, HEADER_LEN, fec_flag};
 use kcpx::proto::{Command, Kcp, PacketType, Seed, Segments};
 use kcpx::testkit::transmitter::Transmitter;
-use kcpx::{AckPolicy, CongestionControl, FecConfig, KcpConfig, Timing};
+use kcpx::{AckPolicy, CongestionControl, FecConfig, KcpConfig, Redundancy, Timing};
 
 use crate::stock::StockDecoder;
 
@@ -34,7 +34,7 @@ impl Endpoint {
         now: Instant,
     ) -> Self {
         let mut config = config.clone();
-        (config.auto_protection, config.close_notify) = (None, false);
+        (config.redundancy, config.close_notify) = (Redundancy::Off, false);
         config.auto_windows = false;
         config.ack_policy = AckPolicy::Immediate;
         if let Some(tick) = ack_tick {
@@ -62,7 +62,7 @@ impl Endpoint {
         let mut kcp = Kcp::new(conv, config, now, seed).expect("the configuration is valid");
         let fec_header = if fec.is_some() { HEADER_LEN as u16 } else { 0 };
         kcp.set_overhead(0, fec_header).expect("the MTU leaves bytes for data");
-        if config.auto_protection.is_none() {
+        if config.redundancy == Redundancy::Off {
             kcp.set_repair_rate(repair_rate);
             kcp.set_bundling_rate(bundling_rate);
         }

@@ -360,7 +360,6 @@ impl Plan {
 
     fn run(&self, connections: u16) -> Result<Figures, String> {
         let mut config = Config::new().kcp;
-        config.auto_protection = None;
         if let Some(window) = self.window {
             (config.send_window, config.recv_window) = (window, window);
             config.auto_windows = false;

@@ -59,7 +59,7 @@ Columns:
   path             what the packets meet; the workload where it is not the usual one, a message of
                    1 KiB each 10 ms into one ordered stream; and the seconds of the run that are
                    measured where not all from second 6 on are; R measures all of them
-  protection       what both ends send beside retransmissions, FEC d/p, repair symbols in percent of
+  redundancy       what both ends send beside retransmissions, FEC d/p, repair symbols in percent of
                    the data, or auto with its limit; for bulk also the windows; and the congestion
                    control where it is not the default
   p50 ... max      one-way latency from the write to the read in order, ms; 25 ms are the path's

@@ -227,8 +227,8 @@ impl Simulation {
             if end == SERVER && setup.stock_server {
                 return Endpoint::stock(conv, &setup.config, setup.ack_tick, cookie_seed, origin);
             }
-            let protection = (setup.fec, setup.repair_rate, setup.bundling_rate);
-            Endpoint::new(conv, &setup.config, protection, cookie_seed, origin)
+            let plan = (setup.fec, setup.repair_rate, setup.bundling_rate);
+            Endpoint::new(conv, &setup.config, plan, cookie_seed, origin)
         };
         // The path of all connections from either end, as the driver finds it.
         let mut shared: [Option<SharedPath>; 2] = [None, None];

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::cells::{Cell, Congestion, Protection};
+use crate::cells::{Cell, Congestion, Plan};
 use crate::figures::{Figures, Goal};
 use crate::simulation::Second;
 
@@ -27,7 +27,7 @@ type Column = (&'static str, fn(&Row) -> String);
 const MESSAGES: [Column; 14] = [
     ("cell", |row| row.cell.name.to_owned()),
     ("path", |row| row.cell.description(row.seconds)),
-    ("protection", |row| row.cell.variant()),
+    ("redundancy", |row| row.cell.variant()),
     ("p50", |row| cell(row.median.p50_ms, 1)),
     ("p99", |row| cell(row.median.p99_ms, 1)),
     ("p99.9", |row| cell(row.median.p999_ms, 1)),
@@ -44,7 +44,7 @@ const MESSAGES: [Column; 14] = [
 const BULK: [Column; 13] = [
     ("cell", |row| row.cell.name.to_owned()),
     ("path", |row| row.cell.description(row.seconds)),
-    ("protection", |row| row.cell.variant()),
+    ("redundancy", |row| row.cell.variant()),
     ("Mbit/s", |row| cell(row.median.bulk_mbit, 2)),
     ("MB/s", |row| cell(row.median.bulk_mbit.map(|mbit| mbit / 8.0), 2)),
     ("ideal Mbit/s", |row| cell(row.median.ideal_mbit, 2)),
@@ -149,7 +149,7 @@ pub(crate) fn print_timeline(timeline: &[Second]) {
 struct JsonRow<'a> {
     cell: &'a str,
     path: String,
-    protection: Protection,
+    plan: Plan,
     windows: String,
     congestion: Congestion,
     seconds: u64,
@@ -170,7 +170,7 @@ pub(crate) fn json(rows: &[Row], seeds: u64) -> serde_json::Result<String> {
         serde_json::to_value(JsonRow {
             cell: cell.name,
             path: cell.description(*seconds),
-            protection: cell.protection,
+            plan: cell.plan,
             windows: cell.windows.to_string(),
             congestion: cell.congestion,
             seconds: *seconds,

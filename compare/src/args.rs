@@ -170,7 +170,7 @@ pub(crate) struct Case {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) server: Option<Peer>,
-    /// Limit of `Protection::Auto` in bytes for 1,000 bytes of data
+    /// Limit of `Redundancy::Auto` in bytes for 1,000 bytes of data
     #[arg(long, value_parser = units::per_mille)]
     #[serde(rename = "max_overhead_per_mille", skip_serializing_if = "Option::is_none")]
     pub(crate) max_overhead: Option<u16>,
@@ -267,7 +267,7 @@ pub(crate) enum Peer {
     #[serde(rename = "udp-gso")]
     UdpGso,
     Kcpx,
-    /// The same with `Protection::Auto`, across a path; to a server of kcp-go also if that sends FEC
+    /// The same with `Redundancy::Auto`, across a path; to a server of kcp-go with the layout of the wire
     #[serde(rename = "kcpx-auto")]
     KcpxAuto,
     #[value(name = "tokio_kcp")]

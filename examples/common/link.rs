@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum, value_parser};
 use kcpx::{
-    AckPolicy, Cipher, Config, CongestionControl, FecConfig, Key, SocketConfig, Timing, WritePolicy,
+    AckPolicy, Cipher, Config, CongestionControl, FecConfig, Key, Redundancy, SocketConfig, Timing,
+    WritePolicy,
 };
 
 /// What both sides must have alike is the cipher and its key; the rest each chooses for what it
@@ -116,7 +117,8 @@ impl Link {
         config.socket = self.socket();
         if self.parityshard > 0 {
             let fec = FecConfig::new(self.datashard.into(), self.parityshard.into());
-            config = config.fec(fec.context("--datashard and --parityshard")?);
+            config =
+                config.redundancy(Redundancy::Fec(fec.context("--datashard and --parityshard")?));
         }
         if self.acknodelay {
             config = config.ack_policy(AckPolicy::Immediate);

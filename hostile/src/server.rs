@@ -14,7 +14,9 @@ use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use kcpx::crypto::{Algorithm, Cipher};
 use kcpx::fec::FecConfig;
-use kcpx::{Config, Endpoint, EndpointStats, KcpListener, KcpStream, Limits, Migration};
+use kcpx::{
+    Config, Endpoint, EndpointStats, KcpListener, KcpStream, Limits, Migration, Redundancy,
+};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::oneshot;
 
@@ -187,7 +189,7 @@ impl Profile {
         let mut config = Config::new().cipher(Cipher::new(algorithm, &key)?);
         (config.limits.memory, config.limits.max_connections) = (self.memory, self.max_connections);
         if self.fec {
-            config = config.fec(FecConfig::SHORT);
+            config = config.redundancy(Redundancy::Fec(FecConfig::SHORT));
         }
         if self.migration {
             config.migration = Migration::Authenticated;

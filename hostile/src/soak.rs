@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use kcpx::crypto::{Algorithm, Cipher};
 use kcpx::fec::FecConfig;
-use kcpx::{Config, EndpointStats};
+use kcpx::{Config, EndpointStats, Redundancy};
 
 use self::floods::{Flood, Sender};
 use crate::forwarder::{Conditions, Forwarder};
@@ -100,7 +100,7 @@ impl World {
 }
 
 fn fec_config() -> anyhow::Result<Config> {
-    Ok(Config::new().fec(FecConfig::new(10, 3)?))
+    Ok(Config::new().redundancy(Redundancy::Fec(FecConfig::new(10, 3)?)))
 }
 
 /// Returns whether no connection was lost and no byte was wrong.

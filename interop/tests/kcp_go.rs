@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use kcpx::crypto::Key;
-use kcpx::{Cipher, Config, Endpoint, FecConfig, KcpListener, KcpStream, Mode, Timing};
+use kcpx::{Cipher, Config, Endpoint, FecConfig, KcpListener, KcpStream, Mode, Redundancy, Timing};
 use kcpx_interop::SEED_VARIABLE;
 use kcpx_interop::kcp_go::{KcpGo, Program, runs_matrix, versions};
 use kcpx_interop::link::Rng;
@@ -116,7 +116,7 @@ impl Cell {
     fn ours(self) -> Config {
         let mut config = Config::new().timing(Timing::FAST3).mode(self.mode);
         config.cipher = Cipher::from_name(self.cipher, &Self::key()).unwrap();
-        config.fec = self.fec.config();
+        config.kcp.redundancy = self.fec.config().map_or(Redundancy::Off, Redundancy::Fec);
         config
     }
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::keepalive::check_timeout;
-use super::{AutoProtection, KeepaliveInterval, KeepaliveSide};
+use super::{KeepaliveInterval, KeepaliveSide, Redundancy};
 use crate::error::ConfigError;
 
 /// Bytes of a segment header (`IKCP_OVERHEAD`).
@@ -364,10 +364,9 @@ pub struct KcpConfig {
     /// do not read, so nothing changes for them.
     #[doc(alias = "FIN")]
     pub close_notify: bool,
-    /// Repair symbols for peers of this crate, copies for others, as the loss asks for
-    /// ([`Protection::Auto`](crate::Protection::Auto)). Default `None`. Needs
-    /// [`close_notify`](Self::close_notify), by which the peer shows that it has them.
-    pub auto_protection: Option<AutoProtection>,
+    /// What is sent beside retransmissions so that losses cost no round trip. Default
+    /// [`Redundancy::Off`].
+    pub redundancy: Redundancy,
     /// Deliver empty messages in message mode. Default `false`: they are acknowledged and skipped.
     /// A byte stream always skips them.
     pub empty_messages: bool,
@@ -395,7 +394,7 @@ impl Default for KcpConfig {
             initial_rate: None,
             recv_memory: None,
             close_notify: true,
-            auto_protection: None,
+            redundancy: Redundancy::Off,
             empty_messages: false,
         }
     }
@@ -420,15 +419,7 @@ impl KcpConfig {
         ConfigError::check("max_retransmit_interval (ms)", interval, 1_000, 60_000)?;
         check_timeout("dead_peer_timeout (ms)", self.dead_peer_timeout)?;
         self.keepalive.validate(self.idle_timeout)?;
-        if let Some(auto) = &self.auto_protection {
-            auto.validate()?;
-            if !self.close_notify {
-                return Err(ConfigError::Requires {
-                    field: "auto_protection",
-                    needs: "close_notify",
-                });
-            }
-        }
+        self.redundancy.validate(self.close_notify)?;
         if let Some(bytes) = self.recv_memory {
             let max = 1 << 40;
             ConfigError::check("recv_memory (bytes)", bytes, SEGMENT_CHARGE as u64, max)?;

@@ -1,6 +1,6 @@
 //! `Config::interactive` and `Config::bulk`: what traffic needs, measured.
 
-use super::{AutoProtection, Config, Protection, Timing};
+use super::{AutoRedundancy, Config, Redundancy, Timing};
 
 /// Send and receive buffer of a bulk stream, bytes.
 const BULK_BUFFER: usize = 4 << 20;
@@ -8,12 +8,11 @@ const BULK_BUFFER: usize = 4 << 20;
 impl Config {
     /// For messages that are to arrive soon: games, calls, requests and their answers.
     ///
-    /// The defaults with [`Timing::FAST3`] and [`Protection::Auto`]: redundancy as the measured loss asks
-    /// for and none without loss, up to 2.0 bytes sent per byte of data (`max_overhead`), and for slow
-    /// flows up to 16,000 bytes per second whatever their share is (`floor`). With an RTT of 50 ms and
+    /// The defaults with [`Timing::FAST3`] and [`Redundancy::Auto`]: redundancy as the measured loss asks
+    /// for and none without loss, up to 2.0 bytes sent per byte of data (`max_overhead`). With an RTT of 50 ms and
     /// messages of 1 KiB each 10 ms, 99 of 100 arrive within 35 ms at 5 % loss and within 85 ms at 20 %.
     /// Each side needs it for what it sends. Peers of this crate get repair symbols; for kcp-go set
-    /// a layout with [`Config::fec`]. Transfers, with more than 256 segments in flight, get no
+    /// [`AutoRedundancy::stock`]. Transfers, with more than 256 segments in flight, get no
     /// redundancy.
     ///
     /// ```
@@ -25,8 +24,8 @@ impl Config {
     /// ```
     #[must_use]
     pub fn interactive() -> Self {
-        let auto = AutoProtection::new().max_overhead(2.0).floor(16_000);
-        Self::new().timing(Timing::FAST3).protection(Protection::Auto(auto))
+        let auto = AutoRedundancy::new().max_overhead(2.0);
+        Self::new().timing(Timing::FAST3).redundancy(Redundancy::Auto(auto))
     }
 
     /// For transfers of much data: files, backups, tunnels.
@@ -61,9 +60,9 @@ mod tests {
     fn presets_are_valid_and_differ_from_the_defaults_in_what_they_document() {
         let interactive = Config::interactive();
         assert_eq!(interactive.validate(), Ok(()));
-        let auto = interactive.kcp.auto_protection.unwrap();
-        assert_eq!((auto.max_overhead_per_mille, auto.floor), (2_000, 16_000));
-        let rest = interactive.timing(Timing::FAST2).protection(Protection::Off);
+        let auto = interactive.kcp.redundancy.auto().unwrap();
+        assert_eq!(auto, AutoRedundancy { max_overhead_per_mille: 2_000, stock: None });
+        let rest = interactive.timing(Timing::FAST2).redundancy(Redundancy::Off);
         assert_eq!(rest, Config::new());
 
         let mut bulk = Config::bulk();

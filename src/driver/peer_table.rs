@@ -79,7 +79,7 @@ pub(crate) struct PeerTable {
 
 impl PeerTable {
     pub(crate) fn new(config: &Config) -> Self {
-        let (fec, fec_decode) = (config.fec, config.fec_decode);
+        let (fec, fec_decode) = (config.kcp.redundancy.fec(), config.fec_decode);
         let max_shard_len = usize::from(config.kcp.mtu).max(KCP_GO_MTU_LIMIT);
         let (links, map, stats) = (Vec::new(), HashMap::new(), FecStats::default());
         Self { links, map, fec, fec_decode, max_shard_len, decoders: 0, stats }
@@ -340,6 +340,7 @@ fn feed(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Redundancy;
     use crate::shared::notifier::Notifier;
 
     fn addr(port: u16) -> SocketAddr {
@@ -379,7 +380,7 @@ mod tests {
     #[test]
     fn parity_of_an_address_counts_from_its_first_datagram_until_its_last_connection() {
         let fec = |data, parity| FecConfig::new(data, parity).unwrap();
-        let config = Config::new().fec(fec(10, 3));
+        let config = Config::new().redundancy(Redundancy::Fec(fec(10, 3)));
         let mut peers = PeerTable::new(&config);
         let mut memory = Memory::new(&config, Notifier::new().memory().clone());
         peers.join(addr(1), 0);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Choices;
 use super::wire::{Wire, addr};
-use crate::config::{Config, Limits, Mode};
+use crate::config::{Config, Limits, Mode, Redundancy};
 use crate::core::connection::fec::FlowTiming;
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::{Sn, Ts};
@@ -84,7 +84,8 @@ fn config(choices: &mut Choices<'_>) -> Config {
         .cipher(Cipher::new(algorithm, &key[..algorithm.key_len()]).expect("the right key"))
         .mode(choices.pick(&[Mode::Stream, Mode::Message]));
     let shapes = [None, Some((2, 2)), Some((3, 1)), Some((10, 3))];
-    config.fec = choices.pick(&shapes).and_then(|(data, parity)| FecConfig::new(data, parity).ok());
+    let fec = choices.pick(&shapes).and_then(|(data, parity)| FecConfig::new(data, parity).ok());
+    config.kcp.redundancy = fec.map_or(Redundancy::Off, Redundancy::Fec);
     config.fec_decode = choices.byte() & 7 != 0;
     config.replay_window = choices.pick(&[0, 0, 16]);
     config.duplicates = choices.pick(&[0, 0, 2]);
@@ -110,7 +111,7 @@ struct Peer {
 
 impl Peer {
     fn new(host: u8, config: &Config) -> Self {
-        let fec = config.fec.or_else(|| FecConfig::new(3, 2).ok());
+        let fec = config.kcp.redundancy.fec().or_else(|| FecConfig::new(3, 2).ok());
         Self {
             addr: addr(host),
             codec: PacketCodec::new(config, [host; 32]),

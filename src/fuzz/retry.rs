@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::Choices;
 use super::wire::{Wire, addr};
-use crate::config::Config;
+use crate::config::{Config, Redundancy};
 use crate::core::segment::{Command, HEADER_LEN, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::driver::Driver;
@@ -66,7 +66,8 @@ pub fn retry(data: &[u8]) {
 fn start(choices: &mut Choices<'_>) -> Run {
     let mut config = Config::new();
     (config.limits.max_unvalidated, config.limits.memory) = (MAX_UNVALIDATED, MEMORY);
-    config.fec = choices.pick(&[None, FecConfig::new(2, 2).ok()]);
+    let fec = choices.pick(&[None, FecConfig::new(2, 2).ok()]);
+    config.kcp.redundancy = fec.map_or(Redundancy::Off, Redundancy::Fec);
     config.limits.require_validation = choices.byte() & 1 == 0;
     let (queue, requests) = (AcceptQueue::new(), RequestQueue::new());
     let (accept, now) = (Some(queue.clone()), Instant::now());

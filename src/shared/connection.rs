@@ -83,7 +83,7 @@ impl Shared {
         notifier: Arc<Notifier>,
     ) -> Arc<Self> {
         let (mtu, overhead) = (usize::from(config.kcp.mtu), config.overhead());
-        let datagrams = match (config.fec, config.kcp.close_notify) {
+        let datagrams = match (config.kcp.redundancy.fec(), config.kcp.close_notify) {
             (Some(_), _) => DatagramSupport::Supported,
             (None, true) => DatagramSupport::Unknown { asked: false },
             (None, false) => DatagramSupport::Unsupported,
@@ -94,8 +94,10 @@ impl Shared {
             mode: config.kcp.mode,
             mtu: AtomicUsize::new(mtu),
             overhead,
-            framed: config.fec.is_some(),
-            max_fec_shards: AtomicUsize::new(config.fec.map_or(0, FecConfig::shards)),
+            framed: config.kcp.redundancy.fec().is_some(),
+            max_fec_shards: AtomicUsize::new(
+                config.kcp.redundancy.fec().map_or(0, FecConfig::shards),
+            ),
             max_message: AtomicUsize::new(mtu.saturating_sub(overhead + SEGMENT_HEADER)),
             handles: AtomicUsize::new(0),
             detached: AtomicBool::new(false),

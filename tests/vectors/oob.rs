@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kcpx::fec::{self, FecFlag};
-use kcpx::{Config, FecConfig, KcpListener, KcpStream};
+use kcpx::{Config, FecConfig, KcpListener, KcpStream, Redundancy};
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
@@ -45,7 +45,8 @@ async fn receive(socket: &UdpSocket) -> Vec<u8> {
 
 #[tokio::test]
 async fn kcp_go_oob_packets_are_sent_and_received() {
-    let config = Config::new().fec(FecConfig::new(10, 3).unwrap()).early_data(true);
+    let config =
+        Config::new().redundancy(Redundancy::Fec(FecConfig::new(10, 3).unwrap())).early_data(true);
     // A socket in the place of the peer sees what is sent.
     let wire = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let mut stream = KcpStream::connect_with(wire.local_addr().unwrap(), config).await.unwrap();

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kcpx::{Algorithm, Config, KcpListener, KcpStream};
+use kcpx::{Algorithm, Config, KcpListener, KcpStream, Redundancy};
 use kcpx_tunnel::settings::{Common, SmuxVersion};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -242,7 +242,7 @@ impl Recording {
 
     fn common(&self) -> Common {
         let mut common = common();
-        (common.algorithm, common.fec) = (Algorithm::None, None);
+        (common.algorithm, common.redundancy) = (Algorithm::None, Redundancy::Off);
         common
     }
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use kcpx::{
-    AutoProtection, Cipher, Config, Endpoint, FecConfig, KcpListener, KcpStream, Protection, Timing,
+    AutoRedundancy, Cipher, Config, Endpoint, FecConfig, KcpListener, KcpStream, Redundancy, Timing,
 };
 
 use super::{Accept, Connect, Duplex, wildcard};
@@ -17,10 +17,15 @@ fn config(case: Case) -> anyhow::Result<Config> {
         // some runs and not of others.
         config = config.keepalive(None).idle_timeout(None);
     }
+    let layout = |(data, parity)| FecConfig::new(data, parity);
+    let fec = case.wire.fec().map(layout).transpose()?;
     if case.peer == Peer::KcpxAuto {
-        let mut auto = AutoProtection::new();
+        let mut auto = AutoRedundancy::new();
         auto.max_overhead_per_mille = case.max_overhead.unwrap_or(auto.max_overhead_per_mille);
-        config = config.protection(Protection::Auto(auto));
+        auto.stock = fec;
+        config = config.redundancy(Redundancy::Auto(auto));
+    } else if let Some(fec) = fec {
+        config = config.redundancy(Redundancy::Fec(fec));
     }
     let algorithm = |algorithm| match algorithm {
         Algorithm::Aes128 => kcpx::Algorithm::Aes128,
@@ -28,9 +33,6 @@ fn config(case: Case) -> anyhow::Result<Config> {
     };
     if let Some(chosen) = case.wire.algorithm() {
         config.cipher = Cipher::new(algorithm(chosen), KEY)?;
-    }
-    if let Some((data, parity)) = case.wire.fec().filter(|_| case.peer != Peer::KcpxAuto) {
-        config.fec = Some(FecConfig::new(data, parity)?);
     }
     Ok(config)
 }

@@ -6,7 +6,7 @@ use super::Kcp;
 use crate::core::connection::output::Transmitted;
 use crate::core::segment::Command;
 use crate::core::seq::Ts;
-use crate::stats::ProtectionStats;
+use crate::stats::RedundancyStats;
 
 /// State of a connection by which FEC decides when parity is worth its bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,7 +33,7 @@ pub(crate) struct ParitySent {
 }
 
 impl ParitySent {
-    pub(super) fn add_to(&self, stats: &mut ProtectionStats) {
+    pub(super) fn add_to(&self, stats: &mut RedundancyStats) {
         stats.parity_packets_sent = self.packets;
         stats.redundant_bytes_sent += self.bytes;
         stats.fec_fillers_sent = self.fillers;
@@ -84,7 +84,7 @@ impl Kcp {
         self.send.on_fec_group_closed(&self.clock, times, group.first_xmit_seq, counts);
     }
 
-    /// Whether parity covers the data that is sent: always, but with automatic protection only once
+    /// Whether parity covers the data that is sent: always, but with automatic redundancy only once
     /// the peer has shown that it takes no repair symbols.
     pub(crate) fn uses_fec(&self) -> bool {
         let auto = self.repair.as_ref().filter(|state| state.auto.is_some());

@@ -191,8 +191,8 @@ impl Kcp {
             parity_sent: None,
             stats: Counters::default(),
         };
-        if let Some(limits) = config.auto_protection {
-            kcp.start_auto_protection(limits);
+        if let Some(limits) = config.redundancy.auto() {
+            kcp.start_auto_redundancy(limits);
         }
         kcp
     }
@@ -442,7 +442,7 @@ impl Kcp {
     /// A snapshot of the counters and estimates.
     #[must_use]
     pub fn stats(&self) -> ConnectionStats {
-        Snapshot::of(self.stats, self.estimates(), self.protection_stats()).stats()
+        Snapshot::of(self.stats, self.estimates(), self.redundancy_stats()).stats()
     }
 
     pub(crate) fn counters(&self) -> Counters {

@@ -262,7 +262,7 @@ impl Kcp {
         self.stats.sent_datagrams += count as u64;
         self.stats.sent_datagram_bytes += bytes as u64;
         self.amplification.on_sent(bytes + count * usize::from(self.sent_overhead));
-        self.update_auto_protection(now);
+        self.update_auto_redundancy(now);
         self.update_timers(now);
     }
 

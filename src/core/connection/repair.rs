@@ -3,7 +3,7 @@
 
 use super::repair_state::RepairState;
 use super::{Kcp, PacketType};
-use crate::config::{AutoProtection, IP_UDP_HEADERS};
+use crate::config::{AutoRedundancy, IP_UDP_HEADERS};
 use crate::core::clock::Micros;
 use crate::core::close::ControlSegment;
 use crate::core::connection::output::Transmitted;
@@ -11,11 +11,11 @@ use crate::core::path::amplification::SendBudget;
 use crate::core::recv::receiver::RecvOutcome;
 use crate::core::rlc::{Inserted, RecoveredSegment, RepairSymbol, SYMBOL_HEADER};
 use crate::core::segment::{Command, ControlType, HEADER_LEN, Header, REPAIRED};
+use crate::core::send::controller::{PathEstimate, RedundancyController};
 use crate::core::send::overhead::SentTotals;
-use crate::core::send::protection::{PathEstimate, ProtectionController};
 use crate::core::send::sender::AckOutcome;
 use crate::core::seq::Ts;
-use crate::stats::ProtectionStats;
+use crate::stats::RedundancyStats;
 
 /// Least MSS in bytes that repair symbols make smaller; below, full segments are not covered.
 const MIN_MSS: usize = 64;
@@ -42,13 +42,13 @@ impl Kcp {
     }
 
     /// What protects the data, and what it did; `None` while all of it is zero.
-    pub(crate) fn protection_stats(&self) -> Option<ProtectionStats> {
+    pub(crate) fn redundancy_stats(&self) -> Option<RedundancyStats> {
         let (repair, fec) = (self.repair.as_ref(), self.parity_sent.as_ref());
-        if repair.is_none() && fec.is_none() && !self.send.has_protection_stats() {
+        if repair.is_none() && fec.is_none() && !self.send.has_redundancy_stats() {
             return None;
         }
-        let mut stats = ProtectionStats::default();
-        self.send.add_protection_stats(&mut stats);
+        let mut stats = RedundancyStats::default();
+        self.send.add_redundancy_stats(&mut stats);
         if let Some(fec) = fec {
             fec.add_to(&mut stats);
         }
@@ -61,8 +61,8 @@ impl Kcp {
     }
 
     /// Lets the repair rate depend on the loss, within `limits`.
-    pub(super) fn start_auto_protection(&mut self, limits: AutoProtection) {
-        let controller = ProtectionController::new(limits, Micros(0));
+    pub(super) fn start_auto_redundancy(&mut self, limits: AutoRedundancy) {
+        let controller = RedundancyController::new(limits, Micros(0));
         let rate = controller.rate();
         self.repair_state().auto = Some(controller);
         self.set_repair_rate(rate);
@@ -70,14 +70,14 @@ impl Kcp {
 
     /// A datagram leaves: decides about the repair rate, at most ten times a second.
     #[inline]
-    pub(super) fn update_auto_protection(&mut self, now: Micros) {
+    pub(super) fn update_auto_redundancy(&mut self, now: Micros) {
         let Some(auto) = self.repair.as_ref().and_then(|state| state.auto.as_ref()) else { return };
         if auto.is_due(now) {
-            self.decide_protection(now);
+            self.decide_redundancy(now);
         }
     }
 
-    fn decide_protection(&mut self, now: Micros) {
+    fn decide_redundancy(&mut self, now: Micros) {
         let (rtt, stats) = (&self.send.rtt, &self.stats);
         let path = PathEstimate {
             loss: self.send.loss_rate(),

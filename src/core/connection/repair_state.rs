@@ -1,7 +1,7 @@
 //! What a connection keeps while repair symbols are sent or received.
 
 use crate::core::hello::Hello;
-use crate::core::send::protection::ProtectionController;
+use crate::core::send::controller::RedundancyController;
 
 /// What a connection that uses repair symbols, or whose peer asked for them, has negotiated.
 #[derive(Debug)]
@@ -10,7 +10,7 @@ pub(super) struct RepairState {
     /// Repair rate wanted, per million; 0: none.
     pub(super) rate: u32,
     /// Sets the rate, if that depends on the loss.
-    pub(super) auto: Option<ProtectionController>,
+    pub(super) auto: Option<RedundancyController>,
     pub(super) received: u64,
     pub(super) recovered: u64,
     pub(super) invalid: u64,

@@ -1,8 +1,8 @@
 //! Sending: the send buffer, the peer's window, and which segment leaves next.
 
 mod bundling;
+pub(crate) mod controller;
 pub(crate) mod overhead;
-pub(crate) mod protection;
 mod redundancy_credit;
 mod redundant;
 pub(crate) mod remote_window;

@@ -1,7 +1,7 @@
-//! What a connection sends per byte of data, and what part of it the limits of [`AutoProtection`]
+//! What a connection sends per byte of data, and what part of it the limits of [`AutoRedundancy`]
 //! leave to redundancy.
 
-use crate::config::AutoProtection;
+use crate::config::AutoRedundancy;
 
 /// Time between two decisions, microseconds.
 pub(super) const INTERVAL: u64 = 100_000;
@@ -9,6 +9,9 @@ pub(super) const INTERVAL: u64 = 100_000;
 const MEMORY: u64 = 64;
 /// The sums are multiplied by this, so that small ones are forgotten too.
 const SCALE: u64 = 1_024;
+/// Bytes per second of redundancy that may leave whatever their share is: of slow flows and small
+/// messages a share is too little to protect anything.
+const FLOOR: u64 = 12_000;
 const MILLION: u64 = 1_000_000;
 
 /// Counters of what has left, since the start of the connection.
@@ -113,7 +116,7 @@ impl Overhead {
     /// The part of what is wanted that the limits admit, with so many bytes of headers in each packet.
     pub(super) fn admitted(
         &self,
-        limits: &AutoProtection,
+        limits: &AutoRedundancy,
         packet_overhead: u64,
         share: &Share,
     ) -> u64 {
@@ -131,7 +134,7 @@ impl Overhead {
             rate /= 2;
         }
         if share.has_floor {
-            let floor = u64::from(limits.floor) * MILLION / self.per_second(first).max(1);
+            let floor = FLOOR * MILLION / self.per_second(first).max(1);
             rate = rate.max(floor.min(share.most));
         }
         rate

@@ -92,7 +92,7 @@ fn ack_of_a_copy_acknowledges_and_is_no_loss() {
     scripted.ack(copy.0, copy.1 + 1);
     assert_eq!(scripted.kcp.stats().invalid_acks, 1);
     assert_eq!(scripted.kcp.stats().retransmits(), 0);
-    assert_eq!(scripted.kcp.stats().protection.loss_per_million, 0);
+    assert_eq!(scripted.kcp.stats().redundancy.loss_per_million, 0);
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn clean_path_shows_no_loss_with_copies_whatever_the_ack_policy() {
             ends.write(0, &[7; MESSAGE]);
             ends.run(5 * MILLIS);
         }
-        let (stats, repair) = (ends.sides[0].stats(), ends.sides[0].stats().protection);
+        let (stats, repair) = (ends.sides[0].stats(), ends.sides[0].stats().redundancy);
         assert_eq!((stats.retransmits(), stats.invalid_acks), (0, 0), "{policy:?}");
         assert_eq!(repair.loss_per_million, 0, "{policy:?}");
     }
@@ -139,7 +139,7 @@ fn segment_with_a_copy_is_retransmitted_when_the_ack_of_the_copy_is_overdue() {
         scripted.write(vec![2; MESSAGE]);
         let start = scripted.now;
         let sent = scripted.run(start + SECOND);
-        assert_eq!(scripted.kcp.stats().protection.bundled_copies, u64::from(rate > 0));
+        assert_eq!(scripted.kcp.stats().redundancy.bundled_copies, u64::from(rate > 0));
         let retransmission = sent.get(1 + usize::from(rate > 0)).expect("it is lost");
         (retransmission.0 - start) / MILLIS
     };
@@ -160,7 +160,7 @@ fn copies_cost_no_datagrams_and_at_most_their_rate() {
         }
         ends.run(SECOND);
         let (stats, copies) =
-            (ends.sides[0].stats(), ends.sides[0].stats().protection.bundled_copies);
+            (ends.sides[0].stats(), ends.sides[0].stats().redundancy.bundled_copies);
         let datagrams = stats.sent_datagrams - before.sent_datagrams;
         (datagrams, stats.sent_datagram_bytes - before.sent_datagram_bytes, copies)
     };
@@ -181,19 +181,19 @@ fn message_that_no_other_follows_is_copied_by_itself() {
     lose(&mut ends, 1);
     ends.write(0, &[7; MESSAGE]);
     ends.run(9 * MILLIS);
-    assert_eq!(ends.sides[0].stats().protection.bundled_copies, 0);
+    assert_eq!(ends.sides[0].stats().redundancy.bundled_copies, 0);
     // Half a round trip later.
     ends.run(12 * MILLIS);
     assert_eq!(ends.read(1).len(), MESSAGE);
     ends.run(SECOND);
     let stats = ends.sides[0].stats();
-    assert_eq!((ends.sides[0].stats().protection.bundled_copies, stats.retransmits()), (1, 0));
+    assert_eq!((ends.sides[0].stats().redundancy.bundled_copies, stats.retransmits()), (1, 0));
 }
 
 #[test]
 fn bulk_and_full_datagrams_get_no_copies() {
     let mut ends = started(1, 0, 1_000_000);
-    let before = ends.sides[0].stats().protection.bundled_copies;
+    let before = ends.sides[0].stats().redundancy.bundled_copies;
     ends.write(0, &vec![7; 2_000_000]);
     let mut read = 0;
     while read < 2_000_000 {
@@ -201,7 +201,7 @@ fn bulk_and_full_datagrams_get_no_copies() {
         ends.run(10 * MILLIS);
     }
     // At most one datagram of them, behind the last segment.
-    assert!(ends.sides[0].stats().protection.bundled_copies - before <= 1);
+    assert!(ends.sides[0].stats().redundancy.bundled_copies - before <= 1);
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn peer_that_is_not_validated_is_sent_no_copy() {
         scripted.run(5 * MILLIS);
     }
     scripted.run(SECOND);
-    assert_eq!(scripted.kcp.stats().protection.bundled_copies, 0);
+    assert_eq!(scripted.kcp.stats().redundancy.bundled_copies, 0);
     assert!(scripted.kcp.stats().sent_segments >= 2, "data may leave");
 }
 
@@ -249,7 +249,7 @@ fn stream_is_what_was_written_with_copies() {
         assert!(sent == read, "seed {seed}");
         for side in &ends.sides {
             assert_eq!(side.stats().invalid_acks, 0, "seed {seed}");
-            copies += side.stats().protection.bundled_copies;
+            copies += side.stats().redundancy.bundled_copies;
         }
     }
     assert!(copies > 500, "{copies} copies");

@@ -44,8 +44,8 @@ fn negotiated(seed: u64) -> (TwoEndpoints, Log) {
     ends.write(0, b"first");
     ends.run(100 * MILLIS);
     assert!(
-        ends.sides[0].stats().protection.repair_per_mille > 0
-            && ends.sides[1].stats().protection.repair_per_mille == 0
+        ends.sides[0].stats().redundancy.repair_per_mille > 0
+            && ends.sides[1].stats().redundancy.repair_per_mille == 0
     );
     assert_eq!(ends.read(1), b"first");
     (ends, log)
@@ -152,13 +152,13 @@ fn lost_segment_is_recovered_without_a_retransmission() {
             rtts.push(ends.sides[0].stats().srtt);
         }
         ends.run(SECOND);
-        let (stats, repair) = (ends.sides[0].stats(), ends.sides[0].stats().protection);
+        let (stats, repair) = (ends.sides[0].stats(), ends.sides[0].stats().redundancy);
         assert_eq!(stats.retransmits(), 0, "segment {lost}");
         assert_eq!(stats.invalid_acks, 0);
         assert_eq!(
             (
                 repair.recovered_by_peer_segments,
-                ends.sides[1].stats().protection.recovered_segments
+                ends.sides[1].stats().redundancy.recovered_segments
             ),
             (1, 1)
         );
@@ -240,7 +240,7 @@ fn stream_is_what_was_written(seed: u64, writes: usize) -> u64 {
     }
     assert_eq!(ends.ends(), [None, None], "seed {seed}");
     assert!(read[0] == sent[1] && read[1] == sent[0], "seed {seed}");
-    ends.sides.iter().map(|kcp| kcp.stats().protection.recovered_segments).sum()
+    ends.sides.iter().map(|kcp| kcp.stats().redundancy.recovered_segments).sum()
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn ack_of_a_recovered_segment_needs_a_key_that_was_sent() {
     assert_eq!(ack(2, key.wrapping_sub(1_000)).invalid_acks, 2, "a key that was never sent");
     assert_eq!(ack(1_000, key).invalid_acks, 3, "a segment that was never sent");
     assert_eq!(ack(2, key).invalid_acks, 3);
-    assert_eq!(ends.sides[0].stats().protection.recovered_by_peer_segments, 1);
+    assert_eq!(ends.sides[0].stats().redundancy.recovered_by_peer_segments, 1);
 }
 
 #[test]
@@ -340,7 +340,7 @@ fn segments_recovered_among_many_in_flight_are_acknowledged() {
         }
         ends.run(SECOND);
         assert_eq!(read + ends.read(1).len(), written);
-        let (stats, repair) = (ends.sides[0].stats(), ends.sides[0].stats().protection);
+        let (stats, repair) = (ends.sides[0].stats(), ends.sides[0].stats().redundancy);
         println!("{most} in flight: {repair:?}, {} retransmissions", stats.retransmits());
         assert!(
             u64::from(most) >= in_flight && repair.recovered_by_peer_segments > 30,
@@ -371,7 +371,7 @@ fn hidden_loss_closes_the_congestion_window() {
         windows.push(ends.sides[0].stats().cwnd_segments);
     }
     ends.run(SECOND);
-    assert!(lost && ends.sides[0].stats().protection.recovered_by_peer_segments == 1);
+    assert!(lost && ends.sides[0].stats().redundancy.recovered_by_peer_segments == 1);
     assert_eq!(ends.sides[0].stats().retransmits(), 0);
     let (before, after) = (windows[149], windows[150..].iter().min().copied());
     assert!(after < Some(before), "{before:?} before the loss, {after:?} after");
@@ -396,14 +396,14 @@ fn ack_of_a_retransmission_takes_back_no_loss() {
     let first = log.borrow().iter().find(|h| h.sn == push.sn).copied().unwrap();
     assert!(push.ts != first.ts, "retransmitted");
     let acks = [(REPAIRED, repair.ts), (CONTROL_CAPABLE, push.ts)];
-    let loss = ends.sides[0].stats().protection.loss_per_million;
+    let loss = ends.sides[0].stats().redundancy.loss_per_million;
     for (frg, ts) in acks {
         let ack = Header { frg, ..header(Command::Ack, push.sn.0, ts.0) };
         ends.input(0, &super::scripted_peer::datagram(&[(ack, b"")])).unwrap();
-        assert_eq!(ends.sides[0].stats().protection.loss_per_million, loss);
+        assert_eq!(ends.sides[0].stats().redundancy.loss_per_million, loss);
     }
     assert_eq!(ends.sides[0].stats().invalid_acks, 0);
-    assert_eq!(ends.sides[0].stats().protection.recovered_by_peer_segments, 1);
+    assert_eq!(ends.sides[0].stats().redundancy.recovered_by_peer_segments, 1);
 }
 
 #[test]
@@ -425,11 +425,11 @@ fn idle_connection_keeps_the_loss_estimate_and_waiting_equations() {
         ends.run(SECOND);
         ends.read(1);
         assert_eq!(ends.sides[0].stats().retransmits(), 0);
-        assert_eq!(ends.sides[0].stats().protection.recovered_by_peer_segments, round + 1);
-        let loss = ends.sides[0].stats().protection.loss_per_million;
+        assert_eq!(ends.sides[0].stats().redundancy.recovered_by_peer_segments, round + 1);
+        let loss = ends.sides[0].stats().redundancy.loss_per_million;
         ends.sides.iter_mut().for_each(Kcp::release_memory);
         assert!(ends.sides.iter().all(|kcp| !kcp.has_reclaimable_memory()));
-        assert!(loss > 0 && ends.sides[0].stats().protection.loss_per_million == loss);
+        assert!(loss > 0 && ends.sides[0].stats().redundancy.loss_per_million == loss);
     }
 }
 
@@ -448,7 +448,7 @@ fn symbol_of_an_empty_message_leaves_where_it_fits_the_mtu() {
             ends.sides[0].send_message(now, Bytes::new()).unwrap();
             ends.run(50 * MILLIS);
         }
-        assert!(ends.sides[0].stats().protection.repair_per_mille > 0, "{mtu}");
+        assert!(ends.sides[0].stats().redundancy.repair_per_mille > 0, "{mtu}");
         let log = log.take();
         let repairs = log.iter().filter(|header| header.command == Command::Repair);
         let lens: Vec<_> = repairs.map(|header| HEADER_LEN + header.len as usize).collect();

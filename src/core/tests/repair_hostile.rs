@@ -36,7 +36,7 @@ fn repair_before_hello_is_ignored() {
     peer.give(header(Command::Push, 0, 5), &[1; 100]);
     peer.out();
     peer.give(Header { frg: 2, ..header(Command::Repair, 1, 7) }, &[3; 50]);
-    assert!(peer.out().is_empty() && peer.kcp.stats().protection.repair_symbols_received == 0);
+    assert!(peer.out().is_empty() && peer.kcp.stats().redundancy.repair_symbols_received == 0);
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn hello_ack_is_no_reflection() {
     assert!(peer.kcp.is_reflection(&alone(hello)));
     assert!(!peer.kcp.is_reflection(&alone(hello_ack)));
     peer.give(hello_ack, b"");
-    assert!(peer.kcp.stats().protection.repair_per_mille > 0);
+    assert!(peer.kcp.stats().redundancy.repair_per_mille > 0);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn hostile_repair_is_counted_and_ends_nothing() {
             while peer.kcp.recv().is_some() {}
         }
         assert_eq!(peer.kcp.close_reason(), None, "seed {seed}");
-        let stats = peer.kcp.stats().protection;
+        let stats = peer.kcp.stats().redundancy;
         assert!(
             stats.repair_symbols_received > 100 && stats.invalid_repair_symbols > 10,
             "{stats:?}"
@@ -112,15 +112,15 @@ fn repair_is_rejected_outside_the_window_and_beside_other_segments() {
     let window = u32::from(config().recv_window);
     let invalid = [(nxt.back(65), 1), (nxt.advance(window), 1), (nxt.advance(window - 10), 11)];
     for (sn, frg) in invalid.into_iter().chain([(nxt, 0), (nxt, 65)]) {
-        let before = peer.kcp.stats().protection.invalid_repair_symbols;
+        let before = peer.kcp.stats().redundancy.invalid_repair_symbols;
         peer.give(Header { frg, ..header(Command::Repair, sn.0, 7) }, &[3; 50]);
-        assert_eq!(peer.kcp.stats().protection.invalid_repair_symbols, before + 1, "{sn:?} {frg}");
+        assert_eq!(peer.kcp.stats().redundancy.invalid_repair_symbols, before + 1, "{sn:?} {frg}");
     }
-    let before = peer.kcp.stats().protection.invalid_repair_symbols;
+    let before = peer.kcp.stats().redundancy.invalid_repair_symbols;
     let repair = Header { frg: 1, ..header(Command::Repair, nxt.0, 7) };
     let both = datagram(&[(repair, &[3; 50]), (repair, &[3; 50])]);
     peer.input(&both).unwrap();
-    assert_eq!(peer.kcp.stats().protection.invalid_repair_symbols, before + 2);
+    assert_eq!(peer.kcp.stats().redundancy.invalid_repair_symbols, before + 2);
 }
 
 /// REPAIR for the one segment `sn`, which is to be recovered as this.
@@ -141,7 +141,7 @@ fn recovered_segment_that_continues_no_message_is_dropped() {
     for (i, sn) in [nxt, nxt.advance(1)].into_iter().enumerate() {
         let (header, symbol) = forged(sn, 7 + i as u32, 200, &[1; 50]);
         peer.give(header, &symbol);
-        let stats = peer.kcp.stats().protection;
+        let stats = peer.kcp.stats().redundancy;
         assert_eq!((stats.invalid_repair_symbols, stats.recovered_segments), (i as u64 + 1, 0));
     }
     peer.push(nxt.0, &[2; 50]);
@@ -149,7 +149,7 @@ fn recovered_segment_that_continues_no_message_is_dropped() {
     assert_eq!((peer.kcp.close_reason(), peer.kcp.rcv_nxt()), (None, nxt.advance(2)));
     let (header, symbol) = forged(nxt.advance(2), 9, 0, &[4; 50]);
     peer.give(header, &symbol);
-    assert_eq!(peer.kcp.stats().protection.recovered_segments, 1);
+    assert_eq!(peer.kcp.stats().redundancy.recovered_segments, 1);
     let read: Vec<_> = std::iter::from_fn(|| peer.kcp.recv()).collect();
     assert_eq!(read, [vec![2; 50], vec![3; 50], vec![4; 50]]);
 }

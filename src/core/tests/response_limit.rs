@@ -128,7 +128,7 @@ fn recorded_datagrams_are_no_sign_of_life() {
     for recorded in [&data, &acks, &probe, &hello, &repair] {
         script.input(recorded).unwrap();
     }
-    assert_eq!(script.kcp.stats().protection.recovered_segments, 1);
+    assert_eq!(script.kcp.stats().redundancy.recovered_segments, 1);
     let mut pings = 0;
     while script.kcp.close_reason().is_none() {
         script.now += SECOND / 2;

@@ -137,11 +137,11 @@ impl Conn {
         }
         self.shared.max_message.store(self.kcp.max_message_size(), Ordering::Relaxed);
         let (counters, estimates) = (self.kcp.counters(), self.kcp.estimates());
-        let protection = self.kcp.protection_stats();
+        let redundancy = self.kcp.redundancy_stats();
         self.shared.publish(|shown| {
             (shown.counters, shown.estimates) = (counters, estimates);
             shown.out_of_band = self.out_of_band;
-            shown.set_protection(protection);
+            shown.set_redundancy(redundancy);
             shown.set_fec(fec);
         });
     }

@@ -413,8 +413,8 @@ impl Conn {
     }
 
     #[cfg(test)]
-    pub(super) fn protection_stats(&self) -> crate::ProtectionStats {
-        self.kcp.stats().protection
+    pub(super) fn redundancy_stats(&self) -> crate::RedundancyStats {
+        self.kcp.stats().redundancy
     }
 
     #[cfg(feature = "_testkit")]

@@ -6,7 +6,7 @@ use tokio::io::AsyncWriteExt;
 use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, greet, pattern, push, read_pattern};
 use super::resource_limits::turn;
 use super::sim_world::addr;
-use crate::config::Config;
+use crate::config::{Config, Redundancy};
 use crate::crypto::{Algorithm, Cipher, Key};
 use crate::fec::FecConfig;
 use crate::testkit::link::LinkConfig;
@@ -20,7 +20,7 @@ fn with_cipher(algorithm: Algorithm) -> Config {
 }
 
 fn with_fec(data: usize, parity: usize) -> Config {
-    Config::new().fec(FecConfig::new(data, parity).unwrap())
+    Config::new().redundancy(Redundancy::Fec(FecConfig::new(data, parity).unwrap()))
 }
 
 /// A packet with a FEC header: shard number, flag, size.
@@ -92,7 +92,7 @@ fn reflected_packets_are_dropped_with_every_cipher() {
 fn reflected_packets_after_a_delay_are_dropped() {
     for fec in [None, Some(FecConfig::new(10, 3).unwrap())] {
         let mut config = Config::new();
-        config.fec = fec;
+        config.kcp.redundancy = fec.map_or(Redundancy::Off, Redundancy::Fec);
         let Pair { mut world, mut client, mut server, endpoint, .. } = Pair::new(&config, &config);
         world.log();
         world.finish(SECOND, async {
@@ -186,7 +186,7 @@ fn mtu_bounds_datagrams_with_fec_and_cipher() {
         for fec in [None, Some(FecConfig::new(3, 1).unwrap())] {
             for mtu in [100, 576, 1_400, 1_500] {
                 let mut config = with_cipher(*algorithm).mtu(mtu);
-                config.fec = fec;
+                config.kcp.redundancy = fec.map_or(Redundancy::Off, Redundancy::Fec);
                 let Pair { mut world, mut client, mut server, .. } = Pair::new(&config, &config);
                 world.finish(SECOND, async {
                     client.write_all(&pattern(20_000)).await.unwrap();

@@ -8,7 +8,7 @@ use super::fixtures::{
     CLIENT, MINUTE, Pair, SECOND, SERVER, cause, greet, pattern, write_until_error,
 };
 use super::sim_world::{World, addr};
-use crate::config::{Config, WritePolicy};
+use crate::config::{Config, Redundancy, WritePolicy};
 use crate::crypto::{Algorithm, Cipher};
 use crate::error::ConnectionError;
 use crate::fec::FecConfig;
@@ -173,7 +173,7 @@ fn attempt_that_nobody_has_answered_ends_silently() {
 #[test]
 fn bytes_written_right_before_a_runtime_ends_arrive_with_the_end() {
     let sealed = Config::new().cipher(Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap());
-    let mut fec = Config::new().fec(FecConfig::new(4, 2).unwrap());
+    let mut fec = Config::new().redundancy(Redundancy::Fec(FecConfig::new(4, 2).unwrap()));
     fec.duplicates = 1;
     let mut corked = Config::new();
     corked.kcp.write_policy = WritePolicy::Delayed;

@@ -7,13 +7,13 @@ use tokio::io::AsyncWriteExt;
 
 use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, greet, pattern, read_pattern};
 use super::sim_world::{World, addr};
-use crate::config::Config;
+use crate::config::{Config, Redundancy};
 use crate::core::segment::{Command, Segments};
 use crate::fec::{self, FecConfig, FecFlag, fec_flag};
 use crate::testkit::link::LinkConfig;
 
 fn with_fec(data: usize, parity: usize) -> Config {
-    Config::new().fec(FecConfig::new(data, parity).unwrap())
+    Config::new().redundancy(Redundancy::Fec(FecConfig::new(data, parity).unwrap()))
 }
 
 /// Numbers of the data segments of a KCP datagram.
@@ -102,7 +102,7 @@ fn idle_group_is_closed_by_fillers_and_parity() {
             break;
         }
     }
-    assert_eq!(pair.client.stats().protection.fec_fillers_sent, before.protection.fec_fillers_sent);
+    assert_eq!(pair.client.stats().redundancy.fec_fillers_sent, before.redundancy.fec_fillers_sent);
     exchange(&mut pair, 4, 1_000, SECOND / 1_000);
     let kinds_before = kinds(&pair);
     assert!(kinds_before.iter().all(|(kind, len)| *kind == FecFlag::Data && *len > 1_000));
@@ -116,8 +116,8 @@ fn idle_group_is_closed_by_fillers_and_parity() {
     pair.world.run_for(SECOND);
     assert_eq!(kinds(&pair), [], "a group is closed once");
     assert_eq!(
-        pair.client.stats().protection.fec_fillers_sent,
-        before.protection.fec_fillers_sent + 2
+        pair.client.stats().redundancy.fec_fillers_sent,
+        before.redundancy.fec_fillers_sent + 2
     );
     let stats = pair.server.stats();
     assert_eq!((stats.fec.mismatched_shards, stats.fec.misplaced_shards), (0, 0));

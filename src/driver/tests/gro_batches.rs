@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, pattern, read_pattern};
 use super::sim_world::{World, addr};
-use crate::config::{AckPolicy, Config};
+use crate::config::{AckPolicy, Config, Redundancy};
 use crate::crypto::{Algorithm, Cipher};
 use crate::fec::FecConfig;
 use crate::listener::KcpListener;
@@ -44,7 +44,9 @@ fn stages(rng: &mut Rng) -> Config {
     config.replay_window = rng.pick(&[0, 10_000]);
     let layout = rng.pick(&[None, None, Some((10, 3)), Some((3, 2))]);
     match layout {
-        Some((data, parity)) => config.fec(FecConfig::new(data, parity).unwrap()),
+        Some((data, parity)) => {
+            config.redundancy(Redundancy::Fec(FecConfig::new(data, parity).unwrap()))
+        }
         None => config,
     }
 }
@@ -199,7 +201,7 @@ fn forged_datagram_within_a_gro_batch_is_dropped_alone() {
     for algorithm in [Algorithm::Aes128Gcm, Algorithm::Aes128] {
         for fec in [None, Some(FecConfig::new(10, 3).unwrap())] {
             let mut config = Config::new().cipher(Cipher::new(algorithm, &[7; 16]).unwrap());
-            config.fec = fec;
+            config.kcp.redundancy = fec.map_or(Redundancy::Off, Redundancy::Fec);
             let (before, after, sent) = with_altered_copies(&config, |copy| copy[300] ^= 1);
             let forged = (sent / 5) as u64;
             let dropped = after.dropped_checksum - before.dropped_checksum;
@@ -216,7 +218,8 @@ fn replayed_datagram_within_a_gro_batch_is_dropped_alone() {
     for fec in [None, Some(FecConfig::new(10, 3).unwrap())] {
         let aes = Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();
         let mut config = Config::new().cipher(aes);
-        (config.fec, config.replay_window) = (fec, 1_000);
+        config.kcp.redundancy = fec.map_or(Redundancy::Off, Redundancy::Fec);
+        config.replay_window = 1_000;
         let (before, after, sent) = with_altered_copies(&config, |_| {});
         let replayed = (sent / 5) as u64;
         let dropped = after.dropped_replayed - before.dropped_replayed;

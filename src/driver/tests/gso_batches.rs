@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::sim_world::addr;
-use crate::config::{Config, KcpConfig, Timing};
+use crate::config::{Config, KcpConfig, Redundancy, Timing};
 use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::segment::{Command, Header, Segments};
 use crate::core::seq::Sn;
@@ -31,7 +31,7 @@ struct Sender {
 impl Sender {
     fn new(now: Instant, config: &Config, kcp: &KcpConfig) -> Self {
         let kcp = Kcp::new(CONV, kcp, now, Seed::default()).unwrap();
-        let fec = config.fec.map(FecSender::new);
+        let fec = config.kcp.redundancy.fec().map(FecSender::new);
         Self { kcp, codec: PacketCodec::new(config, [3; 32]), fec, tx: SendBatch::default() }
     }
 
@@ -75,7 +75,9 @@ fn setup(rng: &mut Rng) -> (Config, KcpConfig) {
     let cipher = Cipher::new(rng.pick(&ciphers), &[7; 16]).unwrap();
     let config = Config::new().cipher(cipher);
     let config = match rng.pick(&[None, Some((10, 3)), Some((3, 2)), Some((1, 1))]) {
-        Some((data, parity)) => config.fec(FecConfig::new(data, parity).unwrap()),
+        Some((data, parity)) => {
+            config.redundancy(Redundancy::Fec(FecConfig::new(data, parity).unwrap()))
+        }
         None => config,
     };
     let mut kcp = KcpConfig::new();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::sim_world::{World, addr};
-use crate::config::{AckPolicy, Config, Timing, WritePolicy};
+use crate::config::{AckPolicy, Config, Redundancy, Timing, WritePolicy};
 use crate::crypto::{Algorithm, Cipher, Key};
 use crate::fec::FecConfig;
 use crate::testkit::link::{GilbertElliott, LinkConfig};
@@ -72,8 +72,12 @@ fn add_stages(rng: &mut Rng, server: &mut Config, client: &mut Config) {
     let cipher = Cipher::from_name(rng.pick(Algorithm::ALL).name(), &key).unwrap();
     (server.cipher, client.cipher) = (cipher.clone(), cipher);
     let shapes = [None, Some((10, 3)), Some((3, 1)), Some((1, 1)), Some((2, 4)), Some((30, 15))];
-    let mut fec = || rng.pick(&shapes).map(|(data, parity)| FecConfig::new(data, parity).unwrap());
-    (server.fec, client.fec) = (fec(), fec());
+    let mut fec = || {
+        let shape = rng.pick(&shapes);
+        let fec = shape.map(|(data, parity)| FecConfig::new(data, parity).unwrap());
+        fec.map_or(Redundancy::Off, Redundancy::Fec)
+    };
+    (server.kcp.redundancy, client.kcp.redundancy) = (fec(), fec());
     server.fec_decode = rng.chance(900_000);
     client.replay_window = rng.pick(&[0, 1_000]);
 }

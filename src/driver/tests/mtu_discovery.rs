@@ -4,7 +4,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::fixtures::{CLIENT, MINUTE, Pair, SERVER, pattern, read_pattern};
 use super::sim_world::addr;
-use crate::config::Config;
+use crate::config::{Config, Redundancy};
 use crate::crypto::{Algorithm, Cipher, Key};
 use crate::fec::FecConfig;
 use crate::testkit::link::LinkConfig;
@@ -13,7 +13,7 @@ use crate::testkit::link::LinkConfig;
 fn with_stages() -> Config {
     let key = Key::derive("a passphrase", "a salt");
     let cipher = Cipher::from_name(Algorithm::Aes256Gcm.name(), &key).unwrap();
-    Config::new().cipher(cipher).fec(FecConfig::new(10, 3).unwrap())
+    Config::new().cipher(cipher).redundancy(Redundancy::Fec(FecConfig::new(10, 3).unwrap()))
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn plpmtu_after_a_black_hole_is_reduced_and_oversized_segments_pass_in_ip_fragme
         let sizes: Vec<_> = sizes.map(|sent| sent.datagram.len()).collect();
         let large: Vec<_> = sizes.iter().enumerate().filter(|(_, size)| **size > 1_200).collect();
         // FEC parity is as long as the longest shard of its group, which began before.
-        let parity = if config.fec.is_some() { 3 } else { 0 };
+        let parity = if config.kcp.redundancy.fec().is_some() { 3 } else { 0 };
         assert!(large.len() <= parity && large.iter().all(|(at, _)| *at < 13), "{large:?}");
         assert!(!world.may_fragment(CLIENT) && !world.may_fragment(SERVER));
     }
@@ -62,7 +62,7 @@ fn plpmtu_after_a_black_hole_is_reduced_and_oversized_segments_pass_in_ip_fragme
 #[test]
 fn path_that_carries_no_fec_header_beside_a_full_segment_is_a_black_hole() {
     for mtu in [1_399, 1_396, 1_392] {
-        let config = Config::new().fec(FecConfig::new(10, 3).unwrap());
+        let config = Config::new().redundancy(Redundancy::Fec(FecConfig::new(10, 3).unwrap()));
         let Pair { mut world, mut client, mut server, .. } = Pair::new(&config, &config);
         world.set_path(LinkConfig { mtu, ..LinkConfig::delay(20_000) });
         let len = 1_000_000;

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, pattern, push, read_pattern};
 use super::sim_network::code;
 use super::sim_world::{World, addr};
-use crate::config::{AckPolicy, Config};
+use crate::config::{AckPolicy, Config, Redundancy};
 use crate::crypto::{Algorithm, Cipher};
 use crate::fec::FecConfig;
 use crate::testkit::link::LinkConfig;
@@ -216,7 +216,8 @@ fn conv_0_is_an_id_like_any_other() {
     echo_with_conv_0(&zero, &Config::new());
     echo_with_conv_0(&zero.clone().early_data(true), &Config::new());
     let cipher = Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();
-    let sealed = Config::new().cipher(cipher).fec(FecConfig::new(3, 1).unwrap());
+    let sealed =
+        Config::new().cipher(cipher).redundancy(Redundancy::Fec(FecConfig::new(3, 1).unwrap()));
     echo_with_conv_0(&sealed.clone().conv(Some(0)), &sealed);
     // This endpoint assigns ids to others, and keeps the 0 of its own connection.
     let mut assigns = zero;

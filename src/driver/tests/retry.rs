@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::fixtures::{CLIENT, MINUTE, SECOND, SERVER, answer, greet, pattern, push, read_pattern};
 use super::sim_world::{World, addr};
-use crate::config::Config;
+use crate::config::{Config, Redundancy};
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header, Segments};
 use crate::core::seq::{Sn, Ts};
 use crate::crypto::{Cipher, Key};
@@ -149,7 +149,10 @@ fn retry_lets_every_kind_of_client_in() {
         (Config::new(), Config::new()),
         (small.clone(), Config::new()),
         (Config::new(), small),
-        (Config::new().fec(fec), Config::new().fec(fec)),
+        (
+            Config::new().redundancy(Redundancy::Fec(fec)),
+            Config::new().redundancy(Redundancy::Fec(fec)),
+        ),
     ] {
         for (loss, early) in [(0, true), (0, false), (200_000, true), (200_000, false)] {
             let (mut world, listener, _stuck) = crowded(&server, None);

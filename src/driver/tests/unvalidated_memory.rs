@@ -7,7 +7,7 @@ use tokio::io::AsyncWriteExt;
 use super::fixtures::{CLIENT, MINUTE, SECOND, SERVER, greet, pattern, push, read_pattern};
 use super::sim_network::Fate;
 use super::sim_world::{World, addr};
-use crate::config::Config;
+use crate::config::{Config, Redundancy};
 use crate::core::segment::{Command, Header, Segments};
 use crate::core::seq::Sn;
 use crate::crypto::{Cipher, Key};
@@ -126,7 +126,7 @@ fn pong_beside_data_that_does_not_fit_lifts_the_limit() {
 
 #[test]
 fn fec_decoders_of_unvalidated_peers_share_the_budget() {
-    let mut config = config().fec(FecConfig::new(60, 20).unwrap());
+    let mut config = config().redundancy(Redundancy::Fec(FecConfig::new(60, 20).unwrap()));
     config.limits.memory = 16 << 20;
     let (mut world, listener) = server(&config);
     let mut streams = Vec::new();
@@ -160,7 +160,9 @@ fn first_segment_is_taken_where_the_memory_is_too_small_for_the_parity_of_one_co
     // Under a cipher too.
     let cipher = || Cipher::from_name("aes-128-gcm", &Key::derive("a passphrase", "salt")).unwrap();
     for early in [false, true] {
-        let mut config = Config::new().cipher(cipher()).fec(FecConfig::new(10, 100).unwrap());
+        let mut config = Config::new()
+            .cipher(cipher())
+            .redundancy(Redundancy::Fec(FecConfig::new(10, 100).unwrap()));
         (config.kcp.mtu, config.limits.memory) = (9_000, 16 << 20);
         let (mut world, listener) = server(&config);
         let client = Config::new().cipher(cipher());
@@ -179,7 +181,9 @@ fn first_data_under_a_cipher_that_is_overtaken_is_taken() {
     let cipher = || Cipher::from_name("aes-128-gcm", &Key::derive("a passphrase", "salt")).unwrap();
     // What overtakes the first data takes the quota of the peer, 16 KiB.
     for mtu in [1_400, 3_000] {
-        let mut config = Config::new().cipher(cipher()).fec(FecConfig::new(10, 100).unwrap());
+        let mut config = Config::new()
+            .cipher(cipher())
+            .redundancy(Redundancy::Fec(FecConfig::new(10, 100).unwrap()));
         (config.kcp.mtu, config.limits.memory) = (9_000, 16 << 20);
         let mut world = World::new(1, LinkConfig::delay(25_000));
         let listener = world.listener(SERVER, &config);

@@ -15,7 +15,7 @@ use self::network::{CLIENT_SIDE, SERVER_SIDE};
 use self::third_party::Power;
 use self::world::World;
 use super::Choices;
-use crate::config::{Config, Limits, Migration, Mode, SessionPolicy};
+use crate::config::{Config, Limits, Migration, Mode, Redundancy, SessionPolicy};
 use crate::crypto::{Algorithm, Cipher};
 use crate::fec::FecConfig;
 
@@ -85,7 +85,8 @@ fn configs(choices: &mut Choices<'_>, algorithm: Algorithm, power: Power) -> (Co
         config.early_data = true;
         let shapes = [None, None, Some((3, 1))];
         let shape = choices.pick(&shapes);
-        config.fec = shape.and_then(|(data, parity)| FecConfig::new(data, parity).ok());
+        let fec = shape.and_then(|(data, parity)| FecConfig::new(data, parity).ok());
+        config.kcp.redundancy = fec.map_or(Redundancy::Off, Redundancy::Fec);
         config.session_policy = choices.pick(&[SessionPolicy::KeepBoth, SessionPolicy::Replace]);
         config.migration = match choices.byte() & 1 {
             0 if cipher.has_key() => Migration::AnyCipher,

@@ -6,7 +6,9 @@ use std::num::{NonZeroU8, NonZeroU64};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kcpx::{AckPolicy, Algorithm, AutoProtection, CongestionControl, FecConfig, Timing};
+use kcpx::{
+    AckPolicy, Algorithm, AutoRedundancy, CongestionControl, FecConfig, Redundancy, Timing,
+};
 
 use self::reader::Reader;
 use super::error::OptionsError;
@@ -161,9 +163,7 @@ fn common(reader: &mut Reader<'_>) -> Result<Common, OptionsError> {
         rate_limit: u64::try_from(rate_limit).ok().and_then(NonZeroU64::new),
         send_window: reader.number("sndwnd", 1, u16::MAX)?,
         recv_window: reader.number("rcvwnd", 1, u16::MAX)?,
-        fec: fec(reader)?,
-        protection: reader
-            .choice("protection", &[("off", None), ("auto", Some(auto_protection()))])?,
+        redundancy: redundancy(reader)?,
         dscp: reader.number("dscp", 0, 63u8)?,
         ack_policy: match reader.flag("acknodelay")? {
             true => AckPolicy::Immediate,
@@ -202,17 +202,22 @@ fn algorithm(reader: &mut Reader<'_>) -> Result<Algorithm, OptionsError> {
     Ok(algorithm)
 }
 
-/// All FEC of kcptun decodes, with a layout of its own or without.
-fn auto_protection() -> AutoProtection {
-    AutoProtection::new()
-}
-
 fn mtu(reader: &mut Reader<'_>) -> Result<u16, OptionsError> {
     let mtu = reader.number("mtu", 50, 65_507u16)?;
     if i64::from(mtu) > KCPTUN_MAX_MTU {
         reader.warn(format!("mtu {mtu}: kcptun receives at most {KCPTUN_MAX_MTU} bytes"));
     }
     Ok(mtu)
+}
+
+/// With `auto`, other implementations get the layout: every kcptun decodes FEC.
+fn redundancy(reader: &Reader<'_>) -> Result<Redundancy, OptionsError> {
+    let fec = fec(reader)?;
+    if !reader.choice("redundancy", &[("off", false), ("auto", true)])? {
+        return Ok(fec.map_or(Redundancy::Off, Redundancy::Fec));
+    }
+    let auto = AutoRedundancy::new();
+    Ok(Redundancy::Auto(fec.map_or(auto, |fec| auto.stock(fec))))
 }
 
 fn fec(reader: &Reader<'_>) -> Result<Option<FecConfig>, OptionsError> {

@@ -24,7 +24,7 @@ const AT_START_OF_SERVER: [&str; 17] = [
     "rcvwnd",
     "datashard",
     "parityshard",
-    "protection",
+    "redundancy",
     "dscp",
     "acknodelay",
     "sockbuf",

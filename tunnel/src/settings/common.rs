@@ -4,10 +4,7 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use kcpx::{
-    AckPolicy, Algorithm, AutoProtection, Cipher, Config, ConfigError, FecConfig, Key, Mode,
-    Protection, Timing,
-};
+use kcpx::{AckPolicy, Algorithm, Cipher, Config, ConfigError, Key, Mode, Redundancy, Timing};
 use zeroize::Zeroizing;
 
 /// Least time without a frame of the peer after which a session ends.
@@ -30,10 +27,9 @@ pub struct Common {
     pub send_window: u16,
     /// Receive window in segments (`rcvwnd`).
     pub recv_window: u16,
-    /// Forward error correction of what is sent (`datashard`, `parityshard`); `None` for none.
-    pub fec: Option<FecConfig>,
-    /// Redundancy as the measured loss asks for (`protection`); `None` for none.
-    pub protection: Option<AutoProtection>,
+    /// Forward error correction of what is sent (`datashard`, `parityshard`), or redundancy as the
+    /// measured loss asks for (`redundancy`).
+    pub redundancy: Redundancy,
     /// DSCP of the datagrams, 0 to 63 (`dscp`).
     pub dscp: u8,
     /// When acknowledgements are sent (`acknodelay`).
@@ -81,15 +77,9 @@ impl Common {
             .windows(self.send_window, self.recv_window)
             .mtu(self.mtu)
             .cipher(Cipher::from_name(self.algorithm.name(), &key)?)
+            .redundancy(self.redundancy)
             .ack_policy(self.ack_policy)
             .socket_buffers(Some(self.socket_buffer), Some(self.socket_buffer));
-        if let Some(auto) = self.protection {
-            config = config.protection(Protection::Auto(auto));
-        }
-        // After `protection`, so that other implementations get the layout that was asked for.
-        if let Some(fec) = self.fec {
-            config = config.fec(fec);
-        }
         config.kcp.rate_limit = self.rate_limit;
         config.socket.dscp = (self.dscp > 0).then_some(self.dscp);
         config.validate()?;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kcpx::{AckPolicy, Algorithm, FecConfig, Timing};
+use kcpx::{AckPolicy, Algorithm, FecConfig, Redundancy, Timing};
 use kcpx_tunnel::client::Client;
 use kcpx_tunnel::process::{Control, Controller, Counters};
 use kcpx_tunnel::server::{Clients, Server};
@@ -43,8 +43,7 @@ pub fn common() -> Common {
         rate_limit: None,
         send_window: 1_024,
         recv_window: 1_024,
-        fec: Some(FecConfig::new(10, 3).unwrap()),
-        protection: None,
+        redundancy: Redundancy::Fec(FecConfig::new(10, 3).unwrap()),
         dscp: 0,
         ack_policy: AckPolicy::PerBatch,
         socket_buffer: 4 << 20,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
-use kcpx::{Config, FecConfig, KcpListener, KcpStream, Timing};
+use kcpx::{Config, FecConfig, KcpListener, KcpStream, Redundancy, Timing};
 use serde_json::json;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -71,7 +71,8 @@ impl Options {
             .socket_buffers(self.buffers, self.buffers);
         if let Some(ratio) = &self.fec {
             let (data, parity) = ratio.split_once('/').context("--fec DATA/PARITY")?;
-            config = config.fec(FecConfig::new(data.parse()?, parity.parse()?)?);
+            config =
+                config.redundancy(Redundancy::Fec(FecConfig::new(data.parse()?, parity.parse()?)?));
         }
         Ok(config)
     }

@@ -10,7 +10,7 @@ use crate::core::send::redundancy_credit::RedundancyCredit;
 use crate::core::send::repair::RepairSchedule;
 use crate::core::send::send_buffer::BufferRange;
 use crate::core::seq::Sn;
-use crate::stats::ProtectionStats;
+use crate::stats::RedundancyStats;
 
 /// The encoding window of the next repair symbol.
 #[derive(Clone, Copy, Debug)]
@@ -55,13 +55,13 @@ impl Sender {
 
 /// Statistics.
 impl Sender {
-    /// Whether [`Self::add_protection_stats`] would add something.
-    pub(crate) fn has_protection_stats(&self) -> bool {
+    /// Whether [`Self::add_redundancy_stats`] would add something.
+    pub(crate) fn has_redundancy_stats(&self) -> bool {
         self.redundant.is_some() || self.repair.is_some() || self.bundling.is_some()
     }
 
     /// Adds the counters of repair symbols and copies, and the loss rate.
-    pub(crate) fn add_protection_stats(&self, stats: &mut ProtectionStats) {
+    pub(crate) fn add_redundancy_stats(&self, stats: &mut RedundancyStats) {
         stats.loss_per_million = self.loss_rate();
         if let Some(repair) = &self.repair {
             let (sent, bytes) = repair.sent();

@@ -235,7 +235,7 @@ pub(in crate::options) const OPTIONS: &[Opt] = &[
     )
     .alias("ps"),
     Opt::new(
-        "protection",
+        "redundancy",
         Text,
         Both("off"),
         "NAME",

@@ -72,7 +72,7 @@ fn values_out_of_range_are_rejected_with_the_range() {
         ),
         (&["server", "-closewait=-1"], "--closewait -1 is not allowed: use 0 to 86400 seconds"),
         (&["server", "-mux", "yamux"], "--mux yamux is not allowed: use smux or none"),
-        (&["server", "-protection", "on"], "--protection on is not allowed: use off or auto"),
+        (&["server", "-redundancy", "on"], "--redundancy on is not allowed: use off or auto"),
         (
             &["server", "-metrics", "9464"],
             "--metrics 9464 is not allowed: use address:port, such as 127.0.0.1:9464",

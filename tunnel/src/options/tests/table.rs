@@ -69,7 +69,7 @@ const ROWS: &[Row] = &[
     row("pprof", "", "", "", "true", ""),
     row("c", "", "", "", "", ""),
     row("mux", "", "Smux", "Smux", "none", "None"),
-    row("protection", "", "false", "false", "auto", "true"),
+    row("redundancy", "", "false", "false", "auto", "true"),
     row("halfclosetimeout", "", "300s", "300s", "60", "60s"),
     row("metrics", "", "None", "None", "127.0.0.1:9464", "Some(127.0.0.1:9464)"),
     row("drain", "", "5s", "5s", "0", "0ns"),
@@ -97,6 +97,14 @@ fn shown(settings: &Settings, name: &str) -> String {
     }
 }
 
+fn layout(redundancy: kcpx::Redundancy) -> Option<kcpx::FecConfig> {
+    match redundancy {
+        kcpx::Redundancy::Fec(fec) => Some(fec),
+        kcpx::Redundancy::Auto(auto) => auto.stock,
+        _ => None,
+    }
+}
+
 fn shown_common(tunnel: &Tunnel, process: &Process, name: &str) -> String {
     let common = tunnel.common();
     match name {
@@ -112,8 +120,8 @@ fn shown_common(tunnel: &Tunnel, process: &Process, name: &str) -> String {
         "ratelimit" => format!("{:?}", common.rate_limit),
         "sndwnd" => common.send_window.to_string(),
         "rcvwnd" => common.recv_window.to_string(),
-        "datashard" => format!("{:?}", common.fec.map(|fec| fec.data_shards())),
-        "parityshard" => format!("{:?}", common.fec.map(|fec| fec.parity_shards())),
+        "datashard" => format!("{:?}", layout(common.redundancy).map(|fec| fec.data_shards())),
+        "parityshard" => format!("{:?}", layout(common.redundancy).map(|fec| fec.parity_shards())),
         "dscp" => common.dscp.to_string(),
         "acknodelay" => format!("{:?}", common.ack_policy),
         "sockbuf" => common.socket_buffer.to_string(),
@@ -124,7 +132,7 @@ fn shown_common(tunnel: &Tunnel, process: &Process, name: &str) -> String {
         "closewait" => format!("{:?}", common.close_wait),
         "quiet" => common.quiet.to_string(),
         "mux" => format!("{:?}", common.mux),
-        "protection" => common.protection.is_some().to_string(),
+        "redundancy" => matches!(common.redundancy, kcpx::Redundancy::Auto(_)).to_string(),
         "halfclosetimeout" => format!("{:?}", common.half_close_timeout),
         "snmplog" => format!("{:?}", process.snmp.as_ref().map(|snmp| &snmp.path)),
         // Without snmplog there is no period: the rows are loaded with one.
@@ -333,16 +341,19 @@ fn configuration_of_kcpx_has_what_the_options_say() {
         (1400, 2000, 3000)
     );
     assert!(!config.kcp.auto_windows);
-    assert_eq!(config.fec, Some(kcpx::FecConfig::new(20, 5).unwrap()));
+    let fec = kcpx::FecConfig::new(20, 5).unwrap();
+    assert_eq!(config.kcp.redundancy, kcpx::Redundancy::Fec(fec));
     assert_eq!(config.socket.dscp, Some(46));
     assert_eq!(config.socket.send_buffer_size, Some(1_000_000));
     assert_eq!(config.kcp.rate_limit.map(|rate| rate.get()), Some(500_000));
     assert_eq!(config.kcp.ack_policy, kcpx::AckPolicy::Immediate);
     assert_eq!(config.kcp.timing, kcpx::Timing::FAST3);
     assert_eq!(config.kcp.mode, kcpx::Mode::Stream);
-    let auto = client(&["-protection", "auto"]).common.config().unwrap();
-    assert_eq!(auto.fec, Some(kcpx::FecConfig::SHORT));
-    assert!(auto.kcp.auto_protection.is_some_and(|auto| auto.peers_decode_fec));
+    let auto = client(&["-redundancy", "auto"]).common.config().unwrap();
+    let expected = kcpx::AutoRedundancy::new().stock(kcpx::FecConfig::SHORT);
+    assert_eq!(auto.kcp.redundancy, kcpx::Redundancy::Auto(expected));
+    let alone = client(&["-redundancy", "auto", "-ds", "0"]).common.config().unwrap();
+    assert_eq!(alone.kcp.redundancy, kcpx::Redundancy::Auto(kcpx::AutoRedundancy::new()));
 }
 
 #[test]

@@ -1,18 +1,18 @@
 //! Statistics of what protects a connection against loss, beside retransmission.
 
 /// What protects the data of a connection against loss beside retransmission, see
-/// [`Protection`](crate::Protection): what is in use now, and what it did since the start.
+/// [`Redundancy`](crate::Redundancy): what is in use now, and what it did since the start.
 ///
 /// ```
-/// let stats = kcpx::ProtectionStats::default();
+/// let stats = kcpx::RedundancyStats::default();
 /// assert_eq!((stats.repair_per_mille, stats.parity_packets_sent), (0, 0));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct ProtectionStats {
+pub struct RedundancyStats {
     /// Estimated loss of data segments sent for the first time, per million: of the last ten seconds, or
     /// of the last one if that is more. Segments that the peer recovered were lost. Zero before the
-    /// first loss, and, without automatic protection, after an idle time.
+    /// first loss, and, without automatic redundancy, after an idle time.
     pub loss_per_million: u32,
     /// Bytes of repair symbols that leave now, per 1,000 bytes of data; zero while the peer accepts
     /// none.

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use super::fixtures::{CLIENT, MINUTE, Pair, SERVER, pattern, read_pattern};
 use super::sim_world::{World, addr};
-use crate::config::{AutoProtection, Config, Protection};
+use crate::config::{AutoRedundancy, Config, Redundancy};
 use crate::core::segment::Command;
 use crate::crypto::{Algorithm, Cipher, Key};
 use crate::fec::FecConfig;
-use crate::stats::ProtectionStats;
+use crate::stats::RedundancyStats;
 use crate::testkit::link::LinkConfig;
 
 /// A message of 600 bytes each 5 ms, `count` of them, over a path of 50 ms that loses 5 %. Returns
 /// the counters of the sender and of the receiver.
-fn transfer(seed: u64, config: &Config, count: usize) -> [ProtectionStats; 2] {
+fn transfer(seed: u64, config: &Config, count: usize) -> [RedundancyStats; 2] {
     // Nothing is read before all of it was written.
     let config = &Config { send_buffer: 600 * count, ..config.clone() };
     let pair = Pair::seeded(seed, config, config);
@@ -28,16 +28,16 @@ fn transfer(seed: u64, config: &Config, count: usize) -> [ProtectionStats; 2] {
     stats(&mut world)
 }
 
-fn stats(world: &mut World) -> [ProtectionStats; 2] {
+fn stats(world: &mut World) -> [RedundancyStats; 2] {
     [CLIENT, SERVER].map(|host| {
         let (_, conn) = world.driver_of(host).conns.iter().next().unwrap();
-        conn.protection_stats()
+        conn.redundancy_stats()
     })
 }
 
 fn check(config: &Config, name: &str) {
     for seed in 1..=3 {
-        let config = config.clone().protection(Protection::Auto(AutoProtection::new()));
+        let config = config.clone().redundancy(Redundancy::Auto(AutoRedundancy::new()));
         let [sender, receiver] = transfer(seed, &config, 2_000);
         println!("{name}, seed {seed}: {sender:?} {receiver:?}");
         assert!(
@@ -51,8 +51,9 @@ fn check(config: &Config, name: &str) {
 
 #[test]
 fn repair_symbols_pass_neither_fec_nor_duplicates() {
-    let mut config = Config::new().protection(Protection::Auto(AutoProtection::new()));
-    (config.fec, config.duplicates) = (Some(FecConfig::new(10, 3).unwrap()), 1);
+    let auto = AutoRedundancy::new().stock(FecConfig::new(10, 3).unwrap());
+    let mut config = Config::new().redundancy(Redundancy::Auto(auto));
+    config.duplicates = 1;
     config.send_buffer = 600 * 2_000;
     let pair = Pair::new(&config, &config);
     pair.world.set_path(LinkConfig { loss: 400_000, ..LinkConfig::delay(25_000) });

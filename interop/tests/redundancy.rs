@@ -1,10 +1,10 @@
-//! Automatic protection, seen by implementations without FEC: they are sent, and they answer, what
+//! Automatic redundancy, seen by implementations without FEC: they are sent, and they answer, what
 //! they are without it, and accept all of it.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use anyhow::ensure;
 use kcpx::proto::segment::{Command, Segments};
-use kcpx::{AutoProtection, KcpConfig};
+use kcpx::{AutoRedundancy, KcpConfig, Redundancy};
 use kcpx_interop::implementation::Implementation;
 use kcpx_interop::link::{Path, Rng};
 use kcpx_interop::ours::Ours;
@@ -23,7 +23,9 @@ fn captured(
     let path = if loss == 0 { Path::CLEAN } else { Path::lossy(loss) };
     let settings = Settings { eager: true, ..Settings::default() };
     let adjust = |config: &mut KcpConfig| {
-        config.auto_protection = auto.then(AutoProtection::new);
+        if auto {
+            config.redundancy = Redundancy::Auto(AutoRedundancy::new());
+        }
     };
     let ours = Ours::new(CONV, &settings, &mut rng, adjust)?;
     let theirs = implementation.build(CONV, &settings, &mut rng)?;
@@ -58,8 +60,8 @@ fn compare(implementation: Implementation, loss: u8, seed: u64) -> anyhow::Resul
 }
 
 #[test]
-fn automatic_protection_is_invisible_to_peers_without_fec() {
-    each("automatic_protection_is_invisible_to_peers_without_fec", 0..40, |seed| {
+fn automatic_redundancy_is_invisible_to_peers_without_fec() {
+    each("automatic_redundancy_is_invisible_to_peers_without_fec", 0..40, |seed| {
         let implementation =
             [Implementation::C, Implementation::Rust][usize::try_from(seed % 2).unwrap()];
         let loss = [0, 5, 10, 20][usize::try_from(seed / 2 % 4).unwrap()];

@@ -5,7 +5,7 @@ const RTT: u64 = 50_000;
 
 /// A flow of a message per millisecond, and a controller.
 struct Flow {
-    controller: ProtectionController,
+    controller: RedundancyController,
     now: u64,
     totals: SentTotals,
     message: u64,
@@ -19,8 +19,8 @@ struct Flow {
 }
 
 impl Flow {
-    fn new(limits: AutoProtection) -> Self {
-        let controller = ProtectionController::new(limits, Micros(0));
+    fn new(limits: AutoRedundancy) -> Self {
+        let controller = RedundancyController::new(limits, Micros(0));
         let totals = SentTotals::default();
         let bundling = None;
         Self {
@@ -66,7 +66,7 @@ impl Flow {
 
 #[test]
 fn bundled_copies_are_of_all_segments_or_none_and_end_for_a_moment_each_minute() {
-    let mut flow = Flow::new(AutoProtection::new().max_overhead(3.0));
+    let mut flow = Flow::new(AutoRedundancy::new().max_overhead(3.0));
     (flow.message, flow.per_interval, flow.bundling) = (100, 6, Some(0));
     flow.run(10 * SECOND, 0, RTT);
     assert_eq!(flow.bundling, Some(0), "no loss");
@@ -78,26 +78,26 @@ fn bundled_copies_are_of_all_segments_or_none_and_end_for_a_moment_each_minute()
     flow.run(2 * SECOND, 0, RTT);
     assert_eq!(flow.bundling, Some(0));
 
-    let limited = |floor| {
-        let mut flow = Flow::new(AutoProtection::new().floor(floor));
-        (flow.message, flow.per_interval, flow.bundling) = (100, 6, Some(0));
+    let limited = |per_interval| {
+        let mut flow = Flow::new(AutoRedundancy::new());
+        (flow.message, flow.per_interval, flow.bundling) = (100, per_interval, Some(0));
         flow.run(10 * SECOND, 50_000, RTT);
         flow.bundling
     };
-    assert_eq!(limited(4_000), Some(0), "the limit and the floor admit too few");
-    assert!(limited(12_000).is_some_and(|rate| rate > BUNDLING_LEAST), "the default floor");
+    assert_eq!(limited(24), Some(0), "the limit and the floor admit too few");
+    assert!(limited(6).is_some_and(|rate| rate > BUNDLING_LEAST), "the floor");
 }
 
 #[test]
-fn protection_rises_after_a_round_trip_and_falls_a_step_in_ten_seconds() {
-    let mut flow = Flow::new(AutoProtection::new());
+fn redundancy_rises_after_a_round_trip_and_falls_a_step_in_ten_seconds() {
+    let mut flow = Flow::new(AutoRedundancy::new());
     assert_eq!(flow.run(SECOND, 0, RTT), 50_000);
     assert_eq!(flow.run(INTERVAL, 100_000, RTT), 50_000, "reordering, perhaps");
     assert_eq!(flow.run(INTERVAL, 0, RTT), 50_000, "it was");
     let protected = flow.run(2 * INTERVAL, 100_000, RTT);
     assert!((350_000..=500_000).contains(&protected), "{protected}");
     // Rises that come one by one are all followed.
-    let mut rising = Flow::new(AutoProtection::new());
+    let mut rising = Flow::new(AutoRedundancy::new());
     for loss in [4_000, 30_000, 100_000, 100_000] {
         rising.run(INTERVAL, loss, RTT);
     }
@@ -109,13 +109,13 @@ fn protection_rises_after_a_round_trip_and_falls_a_step_in_ten_seconds() {
 }
 
 #[test]
-fn protection_and_retransmissions_stay_within_the_overhead() {
+fn redundancy_and_retransmissions_stay_within_the_overhead() {
     for (ratio, expected) in [(1.1, 88_000_u32), (1.2, 123_000), (1.3, 218_000), (3.0, 400_000)] {
-        let mut flow = Flow::new(AutoProtection::new().max_overhead(ratio).floor(0));
+        let mut flow = Flow::new(AutoRedundancy::new().max_overhead(ratio));
         let rate = flow.run(20 * SECOND, 50_000, RTT);
         assert!(rate.abs_diff(expected) <= 10_000, "{ratio}: {rate}");
         let wire = 1.051 * (1.0 + f64::from(rate) / 1e6 + 0.0125);
-        // Two copies of each segment that is lost take as much without protection.
+        // Two copies of each segment that is lost take as much without redundancy.
         let without = 1.051 * 1.101;
         assert!(wire <= ratio.max(without) + 0.01, "{ratio}: {wire}");
     }
@@ -124,7 +124,7 @@ fn protection_and_retransmissions_stay_within_the_overhead() {
 /// Seconds of ten minutes in which repair symbols leave, and their rate in the end. `retransmitted`:
 /// retransmissions per million segments for each repair rate.
 fn run_with(limit: f64, loss: u32, retransmitted: impl Fn(u32) -> u64) -> (u32, u32) {
-    let mut flow = Flow::new(AutoProtection::new().max_overhead(limit));
+    let mut flow = Flow::new(AutoRedundancy::new().max_overhead(limit));
     flow.retransmits_by_loss = false;
     flow.run(SECOND, 0, RTT);
     let (mut active, mut sum) = (0, 0);
@@ -151,8 +151,8 @@ fn repair_symbols_that_replace_no_retransmissions_have_few_trials() {
 }
 
 #[test]
-fn protection_of_a_slow_flow_has_a_floor_and_only_with_loss() {
-    let mut flow = Flow::new(AutoProtection::new().max_overhead(1.15));
+fn redundancy_of_a_slow_flow_has_a_floor_and_only_with_loss() {
+    let mut flow = Flow::new(AutoRedundancy::new().max_overhead(1.15));
     (flow.message, flow.per_interval) = (100, 1);
     assert_eq!(flow.run(10 * SECOND, 0, RTT), 0, "headers take more than the limit");
     // 1,520 bytes a second with their headers.
@@ -160,8 +160,8 @@ fn protection_of_a_slow_flow_has_a_floor_and_only_with_loss() {
 }
 
 #[test]
-fn protection_that_comes_later_than_a_retransmission_is_none() {
-    let mut flow = Flow::new(AutoProtection::new());
+fn redundancy_that_comes_later_than_a_retransmission_is_none() {
+    let mut flow = Flow::new(AutoRedundancy::new());
     flow.per_interval = 10;
     assert_eq!(flow.run(10 * SECOND, 0, RTT), 0, "a symbol in 200 ms");
     assert!(flow.run(SECOND, 50_000, RTT) > 300_000);
@@ -170,16 +170,16 @@ fn protection_that_comes_later_than_a_retransmission_is_none() {
 }
 
 #[test]
-fn protection_halves_while_a_queue_shows() {
-    let mut flow = Flow::new(AutoProtection::new());
+fn redundancy_halves_while_a_queue_shows() {
+    let mut flow = Flow::new(AutoRedundancy::new());
     let rate = flow.run(SECOND, 50_000, RTT);
     assert_eq!(flow.run(SECOND, 50_000, 2 * RTT), rate / 2);
 }
 
 #[test]
-fn loss_that_rises_with_protection_and_a_queue_is_congestion() {
+fn loss_that_rises_with_redundancy_and_a_queue_is_congestion() {
     for losses in [[10_000, 30_000, 90_000], [250_000, 300_000, 400_000]] {
-        let mut flow = Flow::new(AutoProtection::new());
+        let mut flow = Flow::new(AutoRedundancy::new());
         flow.run(SECOND, 0, RTT);
         assert!(flow.run(2 * INTERVAL, losses[0], RTT) > 50_000);
         flow.run(2 * INTERVAL, losses[1], RTT);
@@ -190,7 +190,7 @@ fn loss_that_rises_with_protection_and_a_queue_is_congestion() {
     // Without a longer round trip it is that of the path, and so it is where the round trip was
     // longer before.
     for srtt in [RTT, RTT / 2 * 3] {
-        let mut flow = Flow::new(AutoProtection::new());
+        let mut flow = Flow::new(AutoRedundancy::new());
         for loss in [10_000, 30_000, 90_000, 250_000] {
             flow.run(2 * INTERVAL, loss, srtt);
         }
@@ -200,7 +200,7 @@ fn loss_that_rises_with_protection_and_a_queue_is_congestion() {
 
 #[test]
 fn pauses_of_any_length_are_taken() {
-    let mut flow = Flow::new(AutoProtection::new());
+    let mut flow = Flow::new(AutoRedundancy::new());
     flow.run(SECOND, 50_000, RTT);
     let before = flow.controller.rate();
     flow.now += 1_000_000 * SECOND;

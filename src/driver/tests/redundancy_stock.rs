@@ -1,4 +1,4 @@
-//! Automatic protection towards peers of other implementations: the configured FEC layout, and what
+//! Automatic redundancy towards peers of other implementations: the configured FEC layout, and what
 //! they see of it.
 
 use std::time::Duration;
@@ -7,18 +7,20 @@ use tokio::io::AsyncReadExt;
 
 use super::fixtures::{CLIENT, MINUTE, Pair, SERVER, pattern};
 use super::sim_world::addr;
-use crate::config::{AckPolicy, AutoProtection, Config, Protection};
+use crate::config::{AckPolicy, AutoRedundancy, Config, Redundancy};
 use crate::core::segment::{Command, Segments};
 use crate::driver::tests::sim_network::Sent;
 use crate::fec::{self, FecConfig, FecFlag, fec_flag};
 use crate::testkit::link::LinkConfig;
 
-fn auto() -> Config {
-    Config::new().protection(Protection::Auto(AutoProtection::new()))
+fn auto(stock: Option<FecConfig>) -> Config {
+    let mut auto = AutoRedundancy::new();
+    auto.stock = stock;
+    Config::new().redundancy(Redundancy::Auto(auto))
 }
 
 fn with_layout(data: usize, parity: usize) -> Config {
-    auto().fec(FecConfig::new(data, parity).unwrap())
+    auto(Some(FecConfig::new(data, parity).unwrap()))
 }
 
 /// A peer without CONTROL, as kcp-go is with ACKs without delay.
@@ -86,7 +88,7 @@ fn check_view(pair: &mut Pair, log: &[Sent]) {
 }
 
 #[test]
-fn auto_protection_sends_the_configured_layout_to_a_peer_without_repair_symbols() {
+fn auto_redundancy_sends_the_stock_layout_to_a_peer_without_repair_symbols() {
     for (loss, limit) in [(0, 1.50), (10_000, 1.55), (50_000, 1.60)] {
         let mut pair = Pair::new(&with_layout(5, 2), &stock());
         check_view_of(&mut pair, loss, 300);
@@ -115,15 +117,15 @@ fn fillers(log: &[Sent]) -> usize {
 }
 
 #[test]
-fn auto_protection_sends_no_fec_without_a_layout() {
-    let mut pair = Pair::new(&auto(), &stock());
+fn auto_redundancy_sends_no_fec_without_a_layout() {
+    let mut pair = Pair::new(&auto(None), &stock());
     let log = check_view_of(&mut pair, 100_000, 1_000);
     let [data, parity, _] = kinds(&log);
     assert_eq!((data, parity), (0, 0));
 }
 
 #[test]
-fn auto_protection_takes_repair_symbols_and_no_fec_towards_kcpx() {
+fn auto_redundancy_takes_repair_symbols_and_no_fec_towards_kcpx() {
     let config = with_layout(10, 3);
     let mut pair = Pair::new(&config, &config);
     transfer(&mut pair, 50_000, 300);
@@ -131,5 +133,5 @@ fn auto_protection_takes_repair_symbols_and_no_fec_towards_kcpx() {
     let [data, parity, _] = kinds(&log);
     assert_eq!((data, parity), (0, 0));
     let (_, conn) = pair.world.driver_of(CLIENT).conns.iter().next().unwrap();
-    assert!(conn.protection_stats().recovered_by_peer_segments > 20);
+    assert!(conn.redundancy_stats().recovered_by_peer_segments > 20);
 }

@@ -1,5 +1,5 @@
 //! How many repair symbols leave: a rate chosen by the measured loss, within the limits of
-//! [`AutoProtection`]. WebRTC's FEC controller chooses by loss and round trip in the same way.
+//! [`AutoRedundancy`]. WebRTC's FEC controller chooses by loss and round trip in the same way.
 //!
 //! The rate rises once the loss has lasted for a round trip, and falls one step in [`LOWER_AFTER`].
 //! The share of repair symbols and retransmissions together stays below the limit, or where the
@@ -11,7 +11,7 @@
 //! loss and round trip rise after a step up, the loss is congestion, and for a while none but the
 //! least leave.
 
-use crate::config::AutoProtection;
+use crate::config::AutoRedundancy;
 use crate::core::clock::Micros;
 use crate::core::send::overhead::{INTERVAL, Overhead, SentTotals, Share};
 use crate::core::send::redundant::expected_retransmits;
@@ -77,8 +77,8 @@ struct StepUp {
 
 /// Controller of one connection.
 #[derive(Clone, Debug)]
-pub(crate) struct ProtectionController {
-    limits: AutoProtection,
+pub(crate) struct RedundancyController {
+    limits: AutoRedundancy,
     /// Index in [`STEPS`].
     step: usize,
     /// Since when the loss asks for a higher step, and for the least one in this time.
@@ -98,9 +98,9 @@ pub(crate) struct ProtectionController {
     repair_trial_pause: u64,
 }
 
-impl ProtectionController {
+impl RedundancyController {
     /// Starts with the lowest step.
-    pub(crate) fn new(limits: AutoProtection, now: Micros) -> Self {
+    pub(crate) fn new(limits: AutoRedundancy, now: Micros) -> Self {
         Self {
             limits,
             step: 0,
