@@ -415,9 +415,9 @@ pub(crate) const NAMES: [(&str, &str); 21] = [
 const LOSSES: [u32; 4] = [1, 5, 10, 20];
 /// Wire limits of G and B at these losses.
 const WIRE_LIMITS: [f64; 4] = [1.5, 1.5, 1.6, 1.9];
-/// automatic redundancy with these limits.
+/// Automatic redundancy with these limits.
 const AUTO: [Plan; 4] =
-    [Plan::Auto(1_500), Plan::Auto(1_500), Plan::Auto(1_600), Plan::Auto(1_900)];
+    [Plan::Auto(1_600), Plan::Auto(1_600), Plan::Auto(1_600), Plan::Auto(1_900)];
 
 /// All cells but R, in the order of the tables.
 pub(crate) fn all() -> Vec<Cell> {
@@ -456,11 +456,12 @@ fn independent_losses() -> Vec<Cell> {
     cells
 }
 
-/// automatic redundancy is nowhere worse than none, whatever its limit.
+/// Automatic redundancy is nowhere worse than none, whatever its limit.
 fn automatic() -> Vec<Cell> {
     let mut cells = Vec::new();
-    for path in [1, 5, 10, 20, 30].map(Path::loss) {
-        let limits = [Plan::Auto(1_500), Plan::Auto(1_900), Plan::Interactive];
+    let paths = [Path::rare_loss()].into_iter().chain([1, 5, 10, 20, 30].map(Path::loss));
+    for path in paths {
+        let limits = [Plan::Auto(1_600), Plan::Auto(1_900), Plan::Interactive];
         for plan in [Plan::None].into_iter().chain(limits) {
             cells.push(Cell::messages("A", path.clone(), plan));
         }

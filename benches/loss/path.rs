@@ -37,6 +37,12 @@ impl Path {
         Self::symmetric(format!("loss {percent} %"), link)
     }
 
+    /// Independent losses of 0.1 %.
+    pub(crate) fn rare_loss() -> Self {
+        let link = LinkConfig { loss: PERCENT / 10, ..LinkConfig::delay(DELAY) };
+        Self::symmetric("loss 0.1 %".to_owned(), link)
+    }
+
     /// Gilbert-Elliott bursts with a mean of 3 packets.
     pub(crate) fn bursts_of_packets(percent: u32) -> Self {
         let (loss, to_good) = (percent * PERCENT, CERTAIN / 3);

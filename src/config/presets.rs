@@ -10,7 +10,7 @@ impl Config {
     ///
     /// The defaults with [`Timing::FAST3`] and [`Redundancy::Auto`]: redundancy as the measured loss asks
     /// for and none without loss, up to 2.0 bytes sent per byte of data (`max_overhead`). With an RTT of 50 ms and
-    /// messages of 1 KiB each 10 ms, 99 of 100 arrive within 35 ms at 5 % loss and within 85 ms at 20 %.
+    /// messages of 1 KiB each 10 ms, 99 of 100 arrive within 35 ms at 5 % loss and within 65 ms at 20 %.
     /// Each side needs it for what it sends. Peers of this crate get repair symbols; for kcp-go set
     /// [`AutoRedundancy::stock`]. Transfers, with more than 256 segments in flight, get no
     /// redundancy.

@@ -62,7 +62,11 @@ impl Redundancy {
     }
 }
 
-/// Limits of [`Redundancy::Auto`]: repair symbols of a sliding-window code to peers of this crate.
+/// Limits of [`Redundancy::Auto`]: repair symbols of a sliding-window code to peers of this crate, the
+/// fewest with which a loss delays one message in a hundred by more than a quarter of a round trip (10
+/// ms if that is more). Nothing leaves while losses alone delay fewer, nor while the round trip shows
+/// a queue, nor where losses come in bursts that symbols do not recover.
+///
 /// To other peers copies of small messages ride in the datagrams of newer ones, or leave 20 ms later
 /// by themselves, if the limit admits a copy of nearly each message. Only for flows of messages: bulk
 /// transfers, with more than 256 segments in flight, get nothing.
@@ -80,8 +84,10 @@ impl Redundancy {
 #[non_exhaustive]
 pub struct AutoRedundancy {
     /// Most bytes sent for 1,000 bytes of data, 1,000 to 4,000: headers of packets and segments,
-    /// retransmissions, repair symbols and copies included. Default 1,500. Only repair symbols and
-    /// copies yield to it; slow flows and small messages may exceed it by 12,000 bytes per second.
+    /// retransmissions, repair symbols and copies included. Default 1,600. Only repair symbols and
+    /// copies yield to it: where retransmissions alone exceed it, symbols may replace some of them but
+    /// add no bytes. Slow flows and small messages may send 12,000 bytes per second of redundancy
+    /// whatever the limit is.
     pub max_overhead_per_mille: u16,
     /// FEC layout for peers that take no repair symbols, such as kcp-go: they are sent all of its
     /// parity instead of copies, whatever is lost. Default `None`: copies. Those peers must decode
@@ -91,7 +97,7 @@ pub struct AutoRedundancy {
 
 impl Default for AutoRedundancy {
     fn default() -> Self {
-        Self { max_overhead_per_mille: 1_500, stock: None }
+        Self { max_overhead_per_mille: 1_600, stock: None }
     }
 }
 
@@ -102,7 +108,7 @@ impl AutoRedundancy {
         Self::default()
     }
 
-    /// Sets the most bytes sent per byte of data, 1.0 to 4.0. Default 1.5.
+    /// Sets the most bytes sent per byte of data, 1.0 to 4.0. Default 1.6.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,

@@ -11,8 +11,7 @@ use crate::core::path::amplification::SendBudget;
 use crate::core::recv::receiver::RecvOutcome;
 use crate::core::rlc::{Inserted, RecoveredSegment, RepairSymbol, SYMBOL_HEADER};
 use crate::core::segment::{Command, ControlType, HEADER_LEN, Header, REPAIRED};
-use crate::core::send::controller::{PathEstimate, RedundancyController};
-use crate::core::send::overhead::SentTotals;
+use crate::core::send::controller::{PathEstimate, RedundancyController, SentTotals};
 use crate::core::send::sender::AckOutcome;
 use crate::core::seq::Ts;
 use crate::stats::RedundancyStats;
@@ -63,9 +62,9 @@ impl Kcp {
     /// Lets the repair rate depend on the loss, within `limits`.
     pub(super) fn start_auto_redundancy(&mut self, limits: AutoRedundancy) {
         let controller = RedundancyController::new(limits, Micros(0));
-        let rate = controller.rate();
         self.repair_state().auto = Some(controller);
-        self.set_repair_rate(rate);
+        // HELLO asks at once whether the peer takes symbols.
+        self.set_repair_rate(1);
     }
 
     /// A datagram leaves: decides about the repair rate, at most ten times a second.
@@ -80,26 +79,25 @@ impl Kcp {
     fn decide_redundancy(&mut self, now: Micros) {
         let (rtt, stats) = (&self.send.rtt, &self.stats);
         let path = PathEstimate {
-            loss: self.send.loss_rate(),
-            mean_loss: self.send.mean_loss_rate(),
             srtt: rtt.srtt().unwrap_or(0),
             min_rtt: rtt.min(),
             rttvar: rtt.rttvar(),
             packet_overhead: u64::from(self.sent_overhead) + (IP_UDP_HEADERS + HEADER_LEN) as u64,
+            copies: self.send.retransmission_copies(),
+            in_flight: self.send.in_flight(),
         };
-        let retransmits = stats.stats().retransmits();
-        let (data_bytes, segments) = (stats.sent_bytes, stats.sent_segments);
+        let totals = SentTotals { data_bytes: stats.sent_bytes, segments: stats.sent_segments };
         let has_layout = self.sent_overhead > self.received_overhead;
         let Some(state) = &mut self.repair else { return };
         let Some(auto) = &mut state.auto else { return };
-        let totals = SentTotals { data_bytes, segments, retransmits };
-        let rate = auto.decide(now, &path, totals, state.hello.peer_accepts_repair());
+        auto.decide(now, &path, totals, self.send.loss_record());
         let takes_none = state.hello.peer_lacks_repair() || self.close_state.peer_lacks_control();
         let bundles = takes_none && !has_layout;
-        self.send.set_bundling_rate(if bundles { auto.decide_bundling(&path) } else { 0 });
-        if let Some(rate) = rate {
-            // Never zero, which would end the negotiated use.
-            state.rate = rate.max(1);
+        self.send.set_bundling_rate(if bundles { auto.decide_bundling(now, &path) } else { 0 });
+        // Never zero, which would end the negotiated use.
+        let rate = auto.rate().max(1);
+        if rate != state.rate {
+            state.rate = rate;
             self.apply_repair_rate();
         }
     }

@@ -4,6 +4,7 @@ pub(crate) mod acked_history;
 pub(crate) mod fec_coverage;
 pub(crate) mod loss;
 pub(crate) mod loss_rate;
+pub(crate) mod loss_record;
 pub(crate) mod retransmit_budget;
 pub(crate) mod rtt;
 pub(crate) mod sent_runs;

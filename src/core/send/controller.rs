@@ -1,56 +1,68 @@
-//! How many repair symbols leave: a rate chosen by the measured loss, within the limits of
-//! [`AutoRedundancy`]. WebRTC's FEC controller chooses by loss and round trip in the same way.
+//! How many repair symbols leave: the least for which few enough messages are late.
 //!
-//! The rate rises once the loss has lasted for a round trip, and falls one step in [`LOWER_AFTER`].
-//! The share of repair symbols and retransmissions together stays below the limit, or where the
-//! retransmissions of a flow without repair symbols would exceed that, below what those would take:
-//! what retransmissions take is [measured](Overhead), so the better the repair symbols do, the more of
-//! them may leave. Where so many retransmissions leave that none of the repair symbols may that would
-//! make them unnecessary, a trial shows whether these do. Where they would leave further apart than a
-//! round trip, none does: a retransmission arrives as soon. Repair symbols fill queues as data does: while one shows, half as many leave, and where
-//! loss and round trip rise after a step up, the loss is congestion, and for a while none but the
-//! least leave.
+//! A message is late if a loss delays it, or one before it, by more than a quarter of a round trip.
+//! The [record](LossRecord) of what was lost lately is replayed with each rate of symbols, so that
+//! loss rate, bursts, round trip and message rate all count. The cheapest rate that keeps the share of
+//! late messages below [`TARGET`] is taken; without redundancy a path that loses little meets it. Where
+//! no rate within the limits does, symbols leave if a third of the messages that would be late are,
+//! at the rate that [`LATE_PRICE`] decides.
+//!
+//! Symbols fill queues as data does: while one shows, none leaves.
 
 use crate::config::AutoRedundancy;
 use crate::core::clock::Micros;
-use crate::core::send::overhead::{INTERVAL, Overhead, SentTotals, Share};
-use crate::core::send::redundant::expected_retransmits;
+use crate::core::recovery::loss_record::{LossRecord, Outcome, Replay};
 
-/// Bytes of repair symbols per million bytes of data, up to each loss per million.
-const STEPS: [(u32, u32); 5] = [
-    (3_000, 50_000),
-    (20_000, 250_000),
-    (70_000, 400_000),
-    (140_000, 500_000),
-    (1_000_000, 600_000),
-];
+/// Share of messages that may be late, per million.
+const TARGET: u64 = 10_000;
+/// The same in a replay with symbols, some of which leave later than there.
+const TARGET_WITH_SYMBOLS: u64 = 6_000;
+/// Bytes per byte of data that redundancy may cost where it makes every message timely.
+const LATE_PRICE: u64 = 12;
+/// Rates that are tried, bytes of symbols per million bytes of data: multiples up to a symbol for each
+/// segment.
+const RATE_STEP: u64 = 50_000;
+const STEPS: u64 = 20;
+/// Bytes per second of redundancy that may leave whatever their share is: of slow flows and small
+/// messages a share is too little to protect anything.
+const FLOOR: u64 = 12_000;
+/// Time between two updates, and two replays, microseconds.
+const INTERVAL: u64 = 100_000;
+const LONG_INTERVAL: u64 = 1_000_000;
+/// Losses after which the next update replays as well.
+const LOSSES: u32 = 4;
+/// Round trip whose quarter is late at least, microseconds.
+const MIN_RTT: u64 = 40_000;
+/// Segments of the record that count: those of this time, microseconds, and at least [`LEAST`].
+const RECORD_TIME: u64 = 10_000_000;
+const LEAST: u64 = 256;
+/// Where twice the losses are among this number of the latest, these alone count.
+const LATEST: u64 = 128;
+/// Fewer losses say nothing about the path; fewer of the latest nothing about a change.
+const FEWEST_LOSSES: u64 = 4;
+const FEWEST_LATEST_LOSSES: u64 = 8;
 /// Least rate of bundled copies, per million.
-const BUNDLING_LEAST: u32 = 700_000;
+const BUNDLING_LEAST: u64 = 700_000;
 /// How long bundling goes on without a loss that shows, microseconds: copies hide losses, so it has to
 /// end for a moment to see whether there still are some.
 const BUNDLING_TIME: u64 = 60_000_000;
-/// How long the loss has to ask for a lower step, microseconds.
-const LOWER_AFTER: u64 = 10_000_000;
-/// A rise of the loss within this time of a step up may be due to it, microseconds.
-const EFFECT_WITHIN: u64 = 2_000_000;
-/// How long congestion keeps the rate at the lowest step, microseconds.
-const CONGESTION_PAUSE: u64 = 30_000_000;
-/// Reserve below the limit, per mille of it, for what is not known when a decision is made.
-const RESERVE: u64 = 5;
-/// Least part of the wanted repair symbols for a trial, percent.
-const TRIAL_LEAST: u64 = 80;
-/// Time between trials of repair symbols, microseconds: it doubles while they fail.
-const REPAIR_TRIAL_PAUSE: std::ops::RangeInclusive<u64> = 60_000_000..=960_000_000;
+/// The means of the flow forget a part of `1 / MEMORY` in each interval: they cover about three seconds.
+const MEMORY: u64 = 32;
 const MILLION: u64 = 1_000_000;
+
+/// Counters of what has left, since the start of the connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SentTotals {
+    /// Payload bytes sent for the first time.
+    pub(crate) data_bytes: u64,
+    /// Data segments sent for the first time.
+    pub(crate) segments: u64,
+}
 
 /// What is known of the path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathEstimate {
-    /// Loss of first transmissions, per million: the larger one of the last second and the last ten.
-    pub(crate) loss: u32,
-    /// That of the last ten seconds.
-    pub(crate) mean_loss: u32,
-    /// Microseconds.
+    /// Smoothed round trip, microseconds.
     pub(crate) srtt: u64,
     /// Microseconds.
     pub(crate) min_rtt: u64,
@@ -58,73 +70,82 @@ pub(crate) struct PathEstimate {
     pub(crate) rttvar: u64,
     /// Bytes of the headers of one data packet, from IP on.
     pub(crate) packet_overhead: u64,
+    /// Copies in which a retransmission leaves.
+    pub(crate) copies: u64,
+    /// Segments whose fate is not known yet.
+    pub(crate) in_flight: u32,
 }
 
 impl PathEstimate {
-    /// Whether the round trip is half as long again as it could be, and not by jitter.
+    /// Whether the round trip is a quarter longer than it could be, and not by jitter.
     fn has_queue(&self) -> bool {
-        self.srtt > self.min_rtt / 2 * 3 + 2 * self.rttvar
+        self.srtt > self.min_rtt / 4 * 5 + 2 * self.rttvar
     }
 }
 
-/// A step up: its effect is watched.
-#[derive(Clone, Copy, Debug)]
-struct StepUp {
-    at: Micros,
-    loss: u32,
-    srtt: u64,
+/// The flow of the last seconds: sums that forget, in thousandths.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow {
+    data_bytes: u64,
+    segments: u64,
+    intervals: u64,
+}
+
+impl Flow {
+    fn update(&mut self, intervals: u64, before: SentTotals, now: SentTotals) {
+        let Self { data_bytes, segments, intervals: sum } = self;
+        for sum in [data_bytes, segments, sum] {
+            // Of older sums nothing is left.
+            (0..intervals.min(16 * MEMORY)).for_each(|_| *sum -= *sum / MEMORY);
+        }
+        self.data_bytes += now.data_bytes.saturating_sub(before.data_bytes) * 1_000;
+        self.segments += now.segments.saturating_sub(before.segments) * 1_000;
+        self.intervals += intervals.min(MEMORY) * 1_000;
+    }
+
+    fn is_unknown(&self) -> bool {
+        self.data_bytes == 0 || self.segments == 0
+    }
+
+    /// Mean time between segments, microseconds, at least 1.
+    fn spacing(&self) -> u64 {
+        (self.intervals * INTERVAL / self.segments.max(1)).max(1)
+    }
 }
 
 /// Controller of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct RedundancyController {
     limits: AutoRedundancy,
-    /// Index in [`STEPS`].
-    step: usize,
-    /// Since when the loss asks for a higher step, and for the least one in this time.
-    higher_since: Option<(Micros, usize)>,
-    /// Since when the loss asks for a lower step.
-    lower_since: Option<Micros>,
-    decided_at: Micros,
-    overhead: Overhead,
-    step_up: Option<StepUp>,
-    congested_until: Micros,
-    /// Bytes of repair symbols per million bytes of data.
+    flow: Flow,
+    totals: SentTotals,
+    updated: Micros,
+    /// When the record was last replayed, and the losses of the record then.
+    replayed: (Micros, u32),
+    /// Bytes of symbols per million bytes of data.
     rate: u32,
+    /// Since when the losses have asked for a higher rate, and for the least one in this time.
+    higher_since: Option<(Micros, u32)>,
+    /// When the losses last asked for redundancy; `None`: never.
+    needed: Option<Micros>,
     /// Bundled copies are sent.
     bundles: bool,
-    /// When the latest trial of repair symbols began, and how long none does after that.
-    repair_trial: Option<Micros>,
-    repair_trial_pause: u64,
 }
 
 impl RedundancyController {
-    /// Starts with the lowest step.
+    /// Starts without redundancy.
     pub(crate) fn new(limits: AutoRedundancy, now: Micros) -> Self {
         Self {
             limits,
-            step: 0,
+            flow: Flow::default(),
+            totals: SentTotals::default(),
+            updated: now,
+            replayed: (now, 0),
+            rate: 0,
             higher_since: None,
-            lower_since: None,
-            decided_at: now,
-            overhead: Overhead::default(),
-            step_up: None,
-            congested_until: Micros(0),
-            rate: STEPS.first().map_or(0, |(_, rate)| *rate),
+            needed: None,
             bundles: false,
-            repair_trial: None,
-            repair_trial_pause: *REPAIR_TRIAL_PAUSE.start(),
         }
-    }
-
-    /// Decides about bundled copies to a peer that takes neither repair symbols nor FEC: bytes of
-    /// them per million bytes of data. All segments are copied, or enough to make a difference,
-    /// while there are losses.
-    pub(crate) fn decide_bundling(&mut self, path: &PathEstimate) -> u32 {
-        let share = Share::up_to(MILLION, RESERVE, self.overhead.retransmitted());
-        let rate = to_rate(self.within_limits(path, share));
-        self.bundles = self.step > 0 && rate >= BUNDLING_LEAST;
-        if self.bundles { rate } else { 0 }
     }
 
     /// Bytes of repair symbols per million bytes of data.
@@ -134,135 +155,146 @@ impl RedundancyController {
 
     /// Whether [`Self::decide`] is due.
     pub(crate) fn is_due(&self, now: Micros) -> bool {
-        now.since(self.decided_at) >= INTERVAL
+        now.since(self.updated) >= INTERVAL
     }
 
-    /// Decides again. `takes_repair`: the peer accepts repair symbols. Returns their rate if it has
-    /// changed.
+    /// Decides again. `record`: what was lost lately; `None` before the first loss.
     pub(crate) fn decide(
         &mut self,
         now: Micros,
         path: &PathEstimate,
         totals: SentTotals,
-        takes_repair: bool,
-    ) -> Option<u32> {
-        self.overhead.update(now.since(self.decided_at) / INTERVAL, totals);
-        self.decided_at = now;
-        let before = self.step;
-        self.choose_step(now, path);
-        if self.step != before {
-            self.repair_trial_pause = *REPAIR_TRIAL_PAUSE.start();
-        }
-        let rate = self.repair_rate(now, path, takes_repair);
-        let has_changed = std::mem::replace(&mut self.rate, rate) != rate;
-        has_changed.then_some(rate)
-    }
-
-    fn choose_step(&mut self, now: Micros, path: &PathEstimate) {
-        let wanted = STEPS.iter().position(|(most, _)| path.loss <= *most).unwrap_or(0);
-        self.watch_step_up(now, path);
-        let higher = self.lasting_higher(now, path, wanted);
-        if now < self.congested_until {
-            (self.step, self.lower_since) = (0, None);
-        } else if let Some(higher) = higher {
-            // Of a step before the effect of the last one was seen the round trip does not count.
-            let srtt = self.step_up.map_or(path.srtt, |last| last.srtt);
-            self.step_up = Some(StepUp { at: now, loss: path.loss, srtt });
-            (self.step, self.lower_since) = (higher, None);
-        } else if wanted >= self.step {
-            self.lower_since = None;
-        } else {
-            let since = *self.lower_since.get_or_insert(now);
-            if self.bundles && now.since(since) >= BUNDLING_TIME {
-                (self.step, self.lower_since) = (0, None);
-            } else if !self.bundles && now.since(since) >= LOWER_AFTER {
-                self.step -= 1;
-                self.lower_since = Some(now);
+        record: Option<&LossRecord>,
+    ) {
+        self.flow.update(now.since(self.updated) / INTERVAL, self.totals, totals);
+        (self.updated, self.totals) = (now, totals);
+        let losses = record.map_or(0, LossRecord::losses);
+        let is_new = losses.wrapping_sub(self.replayed.1) >= LOSSES || self.higher_since.is_some();
+        let due = is_new || now.since(self.replayed.0) >= LONG_INTERVAL;
+        if path.has_queue() {
+            (self.rate, self.higher_since) = (0, None);
+        } else if due && !self.flow.is_unknown() {
+            self.replayed = (now, losses);
+            let wanted = record.map_or(0, |record| self.wanted_rate(path, record));
+            if wanted > 0 {
+                self.needed = Some(now);
             }
+            self.rate = self.lasting(now, path, wanted);
         }
     }
 
-    /// The higher step that the loss has asked for during a round trip: within that time the ACKs of
-    /// segments that were only reordered show that they were not lost.
-    fn lasting_higher(&mut self, now: Micros, path: &PathEstimate, wanted: usize) -> Option<usize> {
-        if wanted <= self.step {
+    /// The rate, if it is lower than now, or has been asked for during a round trip: within that time
+    /// the ACKs of segments that were only reordered show that they were not lost.
+    fn lasting(&mut self, now: Micros, path: &PathEstimate, wanted: u32) -> u32 {
+        if wanted <= self.rate {
             self.higher_since = None;
-            return None;
+            return wanted;
         }
         let (since, least) = self.higher_since.unwrap_or((now, wanted));
         let least = least.min(wanted);
         self.higher_since = Some((since, least));
         if now.since(since) < path.srtt.max(1) {
-            return None;
+            return self.rate;
         }
-        self.higher_since = (wanted > least).then_some((now, wanted));
-        Some(least)
+        self.higher_since = None;
+        least
     }
 
-    /// Whether the latest step up made things worse: loss a third higher, and a round trip a quarter
-    /// longer.
-    fn watch_step_up(&mut self, now: Micros, path: &PathEstimate) {
-        let Some(step_up) = self.step_up else { return };
-        let more_loss = u64::from(path.loss) * 3 > u64::from(step_up.loss) * 4;
-        if more_loss && path.srtt > step_up.srtt / 4 * 5 {
-            self.step_up = None;
-            self.congested_until = now.add_micros(CONGESTION_PAUSE);
-        } else if now.since(step_up.at) >= EFFECT_WITHIN {
-            self.step_up = None;
+    /// The cheapest rate that meets the target within the limits, or the one worth its bytes.
+    fn wanted_rate(&self, path: &PathEstimate, record: &LossRecord) -> u32 {
+        let spacing = self.flow.spacing();
+        let Some(count) = counted(record, path.in_flight, (RECORD_TIME / spacing).max(LEAST))
+        else {
+            return 0;
+        };
+        let replay = |rate: u64| {
+            let late = path.srtt.max(MIN_RTT) / 4 / spacing;
+            // Retransmissions wait for symbols.
+            let held = if rate > 0 { path.srtt / 2 } else { 0 };
+            let retransmitted = (path.srtt + held) / spacing + 1;
+            record.replay(path.in_flight, count, &Replay { rate, late, retransmitted })
+        };
+        let none = replay(0);
+        let share = |count: u64| count * MILLION / none.segments.max(1);
+        if share(none.late) <= TARGET {
+            return 0;
         }
-    }
-
-    /// The rate of repair symbols of the step, as far as the limits admit it.
-    fn repair_rate(&mut self, now: Micros, path: &PathEstimate, takes_repair: bool) -> u32 {
-        let wanted = STEPS.get(self.step).map_or(0, |(_, rate)| u64::from(*rate));
-        if self.overhead.is_unknown() {
-            return to_rate(wanted);
-        }
-        let measured = self.overhead.retransmitted();
-        let rate = self.repair_rate_with(path, wanted, measured);
-        if !takes_repair || self.step == 0 || rate >= wanted / 2 {
-            return to_rate(rate);
-        }
-        let expected = measured.min(u64::from(path.loss) / 2);
-        let tried = self.repair_rate_with(path, wanted, expected);
-        if tried * 100 < wanted * TRIAL_LEAST || !self.begin_repair_trial(now) {
-            return to_rate(rate);
-        }
-        // What leaves from now on shows whether that was right.
-        self.overhead.set_retransmitted(expected);
-        to_rate(tried)
-    }
-
-    /// Whether a trial of repair symbols begins now.
-    fn begin_repair_trial(&mut self, now: Micros) -> bool {
-        let pause = self.repair_trial_pause;
-        if let Some(began) = self.repair_trial {
-            if now.since(began) < pause {
-                return false;
+        let cost = |rate: u64, outcome: &Outcome| {
+            // Symbols save a copy.
+            let copies = if rate > 0 { path.copies.saturating_sub(1).max(1) } else { path.copies };
+            MILLION + rate + copies * share(outcome.retransmitted)
+        };
+        let price =
+            |rate: u64, outcome: &Outcome| cost(rate, outcome) + LATE_PRICE * share(outcome.late);
+        // Symbols further apart than a round trip come later than retransmissions.
+        let is_late = |rate: u64| rate < MILLION && rate * path.srtt / spacing < MILLION;
+        let (limit, floor) = (self.limit(path).max(cost(0, &none)), self.floor(path));
+        let (mut best, mut least) = (0, price(0, &none));
+        let (mut before, mut spent) = (0, cost(0, &none));
+        for step in 1..=STEPS {
+            let mut rate = step * RATE_STEP;
+            if is_late(rate) {
+                continue;
             }
-            self.repair_trial_pause = (2 * pause).min(*REPAIR_TRIAL_PAUSE.end());
+            let mut outcome = replay(rate);
+            let is_last = cost(rate, &outcome) > limit && rate > floor;
+            if is_last {
+                // What the limit leaves.
+                rate = (before + limit.saturating_sub(spent)).max(floor).min(rate);
+                if is_late(rate) {
+                    break;
+                }
+                outcome = replay(rate);
+            }
+            if share(outcome.late) <= TARGET_WITH_SYMBOLS {
+                return to_rate(rate);
+            }
+            let price = price(rate, &outcome);
+            if price < least && outcome.late * 3 <= none.late {
+                (best, least) = (rate, price);
+            }
+            if is_last {
+                break;
+            }
+            (before, spent) = (rate, cost(rate, &outcome));
         }
-        self.repair_trial = Some(now);
-        true
+        to_rate(best)
     }
 
-    /// The same if `retransmitted` per million segments are retransmitted.
-    fn repair_rate_with(&self, path: &PathEstimate, wanted: u64, retransmitted: u64) -> u64 {
-        // The retransmission budget admits no more.
-        let instead = expected_retransmits(path.mean_loss).min(MILLION);
-        let share =
-            Share { most: MILLION, instead, ..Share::up_to(wanted, RESERVE, retransmitted) };
-        let rate = self.within_limits(path, share);
-        // A symbol behind each segment is worth its bytes at any distance.
-        let symbols_per_second = self.overhead.segments_per_second() * rate / MILLION;
-        let is_late = rate < MILLION && symbols_per_second * path.srtt < MILLION;
-        if is_late { 0 } else { rate }
+    /// Bytes that may leave per million bytes of first transmissions, headers included.
+    fn limit(&self, path: &PathEstimate) -> u64 {
+        let first = self.flow.data_bytes + self.flow.segments * path.packet_overhead;
+        let limit = u64::from(self.limits.max_overhead_per_mille) * self.flow.data_bytes;
+        limit * 1_000 / first.max(1)
     }
 
-    fn within_limits(&self, path: &PathEstimate, share: Share) -> u64 {
-        let share = Share { is_halved: path.has_queue(), has_floor: self.step > 0, ..share };
-        self.overhead.admitted(&self.limits, path.packet_overhead, &share)
+    /// The part of the data that [`FLOOR`] is, per million.
+    fn floor(&self, path: &PathEstimate) -> u64 {
+        let first = self.flow.data_bytes + self.flow.segments * path.packet_overhead;
+        let per_second = first / 1_000 * 1_000 * (MILLION / INTERVAL) / self.flow.intervals.max(1);
+        FLOOR * MILLION / per_second.max(1)
     }
+
+    /// Decides about bundled copies to a peer that takes neither repair symbols nor FEC, after
+    /// [`Self::decide`]: bytes of them per million bytes of data. All segments are copied, or enough
+    /// to make a difference, while losses ask for it.
+    pub(crate) fn decide_bundling(&mut self, now: Micros, path: &PathEstimate) -> u32 {
+        let within = self.limit(path).saturating_sub(MILLION).max(self.floor(path)).min(MILLION);
+        let time = if self.bundles { BUNDLING_TIME } else { LONG_INTERVAL };
+        let is_needed = self.needed.is_some_and(|needed| now.since(needed) <= time);
+        self.bundles = is_needed && within >= BUNDLING_LEAST && !path.has_queue();
+        if self.bundles { to_rate(within) } else { 0 }
+    }
+}
+
+/// The number of the latest segments that count, of at most `most`; `None` while too few were lost.
+fn counted(record: &LossRecord, in_flight: u32, most: u64) -> Option<u64> {
+    let (lost, segments) = record.lost(in_flight, most);
+    let (latest_lost, latest) = record.lost(in_flight, LATEST);
+    let is_rising =
+        latest_lost >= FEWEST_LATEST_LOSSES && latest_lost * segments > 2 * lost * latest;
+    let count = if is_rising { LATEST } else { most };
+    (lost >= FEWEST_LOSSES || is_rising).then_some(count)
 }
 
 fn to_rate(rate: u64) -> u32 {

@@ -2,7 +2,6 @@
 
 mod bundling;
 pub(crate) mod controller;
-pub(crate) mod overhead;
 mod redundancy_credit;
 mod redundant;
 pub(crate) mod remote_window;

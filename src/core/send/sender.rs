@@ -416,11 +416,11 @@ impl Sender {
         let (payload, frg) = self.send_buffer.take(self.mss)?;
         stats.sent_segments += 1;
         stats.sent_bytes += payload.len() as u64;
-        if let Some(redundant) = &mut self.redundant {
-            redundant.loss_rate.on_sent(now);
-        }
         self.pto_backoff.on_new_segment(now, self.sent_segments.all_acked());
         let sn = self.sent_segments.push(now, ts, payload, frg);
+        if let Some(redundant) = &mut self.redundant {
+            redundant.on_sent(now, sn);
+        }
         self.on_sent(now, sn, SentAs::New);
         self.on_new_segment(now, payload.len());
         Some(OutgoingSegment { sn, frg, payload: self.send_buffer.get(payload)? })

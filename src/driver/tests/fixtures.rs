@@ -72,7 +72,7 @@ impl Pair {
         Self::on(World::new(seed, LinkConfig::delay(10_000)), client, server)
     }
 
-    fn on(mut world: World, client: &Config, server: &Config) -> Self {
+    pub(super) fn on(mut world: World, client: &Config, server: &Config) -> Self {
         world.log();
         let listener = world.listener(SERVER, server);
         let endpoint = world.endpoint(CLIENT, client);

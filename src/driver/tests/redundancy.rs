@@ -16,7 +16,7 @@ use crate::testkit::link::LinkConfig;
 fn transfer(seed: u64, config: &Config, count: usize) -> [RedundancyStats; 2] {
     // Nothing is read before all of it was written.
     let config = &Config { send_buffer: 600 * count, ..config.clone() };
-    let pair = Pair::seeded(seed, config, config);
+    let pair = Pair::on(World::new(seed, LinkConfig::delay(25_000)), config, config);
     pair.world.set_path(LinkConfig { loss: 50_000, ..LinkConfig::delay(25_000) });
     let Pair { mut world, client, mut server, endpoint: _endpoint, listener: _listener } = pair;
     let data = pattern(600 * count);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 
 use super::fixtures::{CLIENT, MINUTE, Pair, SERVER, pattern};
-use super::sim_world::addr;
+use super::sim_world::{World, addr};
 use crate::config::{AckPolicy, AutoRedundancy, Config, Redundancy};
 use crate::core::segment::{Command, Segments};
 use crate::driver::tests::sim_network::Sent;
@@ -26,6 +26,11 @@ fn with_layout(data: usize, parity: usize) -> Config {
 /// A peer without CONTROL, as kcp-go is with ACKs without delay.
 fn stock() -> Config {
     Config::new().close_notify(false).ack_policy(AckPolicy::Immediate)
+}
+
+/// A path of 50 ms from the beginning: one that becomes longer shows a queue.
+fn pair(client: &Config, server: &Config) -> Pair {
+    Pair::on(World::new(1, LinkConfig::delay(25_000)), client, server)
 }
 
 /// Sends `count` messages of 1 KiB, one each 10 ms, over a path of 50 ms; returns all datagrams.
@@ -90,7 +95,7 @@ fn check_view(pair: &mut Pair, log: &[Sent]) {
 #[test]
 fn auto_redundancy_sends_the_stock_layout_to_a_peer_without_repair_symbols() {
     for (loss, limit) in [(0, 1.50), (10_000, 1.55), (50_000, 1.60)] {
-        let mut pair = Pair::new(&with_layout(5, 2), &stock());
+        let mut pair = pair(&with_layout(5, 2), &stock());
         check_view_of(&mut pair, loss, 300);
         let log = check_view_of(&mut pair, loss, 2_000);
         let [data, parity, plain] = kinds(&log);
@@ -118,7 +123,7 @@ fn fillers(log: &[Sent]) -> usize {
 
 #[test]
 fn auto_redundancy_sends_no_fec_without_a_layout() {
-    let mut pair = Pair::new(&auto(None), &stock());
+    let mut pair = pair(&auto(None), &stock());
     let log = check_view_of(&mut pair, 100_000, 1_000);
     let [data, parity, _] = kinds(&log);
     assert_eq!((data, parity), (0, 0));
@@ -127,7 +132,7 @@ fn auto_redundancy_sends_no_fec_without_a_layout() {
 #[test]
 fn auto_redundancy_takes_repair_symbols_and_no_fec_towards_kcpx() {
     let config = with_layout(10, 3);
-    let mut pair = Pair::new(&config, &config);
+    let mut pair = pair(&config, &config);
     transfer(&mut pair, 50_000, 300);
     let log = transfer(&mut pair, 50_000, 1_000);
     let [data, parity, _] = kinds(&log);

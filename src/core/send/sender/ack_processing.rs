@@ -131,7 +131,7 @@ impl Sender {
                     }
                 } else if !echoes_last {
                     let apart = u64::from(last.since(ts).unsigned_abs());
-                    self.on_spurious_retransmit(now, ts, apart, stats);
+                    self.on_spurious_retransmit(now, (sn, ts), apart, stats);
                 }
                 self.forget_copies(sn);
             }
@@ -207,7 +207,7 @@ impl Sender {
                     // It is one loss less, not two.
                     redundant.loss_rate.on_ack_arrived(now);
                 }
-                self.on_spurious_retransmit(now, ts, apart, stats);
+                self.on_spurious_retransmit(now, (sn, ts), apart, stats);
             }
             LateAck::EarlierTransmission { spurious: false, .. } => {}
         }
@@ -247,7 +247,13 @@ impl Sender {
 
     /// A retransmission was not needed: a transmission with timestamp `ts` arrived that left
     /// `apart` milliseconds before it, or FEC recovered that one.
-    fn on_spurious_retransmit(&mut self, now: Micros, ts: Ts, apart: u64, stats: &mut Counters) {
+    fn on_spurious_retransmit(
+        &mut self,
+        now: Micros,
+        (sn, ts): (Sn, Ts),
+        apart: u64,
+        stats: &mut Counters,
+    ) {
         stats.spurious_retransmits += 1;
         self.congestion.on_spurious_retransmit();
         if self.may_be_recovered(now, ts) {
@@ -255,7 +261,7 @@ impl Sender {
         }
         self.loss.on_spurious_retransmit(&self.rtt, apart * 1_000);
         if let Some(redundant) = &mut self.redundant {
-            redundant.loss_rate.on_spurious(now);
+            redundant.on_spurious(now, sn);
         }
     }
 

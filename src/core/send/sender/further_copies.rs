@@ -3,6 +3,7 @@
 use super::Sender;
 use crate::core::clock::{Clock, Micros};
 use crate::core::recovery::loss::LossTrigger;
+use crate::core::recovery::loss_record::LossRecord;
 use crate::core::send::redundant::RedundantRetransmits;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
@@ -25,6 +26,18 @@ impl Sender {
     /// The loss estimate, which begins with the first loss.
     pub(super) fn loss_estimate(&mut self, now: Micros) -> &mut RedundantRetransmits {
         self.redundant.get_or_insert_with(|| Box::new(RedundantRetransmits::new(now)))
+    }
+
+    /// What was lost lately, from the first call on.
+    pub(crate) fn loss_record(&mut self) -> Option<&LossRecord> {
+        let nxt = self.nxt();
+        let record = &mut self.redundant.as_mut()?.record;
+        Some(record.get_or_insert_with(|| LossRecord::new(nxt)))
+    }
+
+    /// Copies in which a retransmission leaves.
+    pub(crate) fn retransmission_copies(&self) -> u64 {
+        1 + self.redundant.as_ref().map_or(0, |redundant| redundant.further_copies().into())
     }
 
     /// The segment of which a further copy is to leave now.
@@ -81,7 +94,7 @@ impl Sender {
         let Some(redundant) = &mut self.redundant else { return false };
         let is_spurious = !may_be_recovered && redundant.is_younger(sn, ts, min_rtt);
         if is_spurious {
-            redundant.loss_rate.on_ack_lost(now);
+            redundant.on_ack_lost(now, sn);
         }
         is_spurious
     }

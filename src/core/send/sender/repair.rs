@@ -198,7 +198,7 @@ impl Sender {
 
     /// The only transmission of `sn`, at `index` of the congestion control, was lost, which no retransmission shows.
     fn on_hidden_loss(&mut self, now: Micros, sn: Sn, index: usize) {
-        self.loss_estimate(now).loss_rate.on_lost(now);
+        self.loss_estimate(now).on_lost(now, sn);
         self.reduce_cwnd(sn);
         self.congestion.on_hidden_loss(now, index);
         if let Some(autotune) = &mut self.autotune {
@@ -225,7 +225,7 @@ impl Sender {
             && repair.on_late_arrival(sn)
             && let Some(redundant) = &mut self.redundant
         {
-            redundant.loss_rate.on_spurious(now);
+            redundant.on_spurious(now, sn);
         }
     }
 

@@ -148,7 +148,7 @@ impl Sender {
         let first = first.map(|segment| (segment.xmit_seq, segment.last_sent));
         let estimate = self.loss_estimate(now);
         if let Some((xmit_seq, sent)) = first {
-            estimate.loss_rate.on_lost(now);
+            estimate.on_lost(now, sn);
             self.on_recovery_failed(xmit_seq, sent);
         }
         let apart = self.retransmits_in_order();

@@ -1,0 +1,263 @@
+//! Which of the latest segments were lost, and what would have become of them with repair symbols.
+
+use crate::core::seq::Sn;
+
+/// Segments that are remembered.
+const SEGMENTS: u32 = 1_024;
+/// Segments that count as sent and not lost when the record begins.
+const PRIOR_SEGMENTS: u32 = 512;
+const MILLION: u64 = 1_000_000;
+/// Losses that a replay has open at once at most.
+const MAX_OPEN: usize = 64;
+
+/// The fate of the latest first transmissions of one connection, in order of their numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct LossRecord {
+    /// By number modulo [`SEGMENTS`]: 1 where the segment was lost.
+    bits: [u64; SEGMENTS as usize / 64],
+    /// The number after the latest.
+    end: Sn,
+    len: u32,
+    /// Losses since the record began, modulo 2^32.
+    losses: u32,
+}
+
+/// A rate of repair symbols, and times in segments.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replay {
+    /// Symbols per million segments.
+    pub(crate) rate: u64,
+    /// A message that waits for longer is late.
+    pub(crate) late: u64,
+    /// When the retransmission of a lost segment arrives.
+    pub(crate) retransmitted: u64,
+}
+
+/// What became of the segments in a replay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) segments: u64,
+    /// Segments that were late, in order.
+    pub(crate) late: u64,
+    /// Retransmissions.
+    pub(crate) retransmitted: u64,
+}
+
+impl LossRecord {
+    /// `nxt` is SND.NXT.
+    pub(crate) fn new(nxt: Sn) -> Self {
+        let bits = [0; SEGMENTS as usize / 64];
+        Self { bits, end: nxt, len: PRIOR_SEGMENTS, losses: 0 }
+    }
+
+    /// `sn` leaves for the first time.
+    pub(crate) fn on_sent(&mut self, sn: Sn) {
+        self.set(sn, false);
+        (self.end, self.len) = (sn.advance(1), (self.len + 1).min(SEGMENTS));
+    }
+
+    /// The only transmission of `sn` was lost.
+    pub(crate) fn on_lost(&mut self, sn: Sn) {
+        if self.has(sn) {
+            self.set(sn, true);
+            self.losses = self.losses.wrapping_add(1);
+        }
+    }
+
+    /// It was not.
+    pub(crate) fn on_arrived(&mut self, sn: Sn) {
+        if self.has(sn) {
+            self.set(sn, false);
+        }
+    }
+
+    /// Losses since the record began, modulo 2^32.
+    pub(crate) fn losses(&self) -> u32 {
+        self.losses
+    }
+
+    fn has(&self, sn: Sn) -> bool {
+        self.end.offset_from(sn).is_some_and(|age| (1..=self.len).contains(&age))
+    }
+
+    fn set(&mut self, sn: Sn, lost: bool) {
+        let (word, bit) = ((sn.0 % SEGMENTS / 64) as usize, 1 << (sn.0 % 64));
+        if let Some(word) = self.bits.get_mut(word) {
+            *word = if lost { *word | bit } else { *word & !bit };
+        }
+    }
+
+    fn is_lost(&self, sn: Sn) -> bool {
+        let word = self.bits.get((sn.0 % SEGMENTS / 64) as usize);
+        word.is_some_and(|word| word >> (sn.0 % 64) & 1 == 1)
+    }
+
+    /// The lost ones of the latest `count` segments, but for the `in_flight` newest; and how many there
+    /// are.
+    pub(crate) fn lost(&self, in_flight: u32, count: u64) -> (u64, u64) {
+        let (first, count) = self.latest(in_flight, count);
+        let lost = (0..count).filter(|i| self.is_lost(first.advance(*i)));
+        (lost.count() as u64, count.into())
+    }
+
+    /// The first of the latest `count` segments, but for the `in_flight` newest, and how many there are.
+    fn latest(&self, in_flight: u32, count: u64) -> (Sn, u32) {
+        let in_flight = in_flight.min(self.len);
+        let count = (self.len - in_flight).min(u32::try_from(count).unwrap_or(u32::MAX));
+        (self.end.back(in_flight + count), count)
+    }
+
+    /// What would have become of the latest `count` segments, but for the `in_flight` newest. A symbol
+    /// has the fate of the segment behind it, so that bursts hit both, and a retransmission leaves in
+    /// two copies.
+    pub(crate) fn replay(&self, in_flight: u32, count: u64, plan: &Replay) -> Outcome {
+        let (first, count) = self.latest(in_flight, count);
+        let mut state =
+            ReplayState { plan, open: [(0, 0); MAX_OPEN], len: 0, equations: 0, late: 0 };
+        let (mut credit, mut retransmitted) = (0, 0);
+        for i in 0..count {
+            let (now, sn) = (u64::from(i), first.advance(i));
+            let next_is_lost = self.is_lost(sn.advance(1));
+            while let Some((sent, at)) = state.oldest().filter(|(_, at)| *at <= now) {
+                retransmitted += 1;
+                if self.is_lost(sn) && next_is_lost {
+                    state.delay_oldest(at + plan.retransmitted);
+                    continue;
+                }
+                state.recover_oldest(now, sent);
+            }
+            if self.is_lost(sn) {
+                state.lose(now);
+            }
+            credit += plan.rate;
+            if credit >= MILLION {
+                credit -= MILLION;
+                if !next_is_lost {
+                    state.take_symbol(now);
+                }
+            }
+        }
+        Outcome { segments: count.into(), late: state.late, retransmitted }
+    }
+}
+
+/// Losses that are not recovered at one time of a replay.
+struct ReplayState<'a> {
+    plan: &'a Replay,
+    /// When each was sent, and when its retransmission arrives; the oldest first.
+    open: [(u64, u64); MAX_OPEN],
+    len: usize,
+    /// Symbols that arrived since there was none.
+    equations: usize,
+    late: u64,
+}
+
+impl ReplayState<'_> {
+    fn oldest(&self) -> Option<(u64, u64)> {
+        self.open.get(..self.len)?.first().copied()
+    }
+
+    fn lose(&mut self, now: u64) {
+        if let Some(place) = self.open.get_mut(self.len) {
+            *place = (now, now + self.plan.retransmitted);
+            self.len += 1;
+        }
+    }
+
+    fn delay_oldest(&mut self, at: u64) {
+        if let Some(oldest) = self.open.first_mut() {
+            oldest.1 = at;
+        }
+    }
+
+    /// The oldest, sent at `sent`, arrives: what waited behind it up to the next one is readable.
+    fn recover_oldest(&mut self, now: u64, sent: u64) {
+        self.open.copy_within(1.., 0);
+        self.len = self.len.saturating_sub(1);
+        let end = self.oldest().map_or(now + 1, |(next, _)| next);
+        self.count_late(now, sent, end);
+        self.solve(now);
+    }
+
+    /// A symbol arrives, which covers all that is open.
+    fn take_symbol(&mut self, now: u64) {
+        if self.len > 0 {
+            self.equations += 1;
+            self.solve(now);
+        }
+    }
+
+    /// Recovers all if there are enough symbols.
+    fn solve(&mut self, now: u64) {
+        if self.equations < self.len {
+            return;
+        }
+        if let Some((sent, _)) = self.oldest() {
+            self.count_late(now, sent, now + 1);
+        }
+        (self.len, self.equations) = (0, 0);
+    }
+
+    /// The segments from `begin` to `end` are readable.
+    fn count_late(&mut self, now: u64, begin: u64, end: u64) {
+        let in_time = now.saturating_sub(self.plan.late);
+        self.late += end.min(in_time).saturating_sub(begin);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record of 1,024 segments of which these were lost.
+    fn record(lost: &[u32]) -> LossRecord {
+        let mut record = LossRecord::new(Sn(u32::MAX - 99));
+        for i in 0..SEGMENTS {
+            record.on_sent(Sn(u32::MAX - 99).advance(i));
+        }
+        lost.iter().for_each(|i| record.on_lost(Sn(u32::MAX - 99).advance(*i)));
+        record
+    }
+
+    fn plan(rate: u64) -> Replay {
+        Replay { rate, late: 1, retransmitted: 6 }
+    }
+
+    #[test]
+    fn segments_behind_a_loss_wait_for_its_retransmission() {
+        let outcome = record(&[500]).replay(0, 1_024, &plan(0));
+        // It waits for six, those behind it for less; one is in time.
+        assert_eq!(outcome, Outcome { segments: 1_024, late: 5, retransmitted: 1 });
+        let nothing = record(&[500]).replay(600, 1_024, &plan(0));
+        assert_eq!((nothing.segments, nothing.late), (424, 0), "it may be in flight");
+    }
+
+    #[test]
+    fn symbols_recover_as_many_losses_as_arrive() {
+        let late = |lost: &[u32], rate| record(lost).replay(0, 1_024, &plan(rate)).late;
+        assert_eq!(late(&[500], MILLION), 0);
+        // Each fourth: behind segment 503.
+        assert_eq!(late(&[500], MILLION / 4), 2);
+        assert_eq!(late(&[503], MILLION / 4), 0);
+        assert_eq!(late(&[500, 501], MILLION / 2), 2);
+        assert_eq!(late(&[500, 501, 502, 503], MILLION / 4), 6, "two of them are retransmitted");
+    }
+
+    #[test]
+    fn losses_are_of_the_latest_segments_and_can_be_taken_back() {
+        let mut record = record(&[3, 1_000]);
+        assert_eq!((record.lost(0, 2_000), record.lost(0, 100)), ((2, 1_024), (1, 100)));
+        record.on_arrived(Sn(u32::MAX - 99).advance(1_000));
+        record.on_lost(Sn(u32::MAX - 99).back(600));
+        assert_eq!((record.lost(0, 2_000), record.losses()), ((1, 1_024), 2));
+    }
+
+    #[test]
+    fn replay_of_a_path_that_loses_everything_ends() {
+        let all: Vec<u32> = (0..SEGMENTS).collect();
+        for rate in [0, MILLION / 2, MILLION] {
+            let outcome = record(&all).replay(0, 1_024, &plan(rate));
+            assert!(outcome.late <= 1_024, "{outcome:?}");
+        }
+    }
+}
