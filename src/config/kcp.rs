@@ -394,7 +394,7 @@ impl Default for KcpConfig {
             initial_rate: None,
             recv_memory: None,
             close_notify: true,
-            redundancy: Redundancy::Off,
+            redundancy: Redundancy::default(),
             empty_messages: false,
         }
     }

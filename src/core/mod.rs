@@ -2,8 +2,8 @@
 //!
 //! Files import in one direction, without a circle (`scripts/check-imports`): `connection` composes
 //! `send`, `recv`, `recovery`, `congestion`, `path` and the state types of `close`, `reset`,
-//! `open`, `stateless_reset`, `time_wait`, `hello` and `keepalive`; all of these use `clock`,
-//! `segment`, `seq` and `ping`, and `send` and `recv` use `rlc`.
+//! `open`, `stateless_reset`, `time_wait` and `keepalive`; all of these use `clock`, `segment`,
+//! `seq` and `ping`, and `connection`, `send` and `recv` use `redundancy`.
 //!
 //! One lock: `recv` takes delivery buffers of 64 KiB from `util::buffer_pool`, a process-wide pool
 //! behind a `Mutex` that is held for one pop.
@@ -14,15 +14,14 @@ mod clock;
 pub(crate) mod close;
 mod congestion;
 pub(crate) mod connection;
-mod hello;
 mod keepalive;
 pub(crate) mod open;
 pub(crate) mod path;
 mod ping;
 mod recovery;
 mod recv;
+mod redundancy;
 mod reset;
-mod rlc;
 pub mod segment;
 mod send;
 pub mod seq;

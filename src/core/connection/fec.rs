@@ -73,7 +73,7 @@ impl Kcp {
             next_xmit_seq: self.send.next_xmit_seq(),
             srtt: rtt.srtt().map(Duration::from_micros),
             rto: Duration::from_micros(rtt.rto()),
-            loss_rate: self.send.loss_rate(),
+            loss_rate: self.send.redundancy.loss_rate(),
         }
     }
 
@@ -93,7 +93,7 @@ impl Kcp {
         })
     }
 
-    /// Tells MTU discovery whether first transmissions leave with a FEC header.
+    /// First transmissions leave with a FEC header or without: MTU discovery counts its bytes.
     pub(crate) fn set_fec_used(&mut self, used: bool) {
         let header = if used { self.sent_overhead - self.received_overhead } else { 0 };
         self.send.path.set_fec_header(header);

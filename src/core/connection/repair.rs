@@ -9,9 +9,9 @@ use crate::core::close::ControlSegment;
 use crate::core::connection::output::Transmitted;
 use crate::core::path::amplification::SendBudget;
 use crate::core::recv::receiver::RecvOutcome;
-use crate::core::rlc::{Inserted, RecoveredSegment, RepairSymbol, SYMBOL_HEADER};
+use crate::core::redundancy::controller::{PathEstimate, RedundancyController, SentTotals};
+use crate::core::redundancy::rlc::{Inserted, RecoveredSegment, RepairSymbol, SYMBOL_HEADER};
 use crate::core::segment::{Command, ControlType, HEADER_LEN, Header, REPAIRED};
-use crate::core::send::controller::{PathEstimate, RedundancyController, SentTotals};
 use crate::core::send::sender::AckOutcome;
 use crate::core::seq::Ts;
 use crate::stats::RedundancyStats;
@@ -43,11 +43,11 @@ impl Kcp {
     /// What protects the data, and what it did; `None` while all of it is zero.
     pub(crate) fn redundancy_stats(&self) -> Option<RedundancyStats> {
         let (repair, fec) = (self.repair.as_ref(), self.parity_sent.as_ref());
-        if repair.is_none() && fec.is_none() && !self.send.has_redundancy_stats() {
+        if repair.is_none() && fec.is_none() && !self.send.redundancy.has_stats() {
             return None;
         }
         let mut stats = RedundancyStats::default();
-        self.send.add_redundancy_stats(&mut stats);
+        self.send.redundancy.add_stats(&mut stats);
         if let Some(fec) = fec {
             fec.add_to(&mut stats);
         }
@@ -83,14 +83,15 @@ impl Kcp {
             min_rtt: rtt.min(),
             rttvar: rtt.rttvar(),
             packet_overhead: u64::from(self.sent_overhead) + (IP_UDP_HEADERS + HEADER_LEN) as u64,
-            copies: self.send.retransmission_copies(),
+            copies: self.send.redundancy.retransmission_copies(),
             in_flight: self.send.in_flight(),
         };
         let totals = SentTotals { data_bytes: stats.sent_bytes, segments: stats.sent_segments };
         let has_layout = self.sent_overhead > self.received_overhead;
         let Some(state) = &mut self.repair else { return };
         let Some(auto) = &mut state.auto else { return };
-        auto.decide(now, &path, totals, self.send.loss_record());
+        let nxt = self.send.nxt();
+        auto.decide(now, &path, totals, self.send.redundancy.loss_record(nxt));
         let takes_none = state.hello.peer_lacks_repair() || self.close_state.peer_lacks_control();
         let bundles = takes_none && !has_layout;
         self.send.set_bundling_rate(if bundles { auto.decide_bundling(now, &path) } else { 0 });
@@ -117,7 +118,7 @@ impl Kcp {
 
     /// Bytes by which new segments are shorter than `mss`, so that repair symbols fit into the MTU.
     pub(super) fn repair_overhead(&self, mss: usize) -> usize {
-        if self.send.sends_repairs() && mss >= MIN_MSS { SYMBOL_HEADER } else { 0 }
+        if self.send.redundancy.sends_repairs() && mss >= MIN_MSS { SYMBOL_HEADER } else { 0 }
     }
 }
 
@@ -171,7 +172,7 @@ impl Kcp {
     pub(super) fn on_hello_ack(&mut self, header: &Header) -> bool {
         let Some(state) = &mut self.repair else { return false };
         let valid = state.hello.on_hello_ack(header.sn.0, header.ts);
-        if valid && !self.send.sends_repairs() {
+        if valid && !self.send.redundancy.sends_repairs() {
             self.apply_repair_rate();
         }
         valid
@@ -182,7 +183,7 @@ impl Kcp {
     pub(super) fn is_own_repair(&self, header: &Header) -> bool {
         let Some(state) = &self.repair else { return false };
         match header.command {
-            Command::Repair => self.send.has_sent_repair(header.ts.0),
+            Command::Repair => self.send.redundancy.has_sent_repair(header.ts.0),
             Command::Control => {
                 ControlType::from_frg(header.frg) == Some(ControlType::Hello)
                     && state.hello.is_own(header.ts)
@@ -277,7 +278,7 @@ impl Kcp {
         let ahead = header.sn.since(self.recv.nxt());
         let end = ahead.saturating_add(header.frg.into());
         let in_window = ahead >= -MAX_BEHIND && end <= self.recv.acceptable_window();
-        let is_valid = is_alone && in_window && !self.send.has_sent_repair(header.ts.0);
+        let is_valid = is_alone && in_window && !self.send.redundancy.has_sent_repair(header.ts.0);
         let symbol =
             RepairSymbol { key: header.ts.0, first: header.sn, count: header.frg, symbol: payload };
         let (verdict, recovered) = if is_valid {

@@ -1,7 +1,7 @@
 //! What a connection keeps while repair symbols are sent or received.
 
-use crate::core::hello::Hello;
-use crate::core::send::controller::RedundancyController;
+use crate::core::redundancy::controller::RedundancyController;
+use crate::core::redundancy::hello::Hello;
 
 /// What a connection that uses repair symbols, or whose peer asked for them, has negotiated.
 #[derive(Debug)]

@@ -152,7 +152,7 @@ impl Kcp {
     pub fn check_invariants(&self) {
         self.send.check_invariants();
         self.recv.check_invariants();
-        assert!(!self.send.sends_repairs() || self.repair.is_some());
+        assert!(!self.send.redundancy.sends_repairs() || self.repair.is_some());
         self.close_state.check_invariants(self.recv.nxt());
         assert!(self.send.in_flight() <= u32::from(u16::MAX));
         assert!(self.acks.len() <= usize::from(u16::MAX) + 4);

@@ -1,10 +1,7 @@
 //! Loss detection, RTT estimation and RTO (RFC 9002, RFC 8985, RFC 6298).
 
 pub(crate) mod acked_history;
-pub(crate) mod fec_coverage;
 pub(crate) mod loss;
-pub(crate) mod loss_rate;
-pub(crate) mod loss_record;
 pub(crate) mod retransmit_budget;
 pub(crate) mod rtt;
 pub(crate) mod sent_runs;

@@ -5,7 +5,9 @@
 
 use crate::core::clock::Micros;
 use crate::core::recv::pending_acks::Ack;
-use crate::core::rlc::{Decoder, History, Inserted, RecoveredSegment, RepairSymbol, Source};
+use crate::core::redundancy::rlc::{
+    Decoder, History, Inserted, RecoveredSegment, RepairSymbol, Source,
+};
 use crate::core::seq::{Sn, Ts};
 
 /// Most bytes of delivered segments, and most of equations.

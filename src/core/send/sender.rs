@@ -29,16 +29,13 @@ use crate::core::congestion::pacer::Pacer;
 use crate::core::congestion::window_autotune::WindowAutotune;
 use crate::core::path::mtu::MtuDiscovery;
 use crate::core::recovery::acked_history::AckedHistory;
-use crate::core::recovery::fec_coverage::FecCoverage;
 use crate::core::recovery::loss::{LossDetector, LossTrigger};
 use crate::core::recovery::retransmit_budget::RetransmitBudget;
 use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recovery::sent_segments::SentSegments;
+use crate::core::redundancy::Redundancy;
 use crate::core::segment::{Command, HEADER_LEN, Header};
-use crate::core::send::bundling::RedundantBundling;
-use crate::core::send::redundant::RedundantRetransmits;
 use crate::core::send::remote_window::RemoteWindow;
-use crate::core::send::repair::RepairSchedule;
 use crate::core::send::retransmit::PtoBackoff;
 use crate::core::send::send_buffer::SendBuffer;
 use crate::core::send::una_proof::UnaProof;
@@ -140,20 +137,11 @@ pub(crate) struct Sender {
     mss: usize,
     pub(crate) path: MtuDiscovery,
     pacer: Pacer,
-    /// Loss rate and further copies of retransmissions; `Some` from the first retransmission until
-    /// the connection is idle.
-    redundant: Option<Box<RedundantRetransmits>>,
-    /// `Some` while repair symbols are sent.
-    repair: Option<Box<RepairSchedule>>,
-    /// `Some` while segments are copied into datagrams with newer ones.
-    bundling: Option<Box<RedundantBundling>>,
+    pub(crate) redundancy: Redundancy,
     acked_history: AckedHistory,
     una_proof: UnaProof,
     /// Longest time between departure and first ACK of the segments that the current datagram acknowledges, us.
     longest_wait: u64,
-    /// FEC groups of which parity has left; `Some` from the first parity until the connection is
-    /// idle.
-    coverage: Option<Box<FecCoverage>>,
     pto_backoff: PtoBackoff,
     /// See [`Sender::set_writer_waits`].
     writer_waits: bool,
@@ -179,13 +167,10 @@ impl Sender {
             mss: path.current_mtu() - HEADER_LEN,
             path,
             pacer: Pacer::default(),
-            redundant: None,
-            repair: None,
-            bundling: None,
+            redundancy: Redundancy::default(),
             acked_history: AckedHistory::default(),
             una_proof: UnaProof::new(start),
             longest_wait: 0,
-            coverage: None,
             pto_backoff: PtoBackoff::default(),
             writer_waits: false,
         };
@@ -250,10 +235,7 @@ impl Sender {
         self.send_buffer.has_reclaimable_memory()
             || self.sent_segments.has_reclaimable_memory()
             || self.acked_history.has_reclaimable_memory()
-            || (self.redundant.is_some() && !self.keeps_loss_rate())
-            || self.repair.as_ref().is_some_and(|repair| repair.has_reclaimable_memory())
-            || self.bundling.as_ref().is_some_and(|bundling| bundling.has_reclaimable_memory())
-            || self.coverage.is_some()
+            || self.redundancy.has_reclaimable_memory()
             || self.congestion.has_reclaimable_memory()
     }
 
@@ -266,24 +248,7 @@ impl Sender {
         }
         self.acked_history.release_memory();
         self.congestion.release_memory();
-        if let Some(repair) = &mut self.repair {
-            repair.release_memory();
-        }
-        if !self.keeps_loss_rate() {
-            self.redundant = None;
-        } else if let Some(redundant) = &mut self.redundant {
-            redundant.release_memory();
-        }
-        if let Some(bundling) = &mut self.bundling {
-            bundling.release_memory();
-        }
-        self.coverage = None;
-    }
-
-    /// Whether the loss rate outlives an idle time: redundancy depends on it, and the next burst
-    /// meets the same path.
-    fn keeps_loss_rate(&self) -> bool {
-        self.repair.is_some() || self.bundling.is_some()
+        self.redundancy.release_memory();
     }
 
     /// Whether every byte was acknowledged cumulatively.
@@ -418,30 +383,15 @@ impl Sender {
         stats.sent_bytes += payload.len() as u64;
         self.pto_backoff.on_new_segment(now, self.sent_segments.all_acked());
         let sn = self.sent_segments.push(now, ts, payload, frg);
-        if let Some(redundant) = &mut self.redundant {
+        if let Some(redundant) = &mut self.redundancy.copies {
             redundant.on_sent(now, sn);
         }
         self.on_sent(now, sn, SentAs::New);
-        self.on_new_segment(now, payload.len());
+        if self.redundancy.is_in_use() {
+            let (nxt, latency_bound) = (self.nxt(), self.is_latency_bound());
+            self.redundancy.on_new_segment(now, payload.len(), nxt, latency_bound);
+        }
         Some(OutgoingSegment { sn, frg, payload: self.send_buffer.get(payload)? })
-    }
-
-    /// A segment with `len` payload bytes has left for the first time: what is sent besides depends on
-    /// it.
-    #[inline]
-    fn on_new_segment(&mut self, now: Micros, len: usize) {
-        if self.repair.is_none() && self.bundling.is_none() {
-            return;
-        }
-        let (nxt, latency_bound) = (self.nxt(), self.is_latency_bound());
-        if let Some(repair) = &mut self.repair {
-            repair.on_new_segment(now, len, nxt, latency_bound);
-        }
-        match &mut self.bundling {
-            Some(bundling) if latency_bound => bundling.on_new_segment(now, len),
-            Some(bundling) => bundling.skip(nxt),
-            None => {}
-        }
     }
 
     /// When the pacer lets the next segment leave; may have passed.

@@ -3,7 +3,7 @@
 use super::scripted_peer::{ScriptedPeer, config, datagram, header};
 use super::sim_plan::MILLIS;
 use crate::config::{CongestionControl, KcpConfig, Mode};
-use crate::core::rlc;
+use crate::core::redundancy::rlc;
 use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, Header, REPAIRED};
 use crate::core::seq::Sn;
 use crate::testkit::rng::Rng;

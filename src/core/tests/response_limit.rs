@@ -9,7 +9,7 @@ use super::scripted_peer::{ScriptedPeer, Sent, config, datagram, header};
 use super::sim_plan::{MILLIS, SECOND};
 use super::two_endpoints::TwoEndpoints;
 use crate::config::KcpConfig;
-use crate::core::rlc;
+use crate::core::redundancy::rlc;
 use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, Header};
 use crate::core::seq::Sn;
 use crate::error::ConnectionError;

@@ -4,7 +4,7 @@ use super::Receiver;
 use crate::config::SEGMENT_COST;
 use crate::core::clock::Micros;
 use crate::core::recv::pending_acks::Ack;
-use crate::core::rlc::{Inserted, RecoveredSegment, RepairSymbol, Source};
+use crate::core::redundancy::rlc::{Inserted, RecoveredSegment, RepairSymbol, Source};
 use crate::core::seq::Sn;
 
 impl Receiver {

@@ -121,7 +121,7 @@ impl Sender {
                 self.sample_earlier(now, ts, rtt, sample);
             }
             if retransmitted {
-                let copies = self.redundant.as_ref();
+                let copies = self.redundancy.copies.as_ref();
                 let is_copy = copies.is_some_and(|copies| copies.is_copy(sn, ts));
                 if is_copy || (echoes_last && first != last) {
                     self.loss.on_confirmed_loss();
@@ -162,7 +162,7 @@ impl Sender {
     pub(super) fn on_newly_acked(&mut self, count: u32) {
         self.retransmit_budget.on_acked(count);
         self.congestion.on_newly_acked(count);
-        if let Some(redundant) = &mut self.redundant {
+        if let Some(redundant) = &mut self.redundancy.copies {
             redundant.on_newly_acked(count);
         }
         if let Some(autotune) = &mut self.autotune {
@@ -203,7 +203,7 @@ impl Sender {
             // not lost.
             LateAck::EarlierTransmission { spurious: true, apart, judged } => {
                 self.sample_earlier(now, ts, since(clock, now, ts), sample);
-                if judged && let Some(redundant) = &mut self.redundant {
+                if judged && let Some(redundant) = &mut self.redundancy.copies {
                     // It is one loss less, not two.
                     redundant.loss_rate.on_ack_arrived(now);
                 }
@@ -260,7 +260,7 @@ impl Sender {
             return;
         }
         self.loss.on_spurious_retransmit(&self.rtt, apart * 1_000);
-        if let Some(redundant) = &mut self.redundant {
+        if let Some(redundant) = &mut self.redundancy.copies {
             redundant.on_spurious(now, sn);
         }
     }
@@ -281,7 +281,7 @@ impl Sender {
         if self.una_proof.has_first_ack() {
             self.on_segment_proved(now, una.back(1));
         }
-        if newly_acked > 0 && self.coverage.is_none() {
+        if newly_acked > 0 && self.redundancy.fec_wait.is_none() {
             // An ACK names the latest of several segments in order, `una` covers the oldest.
             let oldest = self.sent_segments.get(self.una());
             if let Some(oldest) = oldest.filter(|oldest| !oldest.acked && !oldest.retransmitted) {
@@ -329,8 +329,9 @@ impl Sender {
     /// Removes the oldest segments, at most `max`, up to one that was retransmitted, where nothing but
     /// counters depends on each of them. Returns how many.
     fn release_run(&mut self, clock: &Clock, max: u32, proved: bool) -> u32 {
-        let counts_each =
-            self.path.is_watching() || self.coverage.is_some() || self.congestion.samples_rate();
+        let counts_each = self.path.is_watching()
+            || self.redundancy.fec_wait.is_some()
+            || self.congestion.samples_rate();
         if counts_each {
             return 0;
         }

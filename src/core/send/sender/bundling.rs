@@ -3,9 +3,9 @@
 use super::{AckOutcome, OutgoingSegment, Sender};
 use crate::core::clock::Micros;
 use crate::core::recovery::sent_segments::SentSegment;
+use crate::core::redundancy::bundling::RedundantBundling;
+use crate::core::redundancy::credit::RedundancyCredit;
 use crate::core::segment::HEADER_LEN;
-use crate::core::send::bundling::RedundantBundling;
-use crate::core::send::redundancy_credit::RedundancyCredit;
 use crate::core::seq::{Sn, Ts};
 
 /// Copies out.
@@ -14,17 +14,17 @@ impl Sender {
     /// bytes of data; 0: none.
     pub(crate) fn set_bundling_rate(&mut self, per_million: u32) {
         let (rate, nxt) = (per_million.min(RedundancyCredit::MAX_RATE), self.nxt());
-        match &mut self.bundling {
+        match &mut self.redundancy.bundling {
             Some(bundling) => bundling.set_rate(rate, nxt),
             None if rate == 0 => {}
-            None => self.bundling = Some(Box::new(RedundantBundling::new(rate, nxt))),
+            None => self.redundancy.bundling = Some(Box::new(RedundantBundling::new(rate, nxt))),
         }
     }
 
     /// The next segment before `end` to copy now, the newest first, if it has at most `space` bytes
     /// with its header, or `None`.
     pub(crate) fn next_bundled(&self, now: Micros, end: Sn, space: usize) -> Option<Sn> {
-        let bundling = self.bundling.as_ref()?;
+        let bundling = self.redundancy.bundling.as_ref()?;
         let covered =
             if self.una().since(bundling.covered()) > 0 { self.una() } else { bundling.covered() };
         let ages = RedundantBundling::ages(self.rtt.srtt_or_rto());
@@ -55,7 +55,7 @@ impl Sender {
     ) -> Option<OutgoingSegment<'_>> {
         let (segment, range) = (self.sent_segments.get(sn)?, self.sent_segments.payload(sn)?);
         let (frg, len, una) = (segment.frg, range.len(), self.una());
-        if let Some(bundling) = &mut self.bundling {
+        if let Some(bundling) = &mut self.redundancy.bundling {
             bundling.on_copy_sent(now, (sn, ts), len, una);
         }
         if self.congestion.is_model() {
@@ -74,14 +74,14 @@ impl Sender {
         };
         let before = std::iter::successors(Some(end), |sn| Some(sn.back(1)));
         let covered = before.skip(1).find(|sn| !is_young(sn)).map_or(end, |sn| sn.advance(1));
-        if let Some(bundling) = &mut self.bundling {
+        if let Some(bundling) = &mut self.redundancy.bundling {
             bundling.set_covered(covered);
         }
     }
 
     /// When copies of what no new segment has followed leave by themselves; may have passed.
     pub(crate) fn bundling_deadline(&self) -> Option<Micros> {
-        let bundling = self.bundling.as_ref()?;
+        let bundling = self.redundancy.bundling.as_ref()?;
         let at = bundling.tail_at(self.nxt(), self.rtt.srtt_or_rto())?;
         let may_send = !self.sent_segments.all_acked() && !self.pto_backoff.is_active();
         may_send.then(|| at.max(self.pacer.resume_at()))
@@ -93,13 +93,13 @@ impl Sender {
     /// Whether a copy of `sn` left with this timestamp.
     #[inline]
     pub(super) fn is_bundled_copy(&self, sn: Sn, ts: Ts) -> bool {
-        self.bundling.as_ref().is_some_and(|bundling| bundling.is_copy(sn, ts))
+        self.redundancy.bundling.as_ref().is_some_and(|bundling| bundling.is_copy(sn, ts))
     }
 
     /// When a segment that counts as lost at `at` is retransmitted: not before the ACK of its copy can
     /// be there.
     pub(super) fn uncopied_at(&self, (sn, segment): (Sn, &SentSegment), at: Micros) -> Micros {
-        let bundling = self.bundling.as_ref().filter(|_| !segment.retransmitted);
+        let bundling = self.redundancy.bundling.as_ref().filter(|_| !segment.retransmitted);
         let copied_at = bundling.and_then(|bundling| bundling.copied_at(sn));
         let ack_at = copied_at.map(|copied| copied.add_micros(self.loss.ack_wait(&self.rtt)));
         ack_at.map_or(at, |ack_at| at.max(ack_at))

@@ -3,9 +3,9 @@
 
 use super::Sender;
 use crate::core::clock::{Clock, Micros};
-use crate::core::recovery::fec_coverage::{CoveredGroup, FecCoverage, is_reliable};
 use crate::core::recovery::loss::LossTrigger;
 use crate::core::recovery::sent_segments::SentSegment;
+use crate::core::redundancy::fec_wait::{CoveredGroup, FecCoverage, is_reliable};
 use crate::core::seq::{Sn, Ts};
 
 /// Segments of a group that are inspected at most to find out how many of them are lost.
@@ -45,10 +45,10 @@ impl Sender {
             last_ts: clock.timestamp(closed),
             closed,
             parities,
-            is_reliable: is_reliable(packets, parities, self.mean_loss_rate()),
+            is_reliable: is_reliable(packets, parities, self.redundancy.mean_loss_rate()),
             failed: false,
         };
-        self.coverage.get_or_insert_default().on_group_closed(group);
+        self.redundancy.fec_wait.get_or_insert_default().on_group_closed(group);
     }
 
     /// Passes to `is_wanted` when segments count as lost, one of which is the next: of each list
@@ -90,7 +90,7 @@ impl Sender {
             |segment: &SentSegment| self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
         let (at, trigger) = self.unrepaired_at((sn, segment), no_new_data);
         let at = self.uncopied_at((sn, segment), at);
-        let coverage = self.coverage.as_ref().filter(|_| !segment.retransmitted);
+        let coverage = self.redundancy.fec_wait.as_ref().filter(|_| !segment.retransmitted);
         let group = coverage.and_then(|coverage| coverage.group_of(segment.xmit_seq));
         let Some(group) = group.filter(|group| group.is_awaited(segment.last_sent)) else {
             return SegmentLoss { sn, at, trigger, awaited: None };
@@ -122,7 +122,7 @@ impl Sender {
 
     /// A segment is retransmitted for the first time: its parity has not recovered it.
     pub(super) fn on_recovery_failed(&mut self, xmit_seq: u64, sent: Micros) {
-        if let Some(coverage) = &mut self.coverage {
+        if let Some(coverage) = &mut self.redundancy.fec_wait {
             coverage.on_retransmit(xmit_seq, sent);
         }
     }
@@ -132,7 +132,7 @@ impl Sender {
     pub(super) fn may_be_recovered(&self, now: Micros, ts: Ts) -> bool {
         let min_rtt = self.rtt.min();
         let recovered = |coverage: &FecCoverage| coverage.may_have_recovered(now, ts, min_rtt);
-        self.coverage.as_deref().is_some_and(recovered)
+        self.redundancy.fec_wait.as_deref().is_some_and(recovered)
     }
 
     /// A segment that was sent once is acknowledged. It counts as lost for the loss rate if it
@@ -140,7 +140,7 @@ impl Sender {
     /// arrived.
     #[inline]
     pub(super) fn on_first_acked(&mut self, now: Micros, segment: &SentSegment) {
-        let Some(coverage) = &self.coverage else { return };
+        let Some(coverage) = &self.redundancy.fec_wait else { return };
         let group = coverage.group_of(segment.xmit_seq);
         let group = group.filter(|group| group.is_awaited(segment.last_sent));
         if group.is_none_or(|group| now.since(group.closed) < self.rtt.min()) {

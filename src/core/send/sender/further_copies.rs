@@ -3,8 +3,7 @@
 use super::Sender;
 use crate::core::clock::{Clock, Micros};
 use crate::core::recovery::loss::LossTrigger;
-use crate::core::recovery::loss_record::LossRecord;
-use crate::core::send::redundant::RedundantRetransmits;
+use crate::core::redundancy::copies::RedundantRetransmits;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
 
@@ -13,36 +12,14 @@ use crate::stats::Counters;
 const LATENCY_BOUND_LIMIT: usize = 256;
 
 impl Sender {
-    /// Estimated loss rate, per million; zero before the first loss.
-    pub(crate) fn loss_rate(&self) -> u32 {
-        self.redundant.as_ref().map_or(0, |redundant| redundant.loss_rate.per_million())
-    }
-
-    /// Estimated loss rate of the last ten seconds alone, per million.
-    pub(crate) fn mean_loss_rate(&self) -> u32 {
-        self.redundant.as_ref().map_or(0, |redundant| redundant.loss_rate.mean_per_million())
-    }
-
     /// The loss estimate, which begins with the first loss.
     pub(super) fn loss_estimate(&mut self, now: Micros) -> &mut RedundantRetransmits {
-        self.redundant.get_or_insert_with(|| Box::new(RedundantRetransmits::new(now)))
-    }
-
-    /// What was lost lately, from the first call on.
-    pub(crate) fn loss_record(&mut self) -> Option<&LossRecord> {
-        let nxt = self.nxt();
-        let record = &mut self.redundant.as_mut()?.record;
-        Some(record.get_or_insert_with(|| LossRecord::new(nxt)))
-    }
-
-    /// Copies in which a retransmission leaves.
-    pub(crate) fn retransmission_copies(&self) -> u64 {
-        1 + self.redundant.as_ref().map_or(0, |redundant| redundant.further_copies().into())
+        self.redundancy.copies.get_or_insert_with(|| Box::new(RedundantRetransmits::new(now)))
     }
 
     /// The segment of which a further copy is to leave now.
     pub(crate) fn due_copy(&self, now: Micros) -> Option<Sn> {
-        self.redundant.as_ref()?.due_copy(now)
+        self.redundancy.copies.as_ref()?.due_copy(now)
     }
 
     /// A retransmission of `sn` leaves with timestamp `ts`: decides how many copies more leave, and
@@ -59,7 +36,7 @@ impl Sender {
         let (allowed, latency_bound) = (!self.pto_backoff.is_active(), self.is_latency_bound());
         let saved = self.copies_saved_by_repairs(now, rtt);
         let left = self.sent_segments.get(sn).filter(|_| is_first).map(|segment| segment.first_ts);
-        let Some(redundant) = &mut self.redundant else { return };
+        let Some(redundant) = &mut self.redundancy.copies else { return };
         let in_long_run = left.is_some_and(|left| redundant.is_in_long_run(sn, left));
         if in_long_run && latency_bound {
             self.congestion.on_burst_lost(now);
@@ -87,11 +64,11 @@ impl Sender {
         (sn, original): (Sn, Ts),
     ) -> bool {
         // What repairs and copies recover was lost all the same.
-        let may_be_recovered = self.repair.is_some()
-            || self.bundling.as_ref().is_some_and(|bundling| bundling.rate() > 0)
+        let may_be_recovered = self.redundancy.repair.is_some()
+            || self.redundancy.bundling.as_ref().is_some_and(|bundling| bundling.rate() > 0)
             || self.may_be_recovered(now, original);
         let (ts, min_rtt) = (clock.timestamp(now), self.rtt.min());
-        let Some(redundant) = &mut self.redundant else { return false };
+        let Some(redundant) = &mut self.redundancy.copies else { return false };
         let is_spurious = !may_be_recovered && redundant.is_younger(sn, ts, min_rtt);
         if is_spurious {
             redundant.on_ack_lost(now, sn);
@@ -107,14 +84,14 @@ impl Sender {
         let apart = self.retransmits_in_order();
         self.sent_segments.mark_retransmitted(now, sn, level, apart);
         let rtt = self.rtt.srtt_or_rto();
-        if let Some(redundant) = &mut self.redundant {
+        if let Some(redundant) = &mut self.redundancy.copies {
             redundant.on_further_copy(now, sn, rtt);
         }
     }
 
     /// A retransmitted segment was acknowledged. Returns whether it had further copies.
     pub(super) fn forget_copies(&mut self, sn: Sn) -> bool {
-        self.redundant.as_mut().is_some_and(|redundant| redundant.on_acked(sn))
+        self.redundancy.copies.as_mut().is_some_and(|redundant| redundant.on_acked(sn))
     }
 
     /// Whether everything that was written has left or may leave now, and it is not much: a flow

@@ -4,13 +4,12 @@ use super::{AckOutcome, Sender};
 use crate::core::clock::Micros;
 use crate::core::recovery::loss::LossTrigger;
 use crate::core::recovery::sent_segments::SentSegment;
-use crate::core::rlc::{self, MAX_WINDOW, SYMBOL_HEADER};
+use crate::core::redundancy::credit::RedundancyCredit;
+use crate::core::redundancy::repair::RepairSchedule;
+use crate::core::redundancy::rlc::{self, MAX_WINDOW, SYMBOL_HEADER};
 use crate::core::segment::HEADER_LEN;
-use crate::core::send::redundancy_credit::RedundancyCredit;
-use crate::core::send::repair::RepairSchedule;
 use crate::core::send::send_buffer::BufferRange;
 use crate::core::seq::Sn;
-use crate::stats::RedundancyStats;
 
 /// The encoding window of the next repair symbol.
 #[derive(Clone, Copy, Debug)]
@@ -35,47 +34,16 @@ impl Sender {
     /// what was sent is remembered. `key` draws the first repair key.
     pub(crate) fn set_repair_rate(&mut self, per_million: u32, key: impl FnOnce() -> u32) {
         let (rate, nxt) = (per_million.min(RedundancyCredit::MAX_RATE), self.nxt());
-        match &mut self.repair {
+        match &mut self.redundancy.repair {
             Some(repair) => repair.set_rate(rate, nxt),
             None if rate == 0 => {}
-            None => self.repair = Some(Box::new(RepairSchedule::new(rate, key(), nxt))),
+            None => self.redundancy.repair = Some(Box::new(RepairSchedule::new(rate, key(), nxt))),
         }
-    }
-
-    /// Whether repair symbols are sent.
-    pub(crate) fn sends_repairs(&self) -> bool {
-        self.repair.as_ref().is_some_and(|repair| !repair.is_off())
     }
 
     /// Whether repair symbols are sent, or were.
     pub(crate) fn has_repair_schedule(&self) -> bool {
-        self.repair.is_some()
-    }
-}
-
-/// Statistics.
-impl Sender {
-    /// Whether [`Self::add_redundancy_stats`] would add something.
-    pub(crate) fn has_redundancy_stats(&self) -> bool {
-        self.redundant.is_some() || self.repair.is_some() || self.bundling.is_some()
-    }
-
-    /// Adds the counters of repair symbols and copies, and the loss rate.
-    pub(crate) fn add_redundancy_stats(&self, stats: &mut RedundancyStats) {
-        stats.loss_per_million = self.loss_rate();
-        if let Some(repair) = &self.repair {
-            let (sent, bytes) = repair.sent();
-            stats.repair_per_mille = repair.rate() / 1_000;
-            stats.repair_symbols_sent = sent;
-            stats.redundant_bytes_sent += bytes;
-            stats.recovered_by_peer_segments = repair.recovered_count;
-        }
-        if let Some(bundling) = &self.bundling {
-            let (copies, bytes) = bundling.sent();
-            stats.bundling_per_mille = bundling.rate() / 1_000;
-            stats.bundled_copies = copies;
-            stats.redundant_bytes_sent += bytes;
-        }
+        self.redundancy.repair.is_some()
     }
 }
 
@@ -83,7 +51,7 @@ impl Sender {
 impl Sender {
     /// When the next repair symbol leaves; may have passed.
     pub(crate) fn repair_deadline(&self) -> Option<Micros> {
-        let repair = self.repair.as_ref()?;
+        let repair = self.redundancy.repair.as_ref()?;
         let due = repair.due_at(self.nxt(), self.rtt.srtt_or_rto())?;
         (!self.sent_segments.all_acked()).then(|| due.max(self.pacer.resume_at()))
     }
@@ -104,7 +72,7 @@ impl Sender {
             count += 1;
         }
         if count == 0 {
-            self.repair.as_mut()?.skip(nxt);
+            self.redundancy.repair.as_mut()?.skip(nxt);
             return None;
         }
         Some(EncodingWindow { first: nxt.back(count.into()), count, longest })
@@ -112,7 +80,7 @@ impl Sender {
 
     /// The key of the next repair symbol.
     pub(crate) fn repair_key(&self) -> u32 {
-        self.repair.as_ref().map_or(0, |repair| repair.next_key())
+        self.redundancy.repair.as_ref().map_or(0, |repair| repair.next_key())
     }
 
     /// Appends the repair symbol of `window` and records that it leaves.
@@ -125,7 +93,7 @@ impl Sender {
             (frg, self.send_buffer.get(range).unwrap_or_default())
         });
         rlc::write_repair(key, sources, window.longest, out);
-        if let Some(repair) = &mut self.repair {
+        if let Some(repair) = &mut self.redundancy.repair {
             repair.on_repair_sent(now, (window.first, nxt), HEADER_LEN + window.symbol_len());
         }
         let bytes = (HEADER_LEN + window.symbol_len()) as u64;
@@ -134,11 +102,6 @@ impl Sender {
         } else {
             self.pacer.on_sent(now, self.effective_window(), &self.rtt);
         }
-    }
-
-    /// Whether a repair symbol with this key has left lately.
-    pub(crate) fn has_sent_repair(&self, key: u32) -> bool {
-        self.repair.as_ref().is_some_and(|repair| repair.has_sent(key))
     }
 }
 
@@ -164,7 +127,7 @@ impl Sender {
         };
         let retransmitted = segment.retransmitted;
         let index = sn.offset_from(self.una()).map_or(0, |offset| self.congestion_index(offset));
-        if let Some(repair) = &mut self.repair {
+        if let Some(repair) = &mut self.redundancy.repair {
             repair.recovered_count += 1;
             if !retransmitted {
                 repair.on_recovered(sn);
@@ -185,7 +148,7 @@ impl Sender {
     fn is_covered_by(&self, sn: Sn, key: u32) -> bool {
         let max_age = u32::from(u16::MAX);
         let is_old = || self.una().offset_from(sn).is_some_and(|age| age <= max_age);
-        let repair = self.repair.as_ref();
+        let repair = self.redundancy.repair.as_ref();
         repair.is_some_and(|repair| repair.may_have_recovered(key, sn))
             && (self.sent_segments.get(sn).is_some() || is_old())
     }
@@ -211,9 +174,12 @@ impl Sender {
     /// microseconds.
     #[inline]
     pub(super) fn copies_saved_by_repairs(&self, now: Micros, rtt: u64) -> u8 {
-        let Some(repair) = &self.repair else { return 0 };
-        let independent =
-            self.redundant.as_ref().is_some_and(|redundant| redundant.losses_are_independent(rtt));
+        let Some(repair) = &self.redundancy.repair else { return 0 };
+        let independent = self
+            .redundancy
+            .copies
+            .as_ref()
+            .is_some_and(|redundant| redundant.losses_are_independent(rtt));
         u8::from(independent && repair.has_sent_within(now, rtt))
     }
 
@@ -221,9 +187,9 @@ impl Sender {
     /// was late, not lost.
     #[inline]
     pub(super) fn on_late_original(&mut self, now: Micros, sn: Sn) {
-        if let Some(repair) = &mut self.repair
+        if let Some(repair) = &mut self.redundancy.repair
             && repair.on_late_arrival(sn)
-            && let Some(redundant) = &mut self.redundant
+            && let Some(redundant) = &mut self.redundancy.copies
         {
             redundant.on_spurious(now, sn);
         }
@@ -241,7 +207,7 @@ impl Sender {
             |segment: &SentSegment| self.loss.lost_at(segment, &self.rtt, in_flight, no_new_data);
         let (at, trigger) = lost_at(segment);
         let waits = trigger != LossTrigger::Rto && segment.backoff_level() == 0;
-        let Some(repair) = self.repair.as_ref().filter(|_| waits) else {
+        let Some(repair) = self.redundancy.repair.as_ref().filter(|_| waits) else {
             return (at, trigger);
         };
         let overdue = self.sent_segments.unacked_from(sn).map(|(_, segment)| lost_at(&segment).0);

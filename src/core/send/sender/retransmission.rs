@@ -24,7 +24,7 @@ impl Sender {
         });
         let may_leave_at =
             |at: Micros| at.max(self.pacer.resume_at()).max(self.retransmit_budget.available_at());
-        let copies = self.redundant.as_ref().and_then(|redundant| redundant.deadline());
+        let copies = self.redundancy.copies.as_ref().and_then(|redundant| redundant.deadline());
         earliest([lost_at.map(may_leave_at), copies])
     }
 

@@ -72,8 +72,7 @@ impl Sender {
         let unpaced = self.rtt.is_short() && !self.pacer.is_blocked(now);
         let unmodelled = !self.congestion.is_model()
             || (self.congestion.is_model_suspended() && self.is_short_path());
-        let unobserved =
-            self.redundant.is_none() && self.repair.is_none() && self.bundling.is_none();
+        let unobserved = self.redundancy.ignores_new_segments();
         if !(unpaced && unmodelled && unobserved) {
             return 0;
         }

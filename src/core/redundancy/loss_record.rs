@@ -65,7 +65,7 @@ impl LossRecord {
     }
 
     /// It was not.
-    pub(crate) fn on_arrived(&mut self, sn: Sn) {
+    pub(crate) fn take_back(&mut self, sn: Sn) {
         if self.has(sn) {
             self.set(sn, false);
         }
@@ -247,7 +247,7 @@ mod tests {
     fn losses_are_of_the_latest_segments_and_can_be_taken_back() {
         let mut record = record(&[3, 1_000]);
         assert_eq!((record.lost(0, 2_000), record.lost(0, 100)), ((2, 1_024), (1, 100)));
-        record.on_arrived(Sn(u32::MAX - 99).advance(1_000));
+        record.take_back(Sn(u32::MAX - 99).advance(1_000));
         record.on_lost(Sn(u32::MAX - 99).back(600));
         assert_eq!((record.lost(0, 2_000), record.losses()), ((1, 1_024), 2));
     }

@@ -7,11 +7,11 @@
 //! older peer ignores it. Only HELLO-ACK shows what the
 //! peer accepts, since it echoes a random number. Neither ever ends a connection.
 
-use super::clock::Micros;
-use super::close::ControlSegment;
-use super::reset::RetransmitTimer;
-use super::segment::ControlType;
-use super::seq::{Sn, Ts};
+use crate::core::clock::Micros;
+use crate::core::close::ControlSegment;
+use crate::core::reset::RetransmitTimer;
+use crate::core::segment::ControlType;
+use crate::core::seq::{Sn, Ts};
 
 /// Capability: the sender of the bit accepts repair symbols (`Command::Repair`).
 pub(crate) const ACCEPTS_REPAIR: u32 = 1;

@@ -109,7 +109,8 @@ fn unhex(text: &str) -> Vec<u8> {
 
 #[test]
 fn rlc_vectors_match() {
-    let file: File = serde_json::from_str(include_str!("../../../tests/vectors/rlc.json")).unwrap();
+    let file: File =
+        serde_json::from_str(include_str!("../../../../tests/vectors/rlc.json")).unwrap();
     for row in &file.coefficients {
         let values: Vec<u8> = (0..64).map(|at| coefficient(row.key, at)).collect();
         assert_eq!(values, unhex(&row.values), "key {}", row.key);

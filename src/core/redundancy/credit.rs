@@ -6,7 +6,7 @@ const MILLION: i64 = 1_000_000;
 
 /// Credit of one kind of redundancy, and what it has sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RedundancyCredit {
+pub(crate) struct RedundancyCredit {
     /// Bytes per million bytes of data.
     rate: u32,
     /// Bytes that may leave, times a million. Negative after more than there was.
@@ -17,51 +17,51 @@ pub(super) struct RedundancyCredit {
 
 impl RedundancyCredit {
     /// Largest rate, per million: as many bytes as the data has.
-    pub(super) const MAX_RATE: u32 = 1_000_000;
+    pub(crate) const MAX_RATE: u32 = 1_000_000;
 
-    pub(super) fn new(rate: u32) -> Self {
+    pub(crate) fn new(rate: u32) -> Self {
         Self { rate, credit: 0, sent_count: 0, sent_bytes: 0 }
     }
 
-    pub(super) fn rate(&self) -> u32 {
+    pub(crate) fn rate(&self) -> u32 {
         self.rate
     }
 
-    pub(super) fn set_rate(&mut self, rate: u32) {
+    pub(crate) fn set_rate(&mut self, rate: u32) {
         self.rate = rate;
     }
 
     /// So many bytes of data leave for the first time. At most `limit` bytes may be saved.
-    pub(super) fn on_data(&mut self, bytes: usize, limit: usize) {
+    pub(crate) fn on_data(&mut self, bytes: usize, limit: usize) {
         let bytes = i64::try_from(bytes).unwrap_or(0);
         let limit = i64::try_from(limit).unwrap_or(0);
         self.credit = (self.credit + bytes * i64::from(self.rate)).min(limit * MILLION);
     }
 
     /// What was saved is lost.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.credit = self.credit.min(0);
     }
 
     /// Whether so many bytes may leave.
-    pub(super) fn has(&self, bytes: usize) -> bool {
+    pub(crate) fn has(&self, bytes: usize) -> bool {
         self.credit >= i64::try_from(bytes).unwrap_or(i64::MAX / MILLION) * MILLION
     }
 
     /// Whether no more bytes have left than data brought.
-    pub(super) fn is_balanced(&self) -> bool {
+    pub(crate) fn is_balanced(&self) -> bool {
         self.credit >= 0
     }
 
     /// So many bytes leave, in one symbol or copy.
-    pub(super) fn on_sent(&mut self, bytes: usize) {
+    pub(crate) fn on_sent(&mut self, bytes: usize) {
         self.credit -= i64::try_from(bytes).unwrap_or(0) * MILLION;
         self.sent_count += 1;
         self.sent_bytes += bytes as u64;
     }
 
     /// Symbols or copies that have left, and their bytes.
-    pub(super) fn sent(&self) -> (u64, u64) {
+    pub(crate) fn sent(&self) -> (u64, u64) {
         (self.sent_count, self.sent_bytes)
     }
 }

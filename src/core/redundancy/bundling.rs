@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
 use crate::core::clock::Micros;
+use crate::core::redundancy::credit::RedundancyCredit;
 use crate::core::segment::HEADER_LEN;
-use crate::core::send::redundancy_credit::RedundancyCredit;
 use crate::core::seq::{Sn, Ts};
 use crate::util::queue;
 
@@ -46,7 +46,7 @@ struct BundledCopy {
 
 /// Redundant data bundling of one connection. Exists while it is on.
 #[derive(Debug)]
-pub(super) struct RedundantBundling {
+pub(crate) struct RedundantBundling {
     credit: RedundancyCredit,
     /// When the latest new segment left.
     last_new: Micros,
@@ -58,13 +58,13 @@ pub(super) struct RedundantBundling {
 
 impl RedundantBundling {
     /// `nxt` is SND.NXT.
-    pub(super) fn new(rate: u32, nxt: Sn) -> Self {
+    pub(crate) fn new(rate: u32, nxt: Sn) -> Self {
         let (last_new, copies) = (Micros(0), VecDeque::new());
         Self { credit: RedundancyCredit::new(rate), last_new, covered: nxt, copies }
     }
 
     /// Sets the rate; 0: no copy leaves. `nxt` is SND.NXT.
-    pub(super) fn set_rate(&mut self, rate: u32, nxt: Sn) {
+    pub(crate) fn set_rate(&mut self, rate: u32, nxt: Sn) {
         if self.rate() == 0 || rate == 0 {
             self.skip(nxt);
         }
@@ -72,50 +72,50 @@ impl RedundantBundling {
     }
 
     /// Bytes of copies per million bytes of data.
-    pub(super) fn rate(&self) -> u32 {
+    pub(crate) fn rate(&self) -> u32 {
         self.credit.rate()
     }
 
     /// Copies that have left, and their bytes.
-    pub(super) fn sent(&self) -> (u64, u64) {
+    pub(crate) fn sent(&self) -> (u64, u64) {
         self.credit.sent()
     }
 
     /// Nothing that has left so far is copied.
-    pub(super) fn skip(&mut self, nxt: Sn) {
+    pub(crate) fn skip(&mut self, nxt: Sn) {
         self.credit.clear();
         self.covered = nxt;
     }
 
     /// A segment with `len` payload bytes leaves for the first time.
-    pub(super) fn on_new_segment(&mut self, now: Micros, len: usize) {
+    pub(crate) fn on_new_segment(&mut self, now: Micros, len: usize) {
         self.last_new = now;
         self.credit.on_data(HEADER_LEN + len, MAX_CREDIT);
     }
 
     /// Segments before this number are not copied any more.
-    pub(super) fn covered(&self) -> Sn {
+    pub(crate) fn covered(&self) -> Sn {
         self.covered
     }
 
     /// Whether the credit suffices for a copy with `len` payload bytes.
-    pub(super) fn has_credit(&self, len: usize) -> bool {
+    pub(crate) fn has_credit(&self, len: usize) -> bool {
         self.credit.has(HEADER_LEN + len)
     }
 
     /// Ages between which a segment is copied, microseconds.
-    pub(super) fn ages(srtt: u64) -> RangeInclusive<u64> {
+    pub(crate) fn ages(srtt: u64) -> RangeInclusive<u64> {
         MIN_AGE..=MAX_AGE.min(srtt)
     }
 
     /// When copies of what no new segment has followed leave by themselves. `srtt` in microseconds.
-    pub(super) fn tail_at(&self, nxt: Sn, srtt: u64) -> Option<Micros> {
+    pub(crate) fn tail_at(&self, nxt: Sn, srtt: u64) -> Option<Micros> {
         let waits = self.rate() > 0 && self.covered != nxt && self.credit.has(1);
         waits.then(|| self.last_new.add_micros(MAX_TAIL_DELAY.min(srtt / 2)))
     }
 
     /// A copy of `sn` with `len` payload bytes leaves with timestamp `ts`.
-    pub(super) fn on_copy_sent(&mut self, at: Micros, (sn, ts): (Sn, Ts), len: usize, una: Sn) {
+    pub(crate) fn on_copy_sent(&mut self, at: Micros, (sn, ts): (Sn, Ts), len: usize, una: Sn) {
         self.credit.on_sent(HEADER_LEN + len);
         let is_old = |copy: &BundledCopy| copy.sn.since(una) < -MAX_BEHIND;
         while self.copies.len() == MAX_REMEMBERED || self.copies.front().is_some_and(is_old) {
@@ -125,26 +125,26 @@ impl RedundantBundling {
     }
 
     /// Segments before `sn` are not copied any more.
-    pub(super) fn set_covered(&mut self, sn: Sn) {
+    pub(crate) fn set_covered(&mut self, sn: Sn) {
         self.covered = sn;
     }
 
     /// Whether one of the latest copies was of `sn` and had this timestamp.
-    pub(super) fn is_copy(&self, sn: Sn, ts: Ts) -> bool {
+    pub(crate) fn is_copy(&self, sn: Sn, ts: Ts) -> bool {
         self.copies.iter().any(|copy| copy.sn == sn && copy.ts == ts)
     }
 
     /// When a copy of `sn` left.
-    pub(super) fn copied_at(&self, sn: Sn) -> Option<Micros> {
+    pub(crate) fn copied_at(&self, sn: Sn) -> Option<Micros> {
         self.copies.iter().rev().find(|copy| copy.sn == sn).map(|copy| copy.at)
     }
 
-    pub(super) fn has_reclaimable_memory(&self) -> bool {
+    pub(crate) fn has_reclaimable_memory(&self) -> bool {
         self.copies.len() > IDLE_REMEMBERED
     }
 
     /// Forgets nearly all that has left, for an idle connection.
-    pub(super) fn release_memory(&mut self) {
+    pub(crate) fn release_memory(&mut self) {
         let old = self.copies.len().saturating_sub(IDLE_REMEMBERED);
         self.copies.drain(..old);
         self.copies.shrink_to_fit();

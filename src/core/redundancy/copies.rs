@@ -10,8 +10,8 @@
 use std::collections::VecDeque;
 
 use crate::core::clock::Micros;
-use crate::core::recovery::loss_rate::LossRate;
-use crate::core::recovery::loss_record::LossRecord;
+use crate::core::redundancy::loss_rate::LossRate;
+use crate::core::redundancy::loss_record::LossRecord;
 use crate::core::seq::{Sn, Ts};
 use crate::util::queue;
 
@@ -49,10 +49,10 @@ struct Group {
 
 /// Loss rate and copies of one connection. Exists from the first retransmission on.
 #[derive(Debug)]
-pub(super) struct RedundantRetransmits {
-    pub(super) loss_rate: LossRate,
+pub(crate) struct RedundantRetransmits {
+    pub(crate) loss_rate: LossRate,
     /// `Some` where redundancy depends on the losses.
-    pub(super) record: Option<LossRecord>,
+    pub(crate) record: Option<LossRecord>,
     /// In order of the first copy, at most [`MAX_GROUPS`].
     groups: VecDeque<Group>,
     /// What became of the latest 64 groups, the newest in the lowest bit: 1 where every copy was
@@ -69,7 +69,7 @@ pub(super) struct RedundantRetransmits {
 const WINDOW_CREDIT: (u32, u32) = (3, 800);
 
 impl RedundantRetransmits {
-    pub(super) fn new(now: Micros) -> Self {
+    pub(crate) fn new(now: Micros) -> Self {
         let loss_rate = LossRate::new(now, PRIOR_SEGMENTS);
         Self {
             loss_rate,
@@ -83,7 +83,7 @@ impl RedundantRetransmits {
 
     /// `sn`, which had left at `ts`, is retransmitted for the first time. Returns whether it is one of many of a
     /// burst.
-    pub(super) fn is_in_long_run(&mut self, sn: Sn, ts: Ts) -> bool {
+    pub(crate) fn is_in_long_run(&mut self, sn: Sn, ts: Ts) -> bool {
         let (next, began, count) = self.run;
         let goes_on = count > 0 && next == sn && (0..=BURST_TIME).contains(&ts.since(began));
         let (began, count) = if goes_on { (began, count.saturating_add(1)) } else { (ts, 1) };
@@ -92,7 +92,7 @@ impl RedundantRetransmits {
     }
 
     /// `sn` leaves for the first time.
-    pub(super) fn on_sent(&mut self, now: Micros, sn: Sn) {
+    pub(crate) fn on_sent(&mut self, now: Micros, sn: Sn) {
         self.loss_rate.on_sent(now);
         if let Some(record) = &mut self.record {
             record.on_sent(sn);
@@ -100,7 +100,7 @@ impl RedundantRetransmits {
     }
 
     /// The only transmission of `sn` was lost.
-    pub(super) fn on_lost(&mut self, now: Micros, sn: Sn) {
+    pub(crate) fn on_lost(&mut self, now: Micros, sn: Sn) {
         self.loss_rate.on_lost(now);
         if let Some(record) = &mut self.record {
             record.on_lost(sn);
@@ -108,45 +108,45 @@ impl RedundantRetransmits {
     }
 
     /// It was not.
-    pub(super) fn on_spurious(&mut self, now: Micros, sn: Sn) {
+    pub(crate) fn on_spurious(&mut self, now: Micros, sn: Sn) {
         self.loss_rate.on_spurious(now);
         if let Some(record) = &mut self.record {
-            record.on_arrived(sn);
+            record.take_back(sn);
         }
     }
 
     /// It arrived, and its ACK was lost.
-    pub(super) fn on_ack_lost(&mut self, now: Micros, sn: Sn) {
+    pub(crate) fn on_ack_lost(&mut self, now: Micros, sn: Sn) {
         self.loss_rate.on_ack_lost(now);
         if let Some(record) = &mut self.record {
-            record.on_arrived(sn);
+            record.take_back(sn);
         }
     }
 
     /// Copies besides the first that the loss rate asks for.
-    pub(super) fn further_copies(&self) -> u8 {
+    pub(crate) fn further_copies(&self) -> u8 {
         further_copies_at(self.loss_rate.per_million())
     }
 
     /// So many segments arrived.
-    pub(super) fn on_newly_acked(&mut self, count: u32) {
+    pub(crate) fn on_newly_acked(&mut self, count: u32) {
         let credit = self.window_credit.saturating_add(count.saturating_mul(WINDOW_CREDIT.0));
         self.window_credit = credit.min(WINDOW_CREDIT.1);
     }
 
     /// Whether a copy may leave that opens the window.
-    pub(super) fn has_window_credit(&self) -> bool {
+    pub(crate) fn has_window_credit(&self) -> bool {
         self.window_credit >= 100
     }
 
     /// A copy that opens the window leaves.
-    pub(super) fn take_window_credit(&mut self) {
+    pub(crate) fn take_window_credit(&mut self) {
         self.window_credit = self.window_credit.saturating_sub(100);
     }
 
     /// The first copy of `sn` leaves now, with timestamp `ts`, and `copies` more are to leave.
     /// `is_first`: it was not retransmitted before. `rtt` in microseconds.
-    pub(super) fn on_first_copy(
+    pub(crate) fn on_first_copy(
         &mut self,
         now: Micros,
         (sn, ts): (Sn, Ts),
@@ -167,18 +167,18 @@ impl RedundantRetransmits {
     }
 
     /// Frees what is not the loss rate, while nothing is in flight.
-    pub(super) fn release_memory(&mut self) {
+    pub(crate) fn release_memory(&mut self) {
         self.groups = VecDeque::new();
     }
 
     /// The segment of which a further copy is to leave now.
-    pub(super) fn due_copy(&self, now: Micros) -> Option<Sn> {
+    pub(crate) fn due_copy(&self, now: Micros) -> Option<Sn> {
         let due = |group: &&Group| group.left > 0 && group.due <= now;
         self.groups.iter().find(due).map(|group| group.sn)
     }
 
     /// A further copy of `sn` leaves. `rtt` in microseconds.
-    pub(super) fn on_further_copy(&mut self, now: Micros, sn: Sn, rtt: u64) {
+    pub(crate) fn on_further_copy(&mut self, now: Micros, sn: Sn, rtt: u64) {
         let Some(index) = self.groups.iter().position(|group| group.sn == sn) else { return };
         let copies = self.groups[index].left;
         let due = now.add_micros(self.spacing(copies, rtt));
@@ -187,18 +187,18 @@ impl RedundantRetransmits {
     }
 
     /// When the next copy leaves.
-    pub(super) fn deadline(&self) -> Option<Micros> {
+    pub(crate) fn deadline(&self) -> Option<Micros> {
         self.groups.iter().filter(|group| group.left > 0).map(|group| group.due).min()
     }
 
     /// Whether a transmission of `sn` with this timestamp is one of its copies: it arrived, and the
     /// retransmission was not spurious.
-    pub(super) fn is_copy(&self, sn: Sn, ts: Ts) -> bool {
+    pub(crate) fn is_copy(&self, sn: Sn, ts: Ts) -> bool {
         self.groups.iter().any(|group| group.sn == sn && ts.since(group.first_ts) >= 0)
     }
 
     /// Whether `sn` was retransmitted once, less than `min_rtt` microseconds before `ts`.
-    pub(super) fn is_younger(&self, sn: Sn, ts: Ts, min_rtt: u64) -> bool {
+    pub(crate) fn is_younger(&self, sn: Sn, ts: Ts, min_rtt: u64) -> bool {
         let group = self.groups.iter().find(|group| group.sn == sn && group.is_first);
         let age = group.and_then(|group| u64::try_from(ts.since(group.first_ts)).ok());
         // Timestamps are whole milliseconds.
@@ -206,7 +206,7 @@ impl RedundantRetransmits {
     }
 
     /// A retransmitted segment was acknowledged. Returns whether it had further copies.
-    pub(super) fn on_acked(&mut self, sn: Sn) -> bool {
+    pub(crate) fn on_acked(&mut self, sn: Sn) -> bool {
         let had_copies = self.remove(sn);
         if had_copies {
             self.all_lost <<= 1;
@@ -221,7 +221,7 @@ impl RedundantRetransmits {
     }
 
     /// Whether copies that leave at once are lost one by one, not together.
-    pub(super) fn losses_are_independent(&self, rtt: u64) -> bool {
+    pub(crate) fn losses_are_independent(&self, rtt: u64) -> bool {
         self.spacing(self.further_copies(), rtt) == 0
     }
 

@@ -6,8 +6,8 @@
 use std::collections::VecDeque;
 
 use crate::core::clock::Micros;
+use crate::core::redundancy::credit::RedundancyCredit;
 use crate::core::segment::HEADER_LEN;
-use crate::core::send::redundancy_credit::RedundancyCredit;
 use crate::core::seq::Sn;
 use crate::util::queue;
 
@@ -35,7 +35,7 @@ struct SentRepair {
 
 /// Repair symbols of one connection. Exists while they are on.
 #[derive(Debug)]
-pub(super) struct RepairSchedule {
+pub(crate) struct RepairSchedule {
     credit: RedundancyCredit,
     /// Bytes of the latest first transmission, header included.
     last_len: usize,
@@ -47,12 +47,12 @@ pub(super) struct RepairSchedule {
     /// The latest ones, oldest first; the key of the last is `next_key` - 1.
     sent: VecDeque<SentRepair>,
     recovered: VecDeque<Sn>,
-    pub(super) recovered_count: u64,
+    pub(crate) recovered_count: u64,
 }
 
 impl RepairSchedule {
     /// `key` is the first repair key, random. `nxt` is SND.NXT.
-    pub(super) fn new(rate: u32, key: u32, nxt: Sn) -> Self {
+    pub(crate) fn new(rate: u32, key: u32, nxt: Sn) -> Self {
         Self {
             credit: RedundancyCredit::new(rate),
             last_len: 0,
@@ -66,7 +66,7 @@ impl RepairSchedule {
     }
 
     /// Sets the rate; 0: no repair symbol leaves. `nxt` is SND.NXT.
-    pub(super) fn set_rate(&mut self, rate: u32, nxt: Sn) {
+    pub(crate) fn set_rate(&mut self, rate: u32, nxt: Sn) {
         if self.is_off() || rate == 0 {
             self.credit.clear();
             self.covered = nxt;
@@ -74,23 +74,23 @@ impl RepairSchedule {
         self.credit.set_rate(rate);
     }
 
-    pub(super) fn is_off(&self) -> bool {
+    pub(crate) fn is_off(&self) -> bool {
         self.rate() == 0
     }
 
     /// Bytes of repair symbols per million bytes of data.
-    pub(super) fn rate(&self) -> u32 {
+    pub(crate) fn rate(&self) -> u32 {
         self.credit.rate()
     }
 
     /// Repair symbols that have left, and their bytes.
-    pub(super) fn sent(&self) -> (u64, u64) {
+    pub(crate) fn sent(&self) -> (u64, u64) {
         self.credit.sent()
     }
 
     /// A segment with `len` payload bytes leaves for the first time. `latency_bound`: the flow is
     /// one of messages; others get no repair symbols.
-    pub(super) fn on_new_segment(&mut self, now: Micros, len: usize, nxt: Sn, latency_bound: bool) {
+    pub(crate) fn on_new_segment(&mut self, now: Micros, len: usize, nxt: Sn, latency_bound: bool) {
         if !latency_bound || self.is_off() {
             self.credit.clear();
             self.covered = nxt;
@@ -107,7 +107,7 @@ impl RepairSchedule {
     }
 
     /// When the next repair symbol leaves; `Micros(0)`: now. `srtt` in microseconds.
-    pub(super) fn due_at(&self, nxt: Sn, srtt: u64) -> Option<Micros> {
+    pub(crate) fn due_at(&self, nxt: Sn, srtt: u64) -> Option<Micros> {
         if self.covered == nxt {
             None
         } else if self.has_credit() {
@@ -119,17 +119,17 @@ impl RepairSchedule {
     }
 
     /// Nothing that is in flight can be covered.
-    pub(super) fn skip(&mut self, nxt: Sn) {
+    pub(crate) fn skip(&mut self, nxt: Sn) {
         self.covered = nxt;
     }
 
     /// The key of the repair symbol that leaves next.
-    pub(super) fn next_key(&self) -> u32 {
+    pub(crate) fn next_key(&self) -> u32 {
         self.next_key
     }
 
     /// A repair symbol of `len` bytes, header included, leaves that covers `first` to `nxt`.
-    pub(super) fn on_repair_sent(&mut self, now: Micros, (first, nxt): (Sn, Sn), len: usize) {
+    pub(crate) fn on_repair_sent(&mut self, now: Micros, (first, nxt): (Sn, Sn), len: usize) {
         self.credit.on_sent(len);
         self.covered = nxt;
         self.next_key = self.next_key.wrapping_add(1);
@@ -140,12 +140,12 @@ impl RepairSchedule {
     }
 
     /// Whether a repair symbol has left in the last `micros`.
-    pub(super) fn has_sent_within(&self, now: Micros, micros: u64) -> bool {
+    pub(crate) fn has_sent_within(&self, now: Micros, micros: u64) -> bool {
         self.sent.back().is_some_and(|latest| now.since(latest.at) <= micros)
     }
 
     /// Whether one of the latest repair symbols had this key.
-    pub(super) fn has_sent(&self, key: u32) -> bool {
+    pub(crate) fn has_sent(&self, key: u32) -> bool {
         self.get(key).is_some()
     }
 
@@ -156,29 +156,29 @@ impl RepairSchedule {
 
     /// Whether the repair symbol with this key is remembered and left behind `sn`. Its encoding
     /// window may begin later: equations of earlier symbols have `sn`, which it solved.
-    pub(super) fn may_have_recovered(&self, key: u32, sn: Sn) -> bool {
+    pub(crate) fn may_have_recovered(&self, key: u32, sn: Sn) -> bool {
         self.get(key).is_some_and(|repair| sn.since(repair.end) < 0)
     }
 
     /// The peer recovered `sn`, which has left once: if it arrives, it was late.
-    pub(super) fn on_recovered(&mut self, sn: Sn) {
+    pub(crate) fn on_recovered(&mut self, sn: Sn) {
         if self.recovered.len() == MAX_RECOVERED {
             self.recovered.pop_front();
         }
         queue::push(&mut self.recovered, sn);
     }
 
-    pub(super) fn has_reclaimable_memory(&self) -> bool {
+    pub(crate) fn has_reclaimable_memory(&self) -> bool {
         self.sent.capacity() > 0
     }
 
     /// Forgets what has left, for an idle connection.
-    pub(super) fn release_memory(&mut self) {
+    pub(crate) fn release_memory(&mut self) {
         (self.sent, self.recovered) = (VecDeque::new(), VecDeque::new());
     }
 
     /// A transmission of `sn` arrived. Returns whether the peer had recovered it before.
-    pub(super) fn on_late_arrival(&mut self, sn: Sn) -> bool {
+    pub(crate) fn on_late_arrival(&mut self, sn: Sn) -> bool {
         let before = self.recovered.len();
         self.recovered.retain(|recovered| *recovered != sn);
         self.recovered.len() < before
@@ -188,7 +188,7 @@ impl RepairSchedule {
     /// are overdue than repair symbols that left behind it can still turn out to have recovered
     /// some. `overdue`: when it and those transmitted after it count as lost, in that order;
     /// `effect`: time in microseconds after which the ACK of what a symbol recovered is there.
-    pub(super) fn retransmit_at(
+    pub(crate) fn retransmit_at(
         &self,
         (sn, sent): (Sn, Micros),
         effect: u64,
