@@ -12,9 +12,9 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow, ensure};
 use clap::value_parser;
-use kcpx::Config;
 use kcpx::testkit::link::{BurstDurations, CERTAIN, LinkConfig};
 use kcpx::testkit::rng::Rng;
+use kcpx::{AutoRedundancy, Config, Redundancy};
 
 use crate::path::{IP_OVERHEAD, MILLIS, Path, SECOND};
 use crate::simulation::{self, Change, Outcome, Second, Setup};
@@ -39,6 +39,9 @@ pub(crate) struct LawOptions {
     /// Connections of Z and W, which share the path
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=64))]
     connections: u16,
+    /// Z and W have `Redundancy::Auto`
+    #[arg(long)]
+    auto: bool,
     /// Prints what happened in each second of each plan of Z and W, and of each run of the other cells
     #[arg(long)]
     pub(crate) timeline: bool,
@@ -358,8 +361,11 @@ impl Plan {
         Rng::keyed(seed, 39).pick(&[0, 0, MILLIS, 5 * MILLIS / 2])
     }
 
-    fn run(&self, connections: u16) -> Result<Figures, String> {
+    fn run(&self, connections: u16, auto: bool) -> Result<Figures, String> {
         let mut config = Config::new().kcp;
+        if auto {
+            config.redundancy = Redundancy::Auto(AutoRedundancy::new());
+        }
         if let Some(window) = self.window {
             (config.send_window, config.recv_window) = (window, window);
             config.auto_windows = false;
@@ -518,7 +524,7 @@ pub(crate) fn judge(kind: Kind, options: &LawOptions) -> Result<bool> {
             let seed = options.first_plan.wrapping_add(index);
             let plan =
                 if kind == Kind::Disturbed { Plan::disturbed(seed) } else { Plan::of_grid(seed) };
-            let figures = plan.run(options.connections)?;
+            let figures = plan.run(options.connections, options.auto)?;
             let mut done = done.lock().map_err(|_| "another plan panicked".to_owned())?;
             if stderr().is_terminal() {
                 eprint!("\r\x1b[K[{}/{}]", done.len() + 1, options.plans);
@@ -562,8 +568,9 @@ fn print_timeline(plan: &Plan, figures: &Figures) {
 /// The same plan gives the same figures.
 pub(crate) fn test() -> Result<()> {
     for plan in [Plan::disturbed(1), Plan::of_grid(2)] {
-        let once =
-            || plan.run(1).map(|figures| format!("{figures:?}")).map_err(|error| anyhow!(error));
+        let once = || {
+            plan.run(1, false).map(|figures| format!("{figures:?}")).map_err(|error| anyhow!(error))
+        };
         let (first, second) = (once()?, once()?);
         ensure!(first == second, "seed {}: {first}\nand then\n{second}", plan.seed);
     }

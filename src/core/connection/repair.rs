@@ -62,9 +62,10 @@ impl Kcp {
     /// Lets the repair rate depend on the loss, within `limits`.
     pub(super) fn start_auto_redundancy(&mut self, limits: AutoRedundancy) {
         let controller = RedundancyController::new(limits, Micros(0));
-        self.repair_state().auto = Some(controller);
+        let state = self.repair_state();
+        state.auto = Some(controller);
         // HELLO asks at once whether the peer takes symbols.
-        self.set_repair_rate(1);
+        state.hello.start();
     }
 
     /// A datagram leaves: decides about the repair rate, at most ten times a second.
@@ -95,8 +96,7 @@ impl Kcp {
         let takes_none = state.hello.peer_lacks_repair() || self.close_state.peer_lacks_control();
         let bundles = takes_none && !has_layout;
         self.send.set_bundling_rate(if bundles { auto.decide_bundling(now, &path) } else { 0 });
-        // Never zero, which would end the negotiated use.
-        let rate = auto.rate().max(1);
+        let rate = auto.rate();
         if rate != state.rate {
             state.rate = rate;
             self.apply_repair_rate();

@@ -42,7 +42,7 @@ pub(crate) struct Redundancy {
 impl Redundancy {
     /// Whether first transmissions have no effect here.
     pub(crate) fn ignores_new_segments(&self) -> bool {
-        self.copies.is_none() && self.repair.is_none() && self.bundling.is_none()
+        self.copies.is_none() && !self.sends_repairs() && self.bundling.is_none()
     }
 
     /// Whether repair symbols or copies are sent, or were.
@@ -97,7 +97,7 @@ impl Redundancy {
 
     /// Whether [`Self::add_stats`] would add something.
     pub(crate) fn has_stats(&self) -> bool {
-        !self.ignores_new_segments()
+        self.copies.is_some() || self.repair.is_some() || self.bundling.is_some()
     }
 
     /// Adds the counters of repair symbols and copies, and the loss rate.
