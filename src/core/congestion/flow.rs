@@ -175,7 +175,7 @@ pub(super) struct Flow {
     member: Member,
 }
 
-/// What the connection knows of itself.
+/// The state of the connection itself.
 #[derive(Debug)]
 struct Member {
     /// Bytes of a full segment, header included.
@@ -236,7 +236,7 @@ impl Flow {
 
     /// Whether another segment may leave.
     pub(super) fn is_open(&self) -> bool {
-        self.look(|path, member| member.is_open(path))
+        self.inspect(|path, member| member.is_open(path))
     }
 
     /// Bytes of this connection in flight.
@@ -250,13 +250,13 @@ impl Flow {
     }
 
     pub(super) fn pacing(&self) -> Option<Pacing> {
-        self.look(|path, member| path.model.pacing(path.share(&member.demand)))
+        self.inspect(|path, member| path.model.pacing(path.share(&member.demand)))
     }
 
     /// The part of this connection: bytes that may be in flight, and bytes per second that leave and that the
     /// path delivers, zero while unknown.
     pub(super) fn estimates(&self) -> (u64, u64, u64) {
-        self.look(|path, member| {
+        self.inspect(|path, member| {
             let share = path.share(&member.demand);
             let rate = path.model.pacing(share).map_or(0, |pacing| pacing.rate.get());
             (path.model.window(share, &member.peer), rate, path.model.rate_of(share))
@@ -264,11 +264,11 @@ impl Flow {
     }
 
     pub(super) fn has_lost(&self) -> bool {
-        self.look(|path, _| path.model.has_lost())
+        self.inspect(|path, _| path.model.has_lost())
     }
 
     pub(super) fn overflows(&self) -> bool {
-        self.look(|path, _| path.model.overflows())
+        self.inspect(|path, _| path.model.overflows())
     }
 
     /// Many segments in a row were lost.
@@ -400,16 +400,16 @@ impl Flow {
     }
 
     #[inline]
-    fn look<T>(&self, look: impl FnOnce(&PathModel, &Member) -> T) -> T {
+    fn inspect<T>(&self, inspect: impl FnOnce(&PathModel, &Member) -> T) -> T {
         let Self { path, member } = self;
         let mut slot = lock(&path.slot);
-        look(PathModel::of(&mut slot, member.segment), member)
+        inspect(PathModel::of(&mut slot, member.segment), member)
     }
 
     #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn check_invariants(&self, unacked: impl Iterator<Item = bool>) {
         self.member.rate.check_invariants(unacked);
-        self.look(|path, member| {
+        self.inspect(|path, member| {
             assert!(member.rate.in_flight() <= path.totals.in_flight(), "bytes of the path");
             assert!(path.flows > 0, "the path counts its flows");
         });

@@ -75,8 +75,11 @@ impl Kcp {
         let now = self.clock.tick(now);
         self.last_poll_transmit = now;
         self.send.expire_unproved(now);
-        let budget = self.send_budget();
-        if !budget.admits(HEADER_LEN) {
+        let whole = self.send_budget();
+        let budget = self.amplification.budget_beside_pings(usize::from(self.sent_overhead));
+        let is_lone_ping = self.amplification.withholds_acks()
+            || (self.keepalive.is_due() && !budget.admits(2 * HEADER_LEN));
+        if !(if is_lone_ping { whole } else { budget }).admits(HEADER_LEN) {
             return None;
         }
         let start = out.len();
@@ -86,8 +89,8 @@ impl Kcp {
             return None;
         }
         let is_control = out.len() > start;
-        if self.amplification.withholds_acks() && !is_control {
-            return self.write_lone_ping(now, budget, out);
+        if is_lone_ping && !is_control {
+            return self.write_lone_ping(now, whole, out);
         }
         // The pong goes before: it may answer a Retry, after which the initial segment counts.
         if is_control || (!self.acks_due(now) && self.emit_initial(now, out)) {
@@ -284,7 +287,9 @@ impl Kcp {
             || self.keepalive.is_due()
             || self.acks_due(now)
         {
-            self.write_acks(available(out) / HEADER_LEN, out, sent);
+            // A ping validates the peer, so the limit ends with it.
+            let pings = usize::from(self.keepalive.is_due() && !budget.is_unlimited());
+            self.write_acks((available(out) / HEADER_LEN).saturating_sub(pings), out, sent);
         }
         if available(out) >= HEADER_LEN && self.send.remote.poll_window_probe(now) {
             self.stats.window_probes += 1;

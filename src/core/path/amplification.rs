@@ -9,8 +9,15 @@
 //! limit is used up (RFC 9002 6.2.2.1). Tests: `driver/tests/address_validation.rs` and the tests of
 //! this file.
 
+use crate::core::segment::HEADER_LEN;
+
 /// Bytes out for each byte in (RFC 9000 8.1).
 const FACTOR: usize = 3;
+/// Pings for which bytes are kept, one a second: without an answer to one the peer is never validated, and
+/// acknowledgements would use up all of the allowance.
+const PINGS: usize = 10;
+/// At most this part of the initial allowance is kept, as divisor.
+const KEPT_DIVISOR: usize = 4;
 
 /// The limit of one connection (RFC 9000 8.1). Bytes are UDP payload, cipher and FEC header
 /// included.
@@ -95,6 +102,18 @@ impl Amplification {
                 let total = received.saturating_mul(FACTOR).max(initial_allowance);
                 SendBudget::Bytes(total.saturating_sub(sent).saturating_sub(overhead))
             }
+        }
+    }
+
+    /// The same for a datagram that is no lone ping.
+    #[inline]
+    pub(crate) fn budget_beside_pings(&self, overhead: usize) -> SendBudget {
+        match (*self, self.budget(overhead)) {
+            (Self::Limited { initial_allowance, .. }, SendBudget::Bytes(bytes)) => {
+                let kept = PINGS * (HEADER_LEN + overhead);
+                SendBudget::Bytes(bytes.saturating_sub(kept.min(initial_allowance / KEPT_DIVISOR)))
+            }
+            (_, budget) => budget,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Address validation (RFC 9000 8.1): the amplification limit, the bounds on unvalidated peers, and
 //! forged or restarted initial segments.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::fixtures::{
 };
 use super::sim_network::Fate;
 use super::sim_world::{World, addr};
-use crate::config::{Config, CongestionControl, SessionPolicy, Timing};
+use crate::config::{AutoRedundancy, Config, CongestionControl, Redundancy, SessionPolicy, Timing};
 use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header, Segments};
 use crate::core::seq::{Sn, Ts};
 use crate::error::{ConnectionError, Heard};
@@ -737,5 +738,29 @@ fn now_or_never(listener: &KcpListener) -> Option<std::io::Result<(KcpStream, So
     match listener.poll_accept(&mut cx) {
         std::task::Poll::Ready(stream) => Some(stream),
         std::task::Poll::Pending => None,
+    }
+}
+
+/// The first pings and their answers are lost, while data arrives that is to be acknowledged.
+#[test]
+fn connections_that_begin_on_a_lossy_path_live_longer_than_validation_takes() {
+    let auto = Config::new().redundancy(Redundancy::Auto(AutoRedundancy::new()));
+    for (seed, config) in (1..=80).zip([Config::new(), auto].iter().cycle()) {
+        let loss = 100_000;
+        let path = LinkConfig { loss, ..LinkConfig::delay(25_000) };
+        let mut world = World::new(seed, path);
+        let listener = world.listener(SERVER, config);
+        let endpoint = world.waiting_endpoint(CLIENT, config);
+        let client = world.finish(MINUTE, endpoint.connect(addr(SERVER))).unwrap();
+        let server = world.finish(MINUTE, listener.accept()).unwrap().0;
+        // Validation has 30 s.
+        for _ in 0..3_500 {
+            let written = client.try_write(&[7; 1_024]);
+            let has_ended = written.is_err_and(|error| error.kind() != ErrorKind::WouldBlock);
+            assert!(!has_ended, "seed {seed}");
+            world.run_for(Duration::from_millis(10));
+            let mut got = [0; 4_096];
+            while server.try_read(&mut got).is_ok_and(|len| len > 0) {}
+        }
     }
 }
