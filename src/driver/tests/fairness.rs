@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, micros, pattern};
 use super::resource_limits::{streams, turn, wide};
-use super::sim_world::addr;
+use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::Header;
 use crate::driver::Turn;
@@ -150,16 +150,18 @@ fn fairness_on_a_long_path_serves_small_connections_within_two_turns() {
 fn connections_of_a_path_share_its_rate() {
     const STREAMS: usize = 16;
     const RATE: u64 = 20_000_000;
-    let mut pair = Pair::new(&Config::new(), &Config::new());
+    let (rate, queue) = (Some(RATE / 8), 88 * 1_400);
+    let path = LinkConfig { rate, queue, ..LinkConfig::delay(25_000) };
+    let mut pair = Pair::on(World::new(1, path), &Config::new(), &Config::new());
     let mut streams = streams(&mut pair, STREAMS - 1);
     let Pair { mut world, client, server, .. } = pair;
     streams.push((client, server));
-    let (rate, queue) = (Some(RATE / 8), 88 * 1_400);
-    world.set_path(LinkConfig { rate, queue, ..LinkConfig::delay(25_000) });
     let received = Rc::new(RefCell::new([0; STREAMS]));
     for (i, (mut client, mut server)) in streams.into_iter().enumerate() {
         let (count, mut buf) = (received.clone(), vec![0; 64 * 1024]);
         world.spawn(async move { write_bulk(&mut client, 1 << 30).await });
+        // Each begins when the one before has filled the queue.
+        world.run_for(SECOND / 2);
         world.spawn(async move {
             loop {
                 let len = server.read(&mut buf).await.unwrap();
