@@ -93,11 +93,12 @@ impl<S: Socket> Driver<S> {
         }
     }
 
-    /// The connection, whose peer is validated, shares the model of its path with the others of the path: it
+    /// The connection, if its peer is validated, shares the model of its path with the others of the path: it
     /// has the same local and remote address and port, since one address may have many hosts behind it.
     pub(super) fn share_path(&mut self, id: ConnId) {
         let slot = id.slot as usize;
-        let Some(path) = self.get_mut(id).map(|conn| conn.path()) else { return };
+        let conn = self.get_mut(id).filter(|conn| !conn.is_unvalidated());
+        let Some(path) = conn.map(|conn| conn.path()) else { return };
         let Some(other) = self.peers.sharer(path.peer, id.slot) else { return };
         if let Some((conn, other)) = self.conns.get2_mut(slot, other)
             && other.path() == path

@@ -11,7 +11,7 @@ use crate::core::congestion::ack_aggregation::AckAggregation;
 use crate::core::congestion::control::{Limit, SentAs};
 use crate::core::congestion::controller::{Acked, Controller, Lost, Pacing};
 use crate::core::congestion::delivery_rate::{DeliveryRate, PathTotals};
-use crate::core::congestion::model::{Model, Share};
+use crate::core::congestion::model::{INITIAL_WINDOW, Model, Share};
 use crate::util::sync::{Arc, Mutex, lock};
 
 const SECOND: u64 = 1_000_000;
@@ -115,7 +115,8 @@ impl Demand {
 
     fn on_sent(&mut self, period: &mut Period, bytes: u64, limited: bool) {
         if self.period != period.number {
-            self.is_busy = !self.was_limited && self.period + 1 == period.number;
+            // Also if it has not sent for some periods: data waited then for the window or the pacer.
+            self.is_busy = !self.was_limited;
             (self.period, self.was_limited) = (period.number, false);
         }
         self.was_limited |= limited;
@@ -190,6 +191,8 @@ struct Member {
     window_limited_until: u64,
     /// RTT sample of the datagram that is processed, microseconds.
     rtt: Option<u64>,
+    /// When the peer last acknowledged something, or something left with nothing in flight.
+    acked_at: Micros,
 }
 
 impl Flow {
@@ -216,6 +219,7 @@ impl Flow {
             demand,
             window_limited_until: 0,
             rtt: None,
+            acked_at: Micros(0),
         };
         Self { path, member }
     }
@@ -287,12 +291,19 @@ impl Flow {
     ) -> Option<Pacing> {
         let now = self.path.now(now);
         self.with(|path, member| {
-            let in_flight = path.totals.in_flight();
+            // Nothing of this connection could be acknowledged before.
+            let is_first = member.rate.in_flight() == 0;
+            let in_flight = if is_first { 0 } else { path.totals.in_flight() };
+            if is_first {
+                member.acked_at = now;
+            }
             match sent_as {
                 SentAs::New => member.rate.on_sent(&mut path.totals, now, bytes),
                 SentAs::Retransmission { by_timeout } => {
                     let sent_at = member.rate.sent_at(index);
-                    path.model.on_lost(&Lost { now, sent_at, by_timeout });
+                    if !(by_timeout && member.is_gone(now, path)) {
+                        path.model.on_lost(&Lost { now, sent_at, by_timeout });
+                    }
                     member.rate.on_retransmitted(&mut path.totals, now, index, bytes);
                 }
                 SentAs::RedundantCopy => {}
@@ -381,6 +392,7 @@ impl Flow {
                 rate,
             };
             path.model.on_acked(&acked);
+            member.acked_at = now;
             acked.in_flight = member.rate.in_flight();
             member.count_acked(path, &acked);
             member.update_window_limited(path);
@@ -420,8 +432,20 @@ impl Member {
     /// Whether another segment may leave.
     #[inline]
     fn is_open(&self, path: &PathModel) -> bool {
-        let window = path.model.window(path.share(&self.demand), &self.peer);
-        self.rate.in_flight() < window.max(self.messages.window)
+        let (share, in_flight) = (path.share(&self.demand), self.rate.in_flight());
+        let is_within = in_flight < path.model.window(share, &self.peer);
+        // Several connections that begin at once are all small.
+        let overfills = matches!(share, Share::Small(_))
+            && in_flight >= INITIAL_WINDOW
+            && path.totals.in_flight() >= path.model.window(Share::Whole, &self.peer);
+        (is_within && !overfills) || in_flight < self.messages.window
+    }
+
+    /// Whether the peer of this connection acknowledges nothing while the others of the path do: its losses say
+    /// nothing about the path.
+    fn is_gone(&self, now: Micros, path: &PathModel) -> bool {
+        let is_silent = |at| now.since(at) > SECOND;
+        is_silent(self.acked_at) && path.model.acked_at().is_some_and(|at| !is_silent(at))
     }
 
     /// Counts how the peer acknowledges.

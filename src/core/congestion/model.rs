@@ -269,6 +269,11 @@ impl Model {
         self.window_limited = limited;
     }
 
+    /// When something was last acknowledged, or left with nothing in flight.
+    pub(crate) fn acked_at(&self) -> Option<Micros> {
+        self.acked_at
+    }
+
     /// Round trips so far.
     pub(crate) fn rounds(&self) -> u64 {
         self.rounds.count

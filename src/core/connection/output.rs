@@ -76,7 +76,11 @@ impl Kcp {
         self.last_poll_transmit = now;
         self.send.expire_unproved(now);
         let whole = self.send_budget();
-        let budget = self.amplification.budget_beside_pings(usize::from(self.sent_overhead));
+        // A connection that has ended sends no ping.
+        let budget = match self.close_reason {
+            Some(_) => whole,
+            None => self.amplification.budget_beside_pings(usize::from(self.sent_overhead)),
+        };
         let is_lone_ping = self.amplification.withholds_acks()
             || (self.keepalive.is_due() && !budget.admits(2 * HEADER_LEN));
         if !(if is_lone_ping { whole } else { budget }).admits(HEADER_LEN) {

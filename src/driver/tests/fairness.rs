@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, micros, pattern};
+use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, micros, pattern, push};
 use super::resource_limits::{streams, turn, wide};
 use super::sim_world::{World, addr};
 use crate::config::Config;
@@ -186,4 +186,24 @@ fn connections_of_a_path_share_its_rate() {
     assert!(used >= 90, "{used} %");
     assert!(wire <= 110, "{wire} %");
     assert!(share >= 50, "{share} %");
+}
+
+/// A forged datagram from the address of a peer opens a connection beside that of the peer.
+#[test]
+fn unvalidated_connection_shares_no_path() {
+    let mut pair = Pair::plain();
+    pair.world.inject(addr(CLIENT), SERVER, &push(pair.client.conv() ^ 1, 0, b"forged"));
+    pair.world.run_for(SECOND / 100);
+    let driver = pair.world.driver_of(SERVER);
+    let (forged, others): (Vec<_>, Vec<_>) =
+        driver.conns.iter().map(|(_, conn)| conn).partition(|conn| conn.is_unvalidated());
+    assert_eq!((forged.len(), others.len()), (1, 1));
+    let (forged, own) = (forged[0].id(), others[0].id());
+    driver.share_path(forged);
+    let sharer = driver.peers.sharer(addr(CLIENT), forged.slot);
+    assert_eq!(
+        sharer,
+        Some(own.slot as usize),
+        "the next connection shares the path of the peer's"
+    );
 }

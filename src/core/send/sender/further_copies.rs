@@ -64,7 +64,10 @@ impl Sender {
         (sn, original): (Sn, Ts),
     ) -> bool {
         // What repairs and copies recover was lost all the same.
-        let may_be_recovered = self.redundancy.repair.is_some()
+        let span = 2 * self.rtt.srtt_or_rto();
+        let repairs = self.redundancy.repair.as_ref();
+        let may_be_recovered = self.redundancy.sends_repairs()
+            || repairs.is_some_and(|repair| repair.has_sent_within(now, span))
             || self.redundancy.bundling.as_ref().is_some_and(|bundling| bundling.rate() > 0)
             || self.may_be_recovered(now, original);
         let (ts, min_rtt) = (clock.timestamp(now), self.rtt.min());
