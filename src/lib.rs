@@ -65,7 +65,7 @@
 //! | [`Config::recv_buffer`] | 256 KiB | received for the application; the peer then waits |
 //! | [`Config::socket_buffers`] | 4 MiB each | buffers of the UDP socket, if the system grants it |
 //! | [`Config::cipher`] | none | both sides must have the same |
-//! | [`Config::fec`] | none | parity of what is sent; that of a peer is used without a setting |
+//! | [`Config::redundancy`] | off | what is sent against losses; FEC of a peer is used without a setting |
 //! | [`Config::connect_timeout`] | 10 s | `connect` waits for the peer, then it is `TimedOut` |
 //! | [`Config::keepalive`] | 15 s | idle time until a ping; a third of a shorter idle timeout |
 //! | [`KcpConfig::keepalive_side`] | the one that accepted | pings, and the other answers |
@@ -83,7 +83,7 @@
 //!
 //! # Ciphers, FEC, datagrams
 //!
-//! [`Config::cipher`] and [`Config::fec`] select the rest of kcp-go's wire format; see [`crypto`]
+//! [`Config::cipher`] and [`Config::redundancy`] select the rest of kcp-go's wire format; see [`crypto`]
 //! for which cipher to choose and [`fec`] for what redundancy costs. Both sides must have the same
 //! cipher and key; each chooses its FEC independently. A stream also carries unreliable datagrams:
 //! [`KcpStream::datagrams`].

@@ -398,7 +398,7 @@ fn front_page_has_the_defaults() {
         ("Config::recv_buffer", kib(config.recv_buffer)),
         ("Config::socket_buffers", mib(socket.send_buffer_size.unwrap()) + " each"),
         ("Config::cipher", String::from("none")),
-        ("Config::fec", String::from("none")),
+        ("Config::redundancy", String::from("off")),
         ("Config::connect_timeout", seconds(config.connect_timeout)),
         ("Config::keepalive", String::from("15 s")),
         ("KcpConfig::keepalive_side", String::from("the one that accepted")),

@@ -278,7 +278,7 @@ fn datagrams_to_another_implementation_need_fec() {
         until(|| datagrams.max_size().is_none()).await;
         let error = datagrams.send(b"x").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
-        let text = "the peer takes datagrams only from a side with Config::fec, or did not answer: set it, or \
+        let text = "the peer takes datagrams only from a side with Redundancy::Fec, or did not answer: set it, or \
                     try again in a minute";
         assert_eq!(error.to_string(), text);
         assert_eq!(client.stats().out_of_band_dropped, 1, "what waited");

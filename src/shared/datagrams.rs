@@ -237,7 +237,7 @@ impl Datagrams {
         let mut state = lock(&self.state);
         state.check_open()?;
         if state.support == DatagramSupport::Unsupported {
-            let text = "the peer takes datagrams only from a side with Config::fec, or did not answer: set it, or \
+            let text = "the peer takes datagrams only from a side with Redundancy::Fec, or did not answer: set it, or \
                         try again in a minute";
             return Err(Error::new(ErrorKind::Unsupported, text));
         }

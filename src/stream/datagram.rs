@@ -29,7 +29,7 @@ use crate::util::sync::{Arc, Ordering};
 /// A peer of this crate takes them without any setting. The first handle asks for that, so that
 /// datagrams wait until the peer has answered, a round trip after the connection is open if nothing is lost. Other
 /// peers, and this side without [`close_notify`](crate::KcpConfig::close_notify), need
-/// [`Config::fec`](crate::Config::fec) on the side that sends: `send` fails with an error that says so.
+/// [`Redundancy::Fec`](crate::Redundancy::Fec) on the side that sends: `send` fails with an error that says so.
 /// kcp-go needs a version of 2026. Older ones take such a packet for a malformed segment, and an old
 /// server may then end the connection when bytes 0 to 3 of the payload are zero.
 ///
@@ -199,7 +199,7 @@ impl KcpStream {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](ErrorKind::Unsupported) without [`Config::fec`](crate::Config::fec): the
+    /// [`Unsupported`](ErrorKind::Unsupported) without [`Redundancy::Fec`](crate::Redundancy::Fec): the
     /// segment size does not reserve its header. [`InvalidInput`](ErrorKind::InvalidInput) if data has
     /// been sent to the address of the peer, in groups of fewer shards, data and parity together, and
     /// the peer is not known to be kcpx; where two connections to the address change the ratio at once,
@@ -213,7 +213,7 @@ impl KcpStream {
 /// Backs `set_fec` of streams and halves.
 pub(super) fn set_fec(shared: &Shared, fec: FecConfig) -> Result<()> {
     if !shared.framed {
-        let text = "set_fec needs the header that FEC adds: set Config::fec";
+        let text = "set_fec needs the header that FEC adds: set Redundancy::Fec";
         return Err(Error::new(ErrorKind::Unsupported, text));
     }
     let (shards, max) = (fec.shards(), shared.max_fec_shards.load(Ordering::Relaxed));
