@@ -71,6 +71,13 @@ impl Clock {
         self.start.checked_add(Duration::from_micros(time.0)).unwrap_or_else(|| self.start + year)
     }
 
+    /// Microseconds from `instant` to the start, negative if the start is earlier.
+    pub(crate) fn micros_after(&self, instant: Instant) -> i64 {
+        let signed = |time| i64::try_from(micros(time)).unwrap_or(i64::MAX);
+        let later = signed(self.start.saturating_duration_since(instant));
+        later - signed(instant.saturating_duration_since(self.start))
+    }
+
     /// The caller's instant of `Micros(0)`.
     pub(crate) fn start(&self) -> Instant {
         self.start

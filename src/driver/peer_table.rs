@@ -163,8 +163,8 @@ impl PeerTable {
         }
     }
 
-    /// The slot of the connection with `addr` whose path that in `slot` may share, if there is one. The next
-    /// one shares that of `slot`.
+    /// Returns the slot of a connection with `addr` whose path the one in `slot` may share. The next call
+    /// returns `slot`.
     pub(crate) fn sharer(&mut self, addr: SocketAddr, slot: u32) -> Option<usize> {
         let peer = self.map.get_mut(&addr)?;
         let sharer = std::mem::replace(&mut peer.sharer, slot);

@@ -40,8 +40,8 @@ pub(super) struct AckAggregation {
 }
 
 impl AckAggregation {
-    /// Bytes of the connection were acknowledged, at an estimated `rate` of bytes per second; `acked.in_flight`
-    /// are those of the connection.
+    /// The peer acknowledged bytes, at an estimated `rate` of bytes per second. `acked.in_flight` counts this
+    /// connection alone.
     pub(super) fn on_acked(&mut self, acked: &Acked, rate: u64, min_rtt: Option<u64>) {
         let Acked { now, bytes, .. } = *acked;
         if let Some(min_rtt) = min_rtt

@@ -19,8 +19,8 @@ pub(crate) struct Congestion {
     /// those that were acknowledged out of order.
     ///
     /// Invariant: as [`Control::window`] says; [`Congestion::change`] keeps it so. Not between the
-    /// acknowledgements of a datagram and [`Congestion::on_acks_processed`], and not while other connections
-    /// change a shared model: the next event of this connection sees to that.
+    /// acknowledgements of a datagram and [`Congestion::on_acks_processed`]. What other connections change in a
+    /// shared model shows with the next event of this one.
     window: u32,
     control: Control,
     /// The path, if other connections share its model.
@@ -137,7 +137,7 @@ impl Congestion {
         (**self.path.get_or_insert_with(|| Box::new(path))).clone()
     }
 
-    /// From now on the model is that of `path`. `segment` and `in_flight` as in [`Self::begin_model`].
+    /// Uses the model of `path` from now on. `segment` and `in_flight` as in [`Self::begin_model`].
     pub(crate) fn share_path(
         &mut self,
         path: PathHandle,
@@ -151,8 +151,8 @@ impl Congestion {
         self.rejoin(segment, in_flight);
     }
 
-    /// The path is another one than that of the connections which share the model. A model that no other
-    /// connection shares is kept.
+    /// Leaves a path that other connections share, and begins with a new model. Keeps a model that no other
+    /// connection shares.
     pub(crate) fn leave_path(&mut self, segment: u64, in_flight: impl Iterator<Item = u32>) {
         let Some(path) = self.path.take() else { return };
         let own = 1 + usize::from(self.flow().is_some());
@@ -387,12 +387,9 @@ impl Congestion {
 
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self, unacked: impl Iterator<Item = bool>) {
-        if self.path.is_none() {
-            assert_eq!(self.window, self.control.window());
-        }
+        assert_eq!(self.window, self.control.window());
         if let Some(flow) = self.flow() {
-            flow.check_invariants(unacked);
-            assert!(flow.in_flight() > 0 || flow.is_open(), "nothing would open it");
+            flow.check_invariants(self.path.is_none(), unacked);
         }
     }
 }

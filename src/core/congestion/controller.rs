@@ -1,10 +1,8 @@
-//! Interface of a congestion controller: events and decisions (RFC 9002 7; BBRv3,
-//! draft-ietf-ccwg-bbr 4).
+//! What the [model](super::model) of a path sees and decides (RFC 9002 7; BBRv3, draft-ietf-ccwg-bbr 4).
 //!
-//! A controller sees bytes, times and counts, no segment and no clock, and costs O(1) per event.
-//! [`Control`](super::control) feeds it and enforces its decisions.
+//! It sees bytes, times and counts, no segment and no clock, and costs O(1) per event.
+//! [`Flow`](super::flow) feeds it and enforces its decisions.
 
-use std::fmt::Debug;
 use std::num::NonZeroU64;
 
 use crate::core::clock::Micros;
@@ -47,17 +45,4 @@ pub(crate) struct Pacing {
     pub(crate) rate: NonZeroU64,
     /// Segments that may leave at once.
     pub(crate) burst: u64,
-}
-
-/// A congestion controller.
-pub(crate) trait Controller: Debug + Send {
-    /// A segment leaves, for the first time or again, with `in_flight` bytes in flight before it.
-    fn on_sent(&mut self, now: Micros, in_flight: u64);
-
-    fn on_acked(&mut self, acked: &Acked);
-
-    fn on_lost(&mut self, lost: &Lost);
-
-    /// A transmission that was found lost has arrived (RFC 3522): its loss is undone.
-    fn on_spurious_loss(&mut self);
 }

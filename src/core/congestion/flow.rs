@@ -9,7 +9,7 @@ use std::num::NonZeroU64;
 use crate::core::clock::Micros;
 use crate::core::congestion::ack_aggregation::AckAggregation;
 use crate::core::congestion::control::{Limit, SentAs};
-use crate::core::congestion::controller::{Acked, Controller, Lost, Pacing};
+use crate::core::congestion::controller::{Acked, Lost, Pacing};
 use crate::core::congestion::delivery_rate::{DeliveryRate, PathTotals};
 use crate::core::congestion::model::{INITIAL_WINDOW, Model, Share};
 use crate::util::sync::{Arc, Mutex, lock};
@@ -24,11 +24,11 @@ const LONGEST_PERIOD: u64 = 1_000_000;
 /// The model of a path, while one of its connections uses it. No other lock is taken while this one is held.
 type Slot = Mutex<Option<Box<PathModel>>>;
 
-/// A path that connections share, and what its clock shows when that of the connection shows zero,
-/// microseconds.
+/// A path that connections share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PathHandle {
     slot: Arc<Slot>,
+    /// Time of the path's clock at `Micros(0)` of the connection's, microseconds.
     pub(crate) clock_offset: i64,
 }
 
@@ -61,8 +61,7 @@ struct PathModel {
     period: Period,
 }
 
-/// The time in which it is counted which flows always have data: a round trip at least, as long as something is
-/// delivered.
+/// The time in which busy flows are counted: a round trip at least, as long as something is delivered.
 #[derive(Clone, Copy, Debug, Default)]
 struct Period {
     number: u64,
@@ -144,13 +143,9 @@ impl Demand {
 }
 
 impl PathModel {
-    /// The model of `slot`. Its first flow makes it, with full segments of `segment` bytes.
-    #[inline]
-    fn of(slot: &mut Option<Box<Self>>, segment: u64) -> &mut Self {
-        slot.get_or_insert_with(|| {
-            let (totals, period) = (PathTotals::default(), Period::default());
-            Box::new(Self { model: Model::new(segment), totals, flows: 0, period })
-        })
+    fn new(segment: u64) -> Self {
+        let (totals, period) = (PathTotals::default(), Period::default());
+        Self { model: Model::new(segment), totals, flows: 0, period }
     }
 
     fn share(&self, demand: &Demand) -> Share {
@@ -179,8 +174,6 @@ pub(super) struct Flow {
 /// The state of the connection itself.
 #[derive(Debug)]
 struct Member {
-    /// Bytes of a full segment, header included.
-    segment: u64,
     rate: DeliveryRate,
     messages: MessageWindow,
     /// How the peer acknowledges, and the round of the model when that was last counted.
@@ -193,6 +186,8 @@ struct Member {
     rtt: Option<u64>,
     /// When the peer last acknowledged something, or something left with nothing in flight.
     acked_at: Micros,
+    /// Another segment may leave, as of the latest [`Flow::change`].
+    is_open: bool,
 }
 
 impl Flow {
@@ -204,23 +199,22 @@ impl Flow {
         in_flight: impl Iterator<Item = u32>,
     ) -> Self {
         let mut slot = lock(&path.slot);
-        let control = PathModel::of(&mut slot, segment);
-        control.flows += 1;
-        control.model.set_flows(control.flows);
-        let rate = DeliveryRate::new(in_flight, &mut control.totals);
-        let demand = Demand::new(control.period.number);
-        drop(slot);
-        let member = Member {
-            segment,
-            rate,
+        let shared = slot.get_or_insert_with(|| Box::new(PathModel::new(segment)));
+        shared.flows += 1;
+        shared.model.set_flows(shared.flows);
+        let mut member = Member {
+            rate: DeliveryRate::new(in_flight, &mut shared.totals),
             messages: MessageWindow::default(),
             peer: AckAggregation::default(),
             round: 0,
-            demand,
+            demand: Demand::new(shared.period.number),
             window_limited_until: 0,
             rtt: None,
             acked_at: Micros(0),
+            is_open: true,
         };
+        member.is_open = member.may_send(shared);
+        drop(slot);
         Self { path, member }
     }
 
@@ -229,18 +223,17 @@ impl Flow {
     }
 
     pub(super) fn set_initial_rate(&mut self, rate: NonZeroU64) {
-        self.with(|path, _| path.model.set_initial_rate(rate.get()));
+        self.change(|path, _| path.model.set_initial_rate(rate.get()));
     }
 
     /// Bytes of a full segment, header included.
     pub(super) fn set_segment(&mut self, segment: u64) {
-        self.member.segment = segment;
-        self.with(|path, _| path.model.set_segment(segment));
+        self.change(|path, _| path.model.set_segment(segment));
     }
 
     /// Whether another segment may leave.
     pub(super) fn is_open(&self) -> bool {
-        self.inspect(|path, member| member.is_open(path))
+        self.member.is_open
     }
 
     /// Bytes of this connection in flight.
@@ -263,7 +256,7 @@ impl Flow {
         self.inspect(|path, member| {
             let share = path.share(&member.demand);
             let rate = path.model.pacing(share).map_or(0, |pacing| pacing.rate.get());
-            (path.model.window(share, &member.peer), rate, path.model.rate_of(share))
+            (path.model.window(share, &member.peer), rate, share.of(path.model.delivery_rate()))
         })
     }
 
@@ -278,7 +271,7 @@ impl Flow {
     /// Many segments in a row were lost.
     pub(super) fn on_burst_lost(&mut self, now: Micros) {
         let now = self.path.now(now);
-        self.with(|path, _| path.model.on_burst_lost(now));
+        self.change(|path, _| path.model.on_burst_lost(now));
     }
 
     /// Segment `index` leaves, `bytes` with its header.
@@ -290,7 +283,7 @@ impl Flow {
         limit: Option<Limit>,
     ) -> Option<Pacing> {
         let now = self.path.now(now);
-        self.with(|path, member| {
+        self.change(|path, member| {
             // Nothing of this connection could be acknowledged before.
             let is_first = member.rate.in_flight() == 0;
             let in_flight = if is_first { 0 } else { path.totals.in_flight() };
@@ -317,7 +310,7 @@ impl Flow {
             }
             path.period.advance(now, path.model.rounds());
             member.demand.on_sent(&mut path.period, bytes.into(), limit.is_some());
-            if member.is_open(path) && limit.is_some() {
+            if member.may_send(path) && limit.is_some() {
                 // Others that always have data fill the path.
                 if member.demand.others(&path.period) == 0 {
                     path.totals.on_app_limited();
@@ -342,7 +335,7 @@ impl Flow {
     /// The only transmission of segment `index` was lost, and repair symbols recovered the segment.
     pub(super) fn on_hidden_loss(&mut self, now: Micros, index: usize) {
         let now = self.path.now(now);
-        self.with(|path, member| {
+        self.change(|path, member| {
             let sent_at = member.rate.sent_at(index);
             path.model.on_lost(&Lost { now, sent_at, by_timeout: false });
         });
@@ -357,7 +350,7 @@ impl Flow {
 
     /// The first `count` segments are in flight no longer, though nothing proves that they have arrived.
     pub(super) fn write_off(&mut self, count: u32) {
-        self.with(|path, member| member.rate.write_off(&mut path.totals, count));
+        self.change(|path, member| member.rate.write_off(&mut path.totals, count));
     }
 
     /// An RTT sample, microseconds.
@@ -369,7 +362,7 @@ impl Flow {
     /// The acknowledgements of a datagram were processed.
     pub(super) fn on_acks_processed(&mut self, now: Micros, longest_wait: u64) {
         let now = self.path.now(now);
-        self.with(|path, member| {
+        self.change(|path, member| {
             let min_rtt = path.model.min_rtt();
             let (batch, rate) = member.rate.take_batch(&mut path.totals, now, min_rtt);
             // Peers acknowledge several segments of bulk at once. A sample that begins and ends between them is off
@@ -401,27 +394,39 @@ impl Flow {
 
     /// A retransmission was spurious.
     pub(super) fn on_spurious_loss(&mut self) {
-        self.with(|path, _| path.model.on_spurious_loss());
+        self.change(|path, _| path.model.on_spurious_loss());
+    }
+
+    /// Changes the model, which exists as long as a flow has joined its path.
+    #[inline]
+    fn with<T: Default>(&mut self, change: impl FnOnce(&mut PathModel, &mut Member) -> T) -> T {
+        let Self { path, member } = self;
+        let mut slot = lock(&path.slot);
+        slot.as_deref_mut().map(|path| change(path, member)).unwrap_or_default()
+    }
+
+    /// The same, and finds out whether another segment may leave.
+    #[inline]
+    fn change<T: Default>(&mut self, change: impl FnOnce(&mut PathModel, &mut Member) -> T) -> T {
+        self.with(|path, member| {
+            let result = change(path, member);
+            member.is_open = member.may_send(path);
+            result
+        })
     }
 
     #[inline]
-    fn with<T>(&mut self, change: impl FnOnce(&mut PathModel, &mut Member) -> T) -> T {
-        let Self { path, member } = self;
-        let mut slot = lock(&path.slot);
-        change(PathModel::of(&mut slot, member.segment), member)
-    }
-
-    #[inline]
-    fn inspect<T>(&self, inspect: impl FnOnce(&PathModel, &Member) -> T) -> T {
-        let Self { path, member } = self;
-        let mut slot = lock(&path.slot);
-        inspect(PathModel::of(&mut slot, member.segment), member)
+    fn inspect<T: Default>(&self, inspect: impl FnOnce(&PathModel, &Member) -> T) -> T {
+        let slot = lock(&self.path.slot);
+        slot.as_deref().map(|path| inspect(path, &self.member)).unwrap_or_default()
     }
 
     #[cfg(any(test, feature = "_testkit"))]
-    pub(super) fn check_invariants(&self, unacked: impl Iterator<Item = bool>) {
+    pub(super) fn check_invariants(&self, is_alone: bool, unacked: impl Iterator<Item = bool>) {
         self.member.rate.check_invariants(unacked);
         self.inspect(|path, member| {
+            assert!(!is_alone || member.is_open == member.may_send(path), "it is known");
+            assert!(self.in_flight() > 0 || member.may_send(path), "nothing would open it");
             assert!(member.rate.in_flight() <= path.totals.in_flight(), "bytes of the path");
             assert!(path.flows > 0, "the path counts its flows");
         });
@@ -431,7 +436,7 @@ impl Flow {
 impl Member {
     /// Whether another segment may leave.
     #[inline]
-    fn is_open(&self, path: &PathModel) -> bool {
+    fn may_send(&self, path: &PathModel) -> bool {
         let (share, in_flight) = (path.share(&self.demand), self.rate.in_flight());
         let is_within = in_flight < path.model.window(share, &self.peer);
         // Several connections that begin at once are all small.
@@ -454,7 +459,7 @@ impl Member {
             self.round = path.model.rounds();
             self.peer.next_round(acked.now);
         }
-        let rate = path.model.rate_of(path.share(&self.demand));
+        let rate = path.share(&self.demand).of(path.model.delivery_rate());
         self.peer.on_acked(acked, rate, path.model.min_rtt());
     }
 
@@ -476,9 +481,9 @@ impl Drop for Flow {
     }
 }
 
-/// What a flow may have in flight whose application writes less than the path carries. A radio link, or its
-/// return path, stops for a moment and then delivers everything. A sender that waits for ACKs meanwhile loses that
-/// time. So the flow goes on, with at most what it writes in [`Self::WITHOUT_ACKS`].
+/// Bytes in flight of a flow whose application writes less than the path carries. A radio link, or its return
+/// path, stops for a moment and then delivers everything. A sender that waits for ACKs loses that time. So the flow
+/// goes on, with at most what it writes in [`Self::WITHOUT_ACKS`].
 #[derive(Clone, Copy, Debug, Default)]
 struct MessageWindow {
     /// Bytes.

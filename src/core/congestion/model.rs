@@ -25,7 +25,7 @@ use self::phase::Phase;
 use self::round::{RateInterval, RoundStats, Rounds, Tally};
 use crate::core::clock::Micros;
 use crate::core::congestion::ack_aggregation::AckAggregation;
-use crate::core::congestion::controller::{Acked, Controller, Lost, Pacing};
+use crate::core::congestion::controller::{Acked, Lost, Pacing};
 use crate::core::congestion::loss_base::LossBase;
 use crate::core::congestion::pacer::MAX_BURST_SEGMENTS;
 use crate::core::congestion::windowed_max::WindowedMax;
@@ -373,8 +373,9 @@ impl Model {
     }
 }
 
-impl Controller for Model {
-    fn on_acked(&mut self, acked: &Acked) {
+/// Events and decisions.
+impl Model {
+    pub(crate) fn on_acked(&mut self, acked: &Acked) {
         (self.acked_at, self.delivered) = (Some(acked.now), acked.delivered);
         self.rounds.stats.on_acked(acked);
         if let Some(rtt) = acked.rtt {
@@ -423,8 +424,9 @@ impl Controller for Model {
         self.update_window();
     }
 
+    /// A segment leaves, for the first time or again, with `in_flight` bytes in flight before it.
     #[inline]
-    fn on_sent(&mut self, now: Micros, in_flight: u64) {
+    pub(crate) fn on_sent(&mut self, now: Micros, in_flight: u64) {
         if in_flight == 0 || self.acked_at.is_none() {
             // Nothing could be acknowledged before.
             self.acked_at = Some(now);
@@ -432,7 +434,7 @@ impl Controller for Model {
         self.loss_probe.on_sent();
     }
 
-    fn on_lost(&mut self, lost: &Lost) {
+    pub(crate) fn on_lost(&mut self, lost: &Lost) {
         self.has_lost = true;
         if let Some(sent_at) = lost.sent_at {
             let stats = &mut self.rounds.stats;
@@ -449,7 +451,8 @@ impl Controller for Model {
         }
     }
 
-    fn on_spurious_loss(&mut self) {
+    /// A transmission that was found lost has arrived (RFC 3522): its loss is undone.
+    pub(crate) fn on_spurious_loss(&mut self) {
         if let Some(before) = self.before_timeout.take() {
             self.undo_restart(*before);
             return;
@@ -466,14 +469,12 @@ impl Controller for Model {
             self.update_window();
         }
     }
-}
 
-impl Model {
     /// Bytes that a connection with this share, and a peer with these habits, may have in flight.
     #[inline]
     pub(crate) fn window(&self, share: Share, peer: &AckAggregation) -> u64 {
         let Window { bytes, most, least, bdp, is_fixed, grows } = self.window;
-        let rate = share.of(self.bandwidth.max());
+        let rate = share.of(self.delivery_rate());
         let extra = if is_fixed { 0 } else { peer.extra(rate) };
         let mut window = share.of(bytes).saturating_add(extra);
         if let Some(most) = most {
@@ -492,12 +493,6 @@ impl Model {
         };
         let more = if grows { extra / 4 + share.of(2 * self.segment) } else { 0 };
         window.max(least).saturating_add(more)
-    }
-
-    /// Bytes per second that the path delivers of a connection with this share, as estimated; zero before the
-    /// first sample.
-    pub(crate) fn rate_of(&self, share: Share) -> u64 {
-        share.of(self.bandwidth.max())
     }
 
     /// How a connection with this share spaces its segments; `None` is no pacing.

@@ -87,10 +87,8 @@ impl Kcp {
     /// Whether parity covers the data that is sent: always, but with automatic redundancy only once
     /// the peer has shown that it takes no repair symbols.
     pub(crate) fn uses_fec(&self) -> bool {
-        let auto = self.repair.as_ref().filter(|state| state.auto.is_some());
-        auto.is_none_or(|state| {
-            state.hello.peer_lacks_repair() || self.close_state.peer_lacks_control()
-        })
+        let is_auto = self.repair.as_ref().is_some_and(|state| state.auto.is_some());
+        !is_auto || self.peer_takes_no_repair()
     }
 
     /// First transmissions leave with a FEC header or without: MTU discovery counts its bytes.

@@ -69,8 +69,8 @@ impl Kcp {
     ///
     /// Full segments leave in datagrams of their own, one after the other and of equal size; ACKs,
     /// window updates, pings and short segments share one datagram. An unvalidated peer is sent
-    /// what [`Kcp::send_budget`] admits: a segment that does not fit waits, and no segment is
-    /// retransmitted.
+    /// what [`Kcp::send_budget`] admits, of which a part is kept for pings: a segment that does not fit
+    /// waits, and no segment is retransmitted.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmitted> {
         let now = self.clock.tick(now);
         self.last_poll_transmit = now;

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::Kcp;
-use crate::core::clock::micros;
 use crate::core::congestion::PathHandle;
 use crate::core::path::address_proof::AddressProof;
 use crate::core::path::amplification::{Amplification, SendBudget};
@@ -19,15 +18,8 @@ use crate::util::path::Path;
 #[derive(Clone, Debug)]
 pub struct SharedPath {
     path: PathHandle,
-    /// Start of the connection that it is of.
+    /// Start of the connection that gave it.
     start: Instant,
-}
-
-/// Microseconds from `from` to `to`, negative if `to` is earlier.
-fn signed_micros(from: Instant, to: Instant) -> i64 {
-    let later = i64::try_from(micros(to.saturating_duration_since(from))).unwrap_or(i64::MAX);
-    let earlier = i64::try_from(micros(from.saturating_duration_since(to))).unwrap_or(i64::MAX);
-    later - earlier
 }
 
 /// Address validation (RFC 9000 8.1).
@@ -204,8 +196,8 @@ impl Kcp {
     /// Shares the model of congestion control with all connections of `path` (RFC 3124): together they send
     /// what one connection would, and those that always have data send equal parts. Share only between
     /// connections with the same local and remote address and port whose peers are validated: a
-    /// connection that acknowledges falsely misleads the others. No effect without
-    /// [`CongestionControl::Model`](crate::CongestionControl::Model).
+    /// connection that acknowledges falsely misleads the others. Takes effect while
+    /// [`CongestionControl::Model`](crate::CongestionControl::Model) is set.
     ///
     /// ```
     /// use std::time::Instant;
@@ -220,11 +212,11 @@ impl Kcp {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn share_path(&mut self, path: &SharedPath) {
-        let clock_offset = path.path.clock_offset + signed_micros(path.start, self.clock.start());
+        let clock_offset = path.path.clock_offset + self.clock.micros_after(path.start);
         self.send.share_path(path.path.with_offset(clock_offset));
     }
 
-    /// The connection is on another path than those that share its model.
+    /// Leaves a shared path: the connection moves to another one.
     pub fn leave_path(&mut self) {
         self.send.leave_path();
     }

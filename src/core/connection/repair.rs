@@ -89,18 +89,23 @@ impl Kcp {
         };
         let totals = SentTotals { data_bytes: stats.sent_bytes, segments: stats.sent_segments };
         let has_layout = self.sent_overhead > self.received_overhead;
+        let bundles = self.peer_takes_no_repair() && !has_layout;
         let Some(state) = &mut self.repair else { return };
         let Some(auto) = &mut state.auto else { return };
         let nxt = self.send.nxt();
         auto.decide(now, &path, totals, self.send.redundancy.loss_record(nxt));
-        let takes_none = state.hello.peer_lacks_repair() || self.close_state.peer_lacks_control();
-        let bundles = takes_none && !has_layout;
         self.send.set_bundling_rate(if bundles { auto.decide_bundling(now, &path) } else { 0 });
         let rate = auto.rate();
         if rate != state.rate {
             state.rate = rate;
             self.apply_repair_rate();
         }
+    }
+
+    /// Whether the peer has shown that it takes no repair symbols.
+    pub(super) fn peer_takes_no_repair(&self) -> bool {
+        self.close_state.peer_lacks_control()
+            || self.repair.as_ref().is_some_and(|state| state.hello.peer_lacks_repair())
     }
 
     pub(super) fn repair_state(&mut self) -> &mut RepairState {

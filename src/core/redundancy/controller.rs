@@ -33,7 +33,7 @@ const LONG_INTERVAL: u64 = 1_000_000;
 const LOSSES: u32 = 4;
 /// Round trip whose quarter is late at least, microseconds.
 const MIN_RTT: u64 = 40_000;
-/// Segments of the record that count: those of this time, microseconds, and at least [`LEAST`].
+/// The replay covers the segments of this time, microseconds, and at least [`LEAST`].
 const RECORD_TIME: u64 = 10_000_000;
 const LEAST: u64 = 256;
 /// Where twice the losses are among this number of the latest, these alone count.
@@ -271,7 +271,7 @@ impl RedundancyController {
     /// The part of the data that [`FLOOR`] is, per million.
     fn floor(&self, path: &PathEstimate) -> u64 {
         let first = self.flow.data_bytes + self.flow.segments * path.packet_overhead;
-        let per_second = first / 1_000 * 1_000 * (MILLION / INTERVAL) / self.flow.intervals.max(1);
+        let per_second = first * (MILLION / INTERVAL) / self.flow.intervals.max(1);
         FLOOR * MILLION / per_second.max(1)
     }
 

@@ -7,7 +7,7 @@ use super::Sender;
 use crate::config::{CongestionControl, DEFAULT_WINDOW};
 use crate::core::clock::Micros;
 use crate::core::congestion::PathHandle;
-use crate::core::congestion::control::{Limit, SentAs};
+use crate::core::congestion::control::{Congestion, Limit, SentAs};
 use crate::core::congestion::controller::Pacing;
 use crate::core::recovery::sent_segments::SentSegments;
 use crate::core::segment::HEADER_LEN;
@@ -24,11 +24,10 @@ impl Sender {
         if self.congestion.mode() == mode {
             return;
         }
-        let una = self.una();
-        let unproved = (self.unproved(), self.mss);
-        let in_flight = bytes_in_flight(&self.sent_segments, self.sent_segments.len(), unproved);
-        let was_model = self.congestion.is_model();
-        self.congestion.set_mode(mode, (una, (HEADER_LEN + self.mss) as u64), in_flight);
+        let (una, was_model) = (self.una(), self.congestion.is_model());
+        self.with_flight(self.in_flight(), |congestion, segment, in_flight| {
+            congestion.set_mode(mode, (una, segment), in_flight);
+        });
         if was_model || self.congestion.is_model() {
             self.pacer.reset();
         }
@@ -43,18 +42,30 @@ impl Sender {
         self.congestion.shared_path()
     }
 
-    /// From now on the model is that of `path`.
+    /// Uses the model of `path` from now on.
     pub(crate) fn share_path(&mut self, path: PathHandle) {
-        let unproved = (self.unproved(), self.mss);
-        let in_flight = bytes_in_flight(&self.sent_segments, self.sent_segments.len(), unproved);
-        self.congestion.share_path(path, (HEADER_LEN + self.mss) as u64, in_flight);
+        self.with_flight(self.in_flight(), |congestion, segment, in_flight| {
+            congestion.share_path(path, segment, in_flight);
+        });
     }
 
-    /// From now on no other connection shares the model.
+    /// Leaves a path that other connections share.
     pub(crate) fn leave_path(&mut self) {
+        self.with_flight(self.in_flight(), |congestion, segment, in_flight| {
+            congestion.leave_path(segment, in_flight);
+        });
+    }
+
+    /// Changes the congestion control, which needs the bytes of a full segment, and of each unproved segment and
+    /// the first `count` from SND.UNA on.
+    fn with_flight(
+        &mut self,
+        count: u32,
+        change: impl FnOnce(&mut Congestion, u64, &mut dyn Iterator<Item = u32>),
+    ) {
         let unproved = (self.unproved(), self.mss);
-        let in_flight = bytes_in_flight(&self.sent_segments, self.sent_segments.len(), unproved);
-        self.congestion.leave_path((HEADER_LEN + self.mss) as u64, in_flight);
+        let mut in_flight = bytes_in_flight(&self.sent_segments, count, unproved);
+        change(&mut self.congestion, (HEADER_LEN + self.mss) as u64, &mut in_flight);
     }
 
     /// `sn` was found lost without an RTO: reduces KCP's congestion window, if that is in use.
@@ -93,10 +104,10 @@ impl Sender {
         let bytes = bytes_of(payload.len());
         if self.congestion.is_model_suspended() {
             let before = self.sent_segments.len() - u32::from(sent_as == SentAs::New);
-            let unproved = (self.unproved(), self.mss);
-            let in_flight = bytes_in_flight(&self.sent_segments, before, unproved);
-            let segment = (HEADER_LEN + self.mss) as u64;
-            self.congestion.begin_model(segment, in_flight, self.initial_rate);
+            let rate = self.initial_rate;
+            self.with_flight(before, |congestion, segment, in_flight| {
+                congestion.begin_model(segment, in_flight, rate);
+            });
         }
         let limit = self.limit();
         let sent = (self.congestion_index(offset), bytes);
