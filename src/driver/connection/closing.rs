@@ -19,8 +19,9 @@ use crate::util::sync::Ordering;
 const MEMORY_RELEASE_DELAY: Duration = Duration::from_secs(1);
 
 /// How long a connection without handles goes on without progress while memory is short: it ends before
-/// those that the application uses.
-const SHORT_LINGER: Duration = Duration::from_secs(1);
+/// those that the application uses. Time for three pings, one of which validates the peer on a path with losses:
+/// to an unvalidated one nothing is retransmitted.
+const SHORT_LINGER: Duration = Duration::from_secs(3);
 
 /// How long an endpoint that drains waits for the acknowledgement of a FIN, whose peer has ended its own
 /// stream and has every byte, or of a RST: that many RTOs, in which either leaves four times, and this at
