@@ -73,6 +73,11 @@ impl RetransmitBudget {
         taken
     }
 
+    /// Copies that were paid for do not leave.
+    pub(crate) fn put_back(&mut self, count: u32) {
+        self.on_acked(count);
+    }
+
     /// When a retransmission may leave; may have passed.
     pub(crate) fn available_at(&self) -> Micros {
         if self.tokens > 0 { Micros(0) } else { self.grant_at }

@@ -3,11 +3,16 @@
 //! A retransmission that is lost as well costs a flow of messages another round trip, and holds up
 //! all messages after it. So where losses are frequent, two or three copies leave: with independent
 //! losses of 20 %, one retransmission in 125 is lost instead of one in 5. How many, the
-//! [loss rate](LossRate) decides; how far apart, whether copies die together. kcp-go sends one copy.
+//! [loss rate](LossRate) decides. kcp-go sends one copy.
+//!
+//! Where losses come in bursts, copies leave apart. An RTO that expires while nothing newer is acknowledged may
+//! fall into the burst: its copies go on until an ACK shows that the path carries again, so that one of them
+//! leaves right after the burst.
 //!
 //! The first copy is an ordinary retransmission (`sender.rs`); this module owns those after it.
 
 use std::collections::VecDeque;
+use std::mem;
 
 use crate::core::clock::Micros;
 use crate::core::redundancy::loss_rate::LossRate;
@@ -20,7 +25,9 @@ const TWO_COPIES_FROM: u32 = 5_000;
 /// Loss rate above which a third copy leaves, per million.
 const THREE_COPIES_ABOVE: u32 = 120_000;
 /// Time between copies where losses come in bursts, microseconds; at most a quarter of the RTT.
-const BURST_SPACING: u64 = 20_000;
+pub(crate) const BURST_SPACING: u64 = 20_000;
+/// Further copies of a segment that leave during a burst at most; about as long as a backed-off RTO.
+pub(crate) const BURST_COPIES: u8 = 4;
 /// Segments that count as sent and not lost when the estimate begins: the first two losses alone
 /// are below [`TWO_COPIES_FROM`].
 const PRIOR_SEGMENTS: u32 = 512;
@@ -33,18 +40,30 @@ const BURST_TIME: i32 = 2;
 const MAX_GROUPS: usize = 64;
 const MILLION: u64 = 1_000_000;
 
+/// The further copies of a retransmission.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CopyPlan {
+    /// Copies that have not left.
+    pub(crate) left: u8,
+    /// Time between copies, microseconds.
+    pub(crate) spacing: u64,
+    /// It is the first retransmission of the segment.
+    pub(crate) is_first: bool,
+    /// Copies leave until a transmission after this one is acknowledged ([`SentSegment::xmit_seq`]).
+    ///
+    /// [`SentSegment::xmit_seq`]: crate::core::recovery::sent_segments::SentSegment::xmit_seq
+    pub(crate) until_acked: Option<u64>,
+}
+
 /// A retransmission and its further copies, until it is acknowledged or lost.
 #[derive(Clone, Copy, Debug)]
 struct Group {
     sn: Sn,
     /// Wire timestamp of the first copy.
     first_ts: Ts,
-    /// It is the first retransmission of the segment.
-    is_first: bool,
-    /// Copies that have not left.
-    left: u8,
     /// When the next copy leaves.
     due: Micros,
+    plan: CopyPlan,
 }
 
 /// Loss rate and copies of one connection. Exists from the first retransmission on.
@@ -58,6 +77,9 @@ pub(crate) struct RedundantRetransmits {
     /// What became of the latest 64 groups, the newest in the lowest bit: 1 where every copy was
     /// lost.
     all_lost: u64,
+    /// Of the latest 64 lost segments were, the newest in the lowest bit: 1 where the segment before was lost too.
+    adjacent: u64,
+    last_lost: Sn,
     /// Hundredths of a copy that may open a window: three for each segment that arrives.
     window_credit: u32,
     /// Consecutive segments of one burst that were retransmitted for the first time: the number behind the
@@ -76,6 +98,8 @@ impl RedundantRetransmits {
             record: None,
             groups: VecDeque::new(),
             all_lost: 0,
+            adjacent: 0,
+            last_lost: Sn(0),
             window_credit: WINDOW_CREDIT.1,
             run: (Sn(0), Ts(0), 0),
         }
@@ -102,6 +126,8 @@ impl RedundantRetransmits {
     /// The only transmission of `sn` was lost.
     pub(crate) fn on_lost(&mut self, now: Micros, sn: Sn) {
         self.loss_rate.on_lost(now);
+        self.adjacent = self.adjacent << 1 | u64::from(self.last_lost.advance(1) == sn);
+        self.last_lost = sn;
         if let Some(record) = &mut self.record {
             record.on_lost(sn);
         }
@@ -128,6 +154,13 @@ impl RedundantRetransmits {
         further_copies_at(self.loss_rate.per_million())
     }
 
+    /// Drops the copies whose burst is over, as `is_over` says of the transmission that was lost. Returns how many.
+    pub(crate) fn end_bursts(&mut self, is_over: impl Fn(u64) -> bool) -> u32 {
+        let plans = self.groups.iter_mut().map(|group| &mut group.plan);
+        let over = plans.filter(|plan| plan.left > 0 && plan.until_acked.is_some_and(&is_over));
+        over.map(|plan| u32::from(mem::take(&mut plan.left))).sum()
+    }
+
     /// So many segments arrived.
     pub(crate) fn on_newly_acked(&mut self, count: u32) {
         let credit = self.window_credit.saturating_add(count.saturating_mul(WINDOW_CREDIT.0));
@@ -144,26 +177,19 @@ impl RedundantRetransmits {
         self.window_credit = self.window_credit.saturating_sub(100);
     }
 
-    /// The first copy of `sn` leaves now, with timestamp `ts`, and `copies` more are to leave.
-    /// `is_first`: it was not retransmitted before. `rtt` in microseconds.
-    pub(crate) fn on_first_copy(
-        &mut self,
-        now: Micros,
-        (sn, ts): (Sn, Ts),
-        (copies, is_first): (u8, bool),
-        rtt: u64,
-    ) {
+    /// The first copy of `sn` leaves now, with timestamp `ts`, and those of `plan` are to leave.
+    pub(crate) fn on_first_copy(&mut self, now: Micros, (sn, ts): (Sn, Ts), plan: CopyPlan) {
         if self.remove(sn) {
             self.all_lost = self.all_lost << 1 | 1;
         }
-        if copies == 0 {
+        if plan.left == 0 {
             return;
         }
         if self.groups.len() == MAX_GROUPS {
             self.groups.pop_front();
         }
-        let due = now.add_micros(self.spacing(copies, rtt));
-        queue::push(&mut self.groups, Group { sn, first_ts: ts, is_first, left: copies, due });
+        let due = now.add_micros(plan.spacing);
+        queue::push(&mut self.groups, Group { sn, first_ts: ts, due, plan });
     }
 
     /// Frees what is not the loss rate, while nothing is in flight.
@@ -173,22 +199,20 @@ impl RedundantRetransmits {
 
     /// The segment of which a further copy is to leave now.
     pub(crate) fn due_copy(&self, now: Micros) -> Option<Sn> {
-        let due = |group: &&Group| group.left > 0 && group.due <= now;
+        let due = |group: &&Group| group.plan.left > 0 && group.due <= now;
         self.groups.iter().find(due).map(|group| group.sn)
     }
 
-    /// A further copy of `sn` leaves. `rtt` in microseconds.
-    pub(crate) fn on_further_copy(&mut self, now: Micros, sn: Sn, rtt: u64) {
-        let Some(index) = self.groups.iter().position(|group| group.sn == sn) else { return };
-        let copies = self.groups[index].left;
-        let due = now.add_micros(self.spacing(copies, rtt));
-        let group = &mut self.groups[index];
-        (group.left, group.due) = (copies.saturating_sub(1), due);
+    /// A further copy of `sn` leaves.
+    pub(crate) fn on_further_copy(&mut self, now: Micros, sn: Sn) {
+        let Some(group) = self.groups.iter_mut().find(|group| group.sn == sn) else { return };
+        group.due = now.add_micros(group.plan.spacing);
+        group.plan.left = group.plan.left.saturating_sub(1);
     }
 
     /// When the next copy leaves.
     pub(crate) fn deadline(&self) -> Option<Micros> {
-        self.groups.iter().filter(|group| group.left > 0).map(|group| group.due).min()
+        self.groups.iter().filter(|group| group.plan.left > 0).map(|group| group.due).min()
     }
 
     /// Whether a transmission of `sn` with this timestamp is one of its copies: it arrived, and the
@@ -199,7 +223,7 @@ impl RedundantRetransmits {
 
     /// Whether `sn` was retransmitted once, less than `min_rtt` microseconds before `ts`.
     pub(crate) fn is_younger(&self, sn: Sn, ts: Ts, min_rtt: u64) -> bool {
-        let group = self.groups.iter().find(|group| group.sn == sn && group.is_first);
+        let group = self.groups.iter().find(|group| group.sn == sn && group.plan.is_first);
         let age = group.and_then(|group| u64::try_from(ts.since(group.first_ts)).ok());
         // Timestamps are whole milliseconds.
         age.is_some_and(|age| (age + 1) * 1_000 < min_rtt)
@@ -220,20 +244,20 @@ impl RedundantRetransmits {
         self.groups.len() < before
     }
 
-    /// Whether copies that leave at once are lost one by one, not together.
-    pub(crate) fn losses_are_independent(&self, rtt: u64) -> bool {
-        self.spacing(self.further_copies(), rtt) == 0
-    }
-
-    /// Time between copies, microseconds: zero while they die independently, which is the case if
-    /// no more groups die than twice what the loss rate predicts, and half a percent.
-    fn spacing(&self, copies: u8, rtt: u64) -> u64 {
+    /// Whether losses come in bursts: copies that left at once die together more often than twice what the loss
+    /// rate predicts, and half a percent; or segments are lost in a row.
+    pub(crate) fn loses_in_bursts(&self) -> bool {
         // A group whose ACK was lost counts as dead as well.
         let rate = u64::from(self.loss_rate.per_million_with_acks());
-        let predicted = (0..copies).fold(rate, |product, _| product * rate / MILLION);
-        let seen = u64::from(self.all_lost.count_ones()) * MILLION / u64::from(u64::BITS);
-        if seen > 2 * predicted + 5_000 { BURST_SPACING.min(rtt / 4) } else { 0 }
+        let predicted =
+            (0..self.further_copies()).fold(rate, |product, _| product * rate / MILLION);
+        share(self.all_lost) > 2 * predicted + 5_000 || share(self.adjacent) > 2 * rate + 150_000
     }
+}
+
+/// Set bits per million.
+fn share(bits: u64) -> u64 {
+    u64::from(bits.count_ones()) * MILLION / u64::from(u64::BITS)
 }
 
 /// Copies besides the first for this loss rate, per million.
@@ -259,24 +283,22 @@ mod tests {
         redundant
     }
 
-    /// Times at which further copies of a group leave.
-    fn copies(redundant: &mut RedundantRetransmits, sn: u32) -> Vec<u64> {
-        let further = redundant.further_copies();
-        redundant.on_first_copy(Micros(0), (Sn(sn), Ts(0)), (further, true), RTT);
-        let mut times = Vec::new();
-        while let Some(at) = redundant.deadline() {
-            assert_eq!(redundant.due_copy(at), Some(Sn(sn)));
-            redundant.on_further_copy(at, Sn(sn), RTT);
-            times.push(at.0);
-        }
-        times
+    fn plan(left: u8) -> CopyPlan {
+        CopyPlan { left, spacing: 0, is_first: true, until_acked: None }
+    }
+
+    /// All transmissions of a segment are lost.
+    fn lose_group(redundant: &mut RedundantRetransmits, sn: u32) {
+        (0..2).for_each(|_| redundant.on_first_copy(Micros(0), (Sn(sn), Ts(0)), plan(1)));
+        redundant.on_acked(Sn(sn));
     }
 
     #[test]
     fn una_that_comes_before_a_round_trip_shows_that_the_ack_was_lost() {
         let mut redundant = at_loss(200);
         let retransmit = |redundant: &mut RedundantRetransmits, sn, is_first| {
-            redundant.on_first_copy(Micros(0), (Sn(sn), Ts(100)), (1, is_first), RTT);
+            let plan = CopyPlan { is_first, ..plan(1) };
+            redundant.on_first_copy(Micros(0), (Sn(sn), Ts(100)), plan);
         };
         for (is_first, millis, spurious) in
             [(true, 48, true), (true, 49, false), (true, 80, false), (false, 10, false)]
@@ -296,33 +318,57 @@ mod tests {
     }
 
     #[test]
-    fn copies_leave_at_once_while_losses_are_independent() {
+    fn copies_that_die_more_often_than_the_loss_rate_predicts_die_together() {
         let mut redundant = at_loss(200);
-        for sn in 0..100 {
-            assert_eq!(copies(&mut redundant, sn), [0, 0]);
+        let save_group = |redundant: &mut RedundantRetransmits, sn| {
+            redundant.on_first_copy(Micros(0), (Sn(sn), Ts(0)), plan(2));
             redundant.on_acked(Sn(sn));
-        }
+        };
+        (0..100).for_each(|sn| save_group(&mut redundant, sn));
+        assert!(!redundant.loses_in_bursts());
+        // Every copy of two groups was lost, of 64: three percent, where 0.8 % are expected.
+        (0..2).for_each(|sn| lose_group(&mut redundant, sn));
+        assert!(redundant.loses_in_bursts());
+        (0..64).for_each(|sn| save_group(&mut redundant, sn));
+        assert!(!redundant.loses_in_bursts());
     }
 
     #[test]
-    fn copies_are_spaced_where_they_die_together() {
-        let mut redundant = at_loss(200);
-        for _ in 0..3 {
-            copies(&mut redundant, 7);
+    fn segments_lost_in_a_row_are_a_burst() {
+        let mut redundant = at_loss(50);
+        let lose_pair = |redundant: &mut RedundantRetransmits, sn| {
+            (sn..sn + 2).for_each(|sn| redundant.on_lost(Micros(0), Sn(sn)));
+        };
+        // At 5 % one loss in 20 is behind another, and by chance fewer than 16 of 64.
+        (1..10).for_each(|i| lose_pair(&mut redundant, 4 * i));
+        assert!(!redundant.loses_in_bursts());
+        (10..40).for_each(|i| lose_pair(&mut redundant, 4 * i));
+        assert!(redundant.loses_in_bursts());
+    }
+
+    #[test]
+    fn copies_leave_apart_until_the_burst_ends() {
+        let mut redundant = at_loss(50);
+        for (sn, until_acked) in [(1, Some(7)), (2, Some(8)), (3, None)] {
+            let plan =
+                CopyPlan { left: BURST_COPIES, spacing: 10_000, is_first: true, until_acked };
+            redundant.on_first_copy(Micros(0), (Sn(sn), Ts(0)), plan);
         }
-        // Every copy of two groups was lost, of 64: three percent, where 0.8 % are expected.
-        assert_eq!(copies(&mut redundant, 7), [12_500, 25_000]);
-        for sn in 100..164 {
-            copies(&mut redundant, sn);
-            redundant.on_acked(Sn(sn));
-        }
-        assert_eq!(copies(&mut redundant, 200), [0, 0]);
+        assert_eq!(redundant.deadline(), Some(Micros(10_000)));
+        (1..=3).for_each(|sn| redundant.on_further_copy(Micros(10_000), Sn(sn)));
+        assert_eq!(redundant.deadline(), Some(Micros(20_000)));
+        assert_eq!(redundant.end_bursts(|lost| lost < 7), 0);
+        assert_eq!(redundant.end_bursts(|lost| lost < 8), u32::from(BURST_COPIES) - 1);
+        redundant.on_acked(Sn(3));
+        assert_eq!(redundant.due_copy(Micros(20_000)), Some(Sn(2)));
+        assert_eq!(redundant.end_bursts(|_| true), u32::from(BURST_COPIES) - 1);
+        assert_eq!(redundant.deadline(), None);
     }
 
     #[test]
     fn acked_segment_has_no_further_copies() {
         let mut redundant = at_loss(50);
-        redundant.on_first_copy(Micros(0), (Sn(1), Ts(9)), (1, true), RTT);
+        redundant.on_first_copy(Micros(0), (Sn(1), Ts(9)), plan(1));
         assert!(redundant.is_copy(Sn(1), Ts(9)) && !redundant.is_copy(Sn(1), Ts(8)));
         redundant.on_acked(Sn(1));
         assert_eq!((redundant.deadline(), redundant.due_copy(Micros(1))), (None, None));
@@ -333,7 +379,7 @@ mod tests {
     fn remembered_groups_are_bounded() {
         let mut redundant = at_loss(50);
         for sn in 0..1_000 {
-            redundant.on_first_copy(Micros(0), (Sn(sn), Ts(0)), (1, true), RTT);
+            redundant.on_first_copy(Micros(0), (Sn(sn), Ts(0)), plan(1));
         }
         assert_eq!(redundant.groups.len(), MAX_GROUPS);
     }

@@ -352,8 +352,9 @@ impl Sender {
         let (sn, sent_as) = match next.transmission {
             Transmission::New => return self.transmit_new(now, ts, stats),
             Transmission::Retransmit(sn, trigger) => {
+                let lost = self.sent_segments.get(sn).map(|segment| segment.xmit_seq);
                 let is_first = self.retransmit(now, sn, trigger, stats);
-                self.schedule_copies(now, (sn, ts), trigger, is_first);
+                self.schedule_copies(now, (sn, ts), (lost, trigger), is_first);
                 (sn, SentAs::Retransmission { by_timeout: trigger == LossTrigger::Rto })
             }
             Transmission::FurtherCopy(sn) => {

@@ -281,8 +281,11 @@ impl Sender {
         if self.una_proof.has_first_ack() {
             self.on_segment_proved(now, una.back(1));
         }
-        if newly_acked > 0 && self.redundancy.fec_wait.is_none() {
-            // An ACK names the latest of several segments in order, `una` covers the oldest.
+        // An ACK names the latest of several segments in order, `una` covers the oldest. On a path with losses
+        // that are confirmed, its own ACK was lost rather, and the next one came so much later.
+        let acks_are_lost = self.is_latency_bound() && !self.loss.postpones_rto();
+        let waited = self.redundancy.fec_wait.is_none() && !acks_are_lost;
+        if newly_acked > 0 && waited {
             let oldest = self.sent_segments.get(self.una());
             if let Some(oldest) = oldest.filter(|oldest| !oldest.acked && !oldest.retransmitted) {
                 self.longest_wait = self.longest_wait.max(now.since(oldest.last_sent));

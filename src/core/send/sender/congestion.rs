@@ -150,6 +150,7 @@ impl Sender {
     #[inline]
     pub(crate) fn on_acks_processed(&mut self, now: Micros) {
         self.una_proof.end_datagram();
+        self.end_bursts();
         let longest_wait = mem::take(&mut self.longest_wait);
         self.rtt.on_longest_wait(now, longest_wait);
         self.congestion.on_acks_processed(now, longest_wait);

@@ -3,7 +3,9 @@
 use super::Sender;
 use crate::core::clock::{Clock, Micros};
 use crate::core::recovery::loss::LossTrigger;
-use crate::core::redundancy::copies::RedundantRetransmits;
+use crate::core::redundancy::copies::{
+    BURST_COPIES, BURST_SPACING, CopyPlan, RedundantRetransmits,
+};
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
 
@@ -28,7 +30,7 @@ impl Sender {
         &mut self,
         now: Micros,
         (sn, ts): (Sn, Ts),
-        trigger: LossTrigger,
+        (lost, trigger): (Option<u64>, LossTrigger),
         is_first: bool,
     ) {
         let rtt = self.rtt.srtt_or_rto();
@@ -43,13 +45,22 @@ impl Sender {
         }
         let wanted = if latency_bound && !in_long_run { redundant.further_copies() } else { 0 };
         let wanted = wanted.saturating_sub(saved);
+        let in_bursts = redundant.loses_in_bursts();
+        // No ACK has shown yet that the path carries again.
+        let until_acked = lost.filter(|&lost| {
+            let is_unknown = trigger == LossTrigger::Rto && !self.loss.has_acked_since(lost);
+            wanted > 0 && in_bursts && is_unknown
+        });
+        let wanted = if until_acked.is_some() { BURST_COPIES } else { wanted };
         let opens = closes_window && wanted == 0 && redundant.has_window_credit();
         let wanted = if allowed { wanted.max(u8::from(opens)) } else { 0 };
         let copies = self.retransmit_budget.take_redundant(wanted);
         if opens && copies > 0 {
             redundant.take_window_credit();
         }
-        redundant.on_first_copy(now, (sn, ts), (copies, is_first), rtt);
+        let spacing = if in_bursts && !opens { BURST_SPACING.min(rtt / 4) } else { 0 };
+        let plan = CopyPlan { left: copies, spacing, is_first, until_acked };
+        redundant.on_first_copy(now, (sn, ts), plan);
     }
 
     /// `una` covers a segment that was retransmitted, and of which no ACK has come. Returns whether it
@@ -86,9 +97,16 @@ impl Sender {
         let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level());
         let apart = self.retransmits_in_order();
         self.sent_segments.mark_retransmitted(now, sn, level, apart);
-        let rtt = self.rtt.srtt_or_rto();
         if let Some(redundant) = &mut self.redundancy.copies {
-            redundant.on_further_copy(now, sn, rtt);
+            redundant.on_further_copy(now, sn);
+        }
+    }
+
+    /// ACKs were processed: copies whose burst is over leave no more.
+    pub(super) fn end_bursts(&mut self) {
+        if let Some(redundant) = &mut self.redundancy.copies {
+            let dropped = redundant.end_bursts(|lost| self.loss.has_acked_since(lost));
+            self.retransmit_budget.put_back(dropped);
         }
     }
 

@@ -175,11 +175,8 @@ impl Sender {
     #[inline]
     pub(super) fn copies_saved_by_repairs(&self, now: Micros, rtt: u64) -> u8 {
         let Some(repair) = &self.redundancy.repair else { return 0 };
-        let independent = self
-            .redundancy
-            .copies
-            .as_ref()
-            .is_some_and(|redundant| redundant.losses_are_independent(rtt));
+        let copies = self.redundancy.copies.as_ref();
+        let independent = copies.is_some_and(|redundant| !redundant.loses_in_bursts());
         u8::from(independent && repair.has_sent_within(now, rtt))
     }
 
