@@ -387,7 +387,7 @@ impl Cell {
 }
 
 /// Names and meanings of the cells, in the order of the tables.
-pub(crate) const NAMES: [(&str, &str); 21] = [
+pub(crate) const NAMES: [(&str, &str); 22] = [
     ("G1", "independent losses of 1 %, messages, FEC"),
     ("G2", "independent losses of 5 %, messages, FEC"),
     ("G3", "independent losses of 10 %, messages, FEC"),
@@ -402,6 +402,7 @@ pub(crate) const NAMES: [(&str, &str); 21] = [
     ("B2", "bursts with a mean of 25 ms, messages"),
     ("J", "jitter and reordering without loss, messages"),
     ("T", "5 % loss, messages of other rates and sizes"),
+    ("N", "messages of other rates and sizes at round trips of 20, 100 and 200 ms"),
     ("X", "losses of 0, then 10 %, then 0, messages"),
     ("Q", "a bottleneck with a drop-tail queue, bulk; messages beside it"),
     ("F", "several bulk connections over one bottleneck"),
@@ -427,6 +428,7 @@ pub(crate) fn all() -> Vec<Cell> {
     cells.extend(bursts());
     cells.extend(reordering());
     cells.extend(rates());
+    cells.extend(round_trips());
     cells.extend(loss_steps());
     cells.extend(bottleneck());
     cells.extend(sharing());
@@ -544,6 +546,24 @@ fn rates() -> Vec<Cell> {
     cells
 }
 
+/// Automatic redundancy beside none, for messages that none of its constants were chosen with.
+fn round_trips() -> Vec<Cell> {
+    let workloads = [(100, 16), (300, 33), (1_200, 5)]
+        .map(|(size, millis)| Workload::Messages { size, every: millis * MILLIS });
+    let mut cells = Vec::new();
+    for (workload, rtt) in workloads.into_iter().flat_map(|w| [20, 100, 200].map(|rtt| (w, rtt))) {
+        let lossy = [1, 5, 10].map(Path::loss);
+        for path in lossy.into_iter().chain([Path::bursts_of_packets(5), Path::bursts_by_time(5)]) {
+            for plan in [Plan::None, AUTO[1]] {
+                let path = path.clone().with_round_trip(rtt);
+                let cell = Cell::messages("N", path, plan).note(workload.to_string());
+                cells.push(Cell { flows: vec![workload], ..cell });
+            }
+        }
+    }
+    cells
+}
+
 /// While 10 % are lost the goal of G3 from 2 s after the change on. From 30 s after the losses the
 /// latency of the path, and the wire bytes of 5 % redundancy with some reserve.
 fn loss_steps() -> Vec<Cell> {
@@ -642,10 +662,12 @@ fn sharing() -> Vec<Cell> {
 pub(crate) fn traced(paths: Vec<Path>) -> Vec<Cell> {
     let mut cells = Vec::new();
     for path in paths {
-        let message = Cell::messages("R", path.clone(), Plan::None);
-        let goal =
-            [(Measure::P99OfIdeal, 1.05), (Measure::P999OfIdeal, 1.05), (Measure::Wire, 1.1)];
-        cells.push(Cell { span: Span::Whole(25), ..message }.goal(goal));
+        for plan in [Plan::None, AUTO[0]] {
+            let message = Cell::messages("R", path.clone(), plan);
+            let goal =
+                [(Measure::P99OfIdeal, 1.05), (Measure::P999OfIdeal, 1.05), (Measure::Wire, 1.1)];
+            cells.push(Cell { span: Span::Whole(25), ..message }.goal(goal));
+        }
         let bulk = Cell::bulk("R", path, Windows::Automatic, 1);
         let goal = [(Measure::BulkOfIdeal, 0.95), (Measure::Wire, 1.1)];
         cells.push(Cell { span: Span::Whole(15), ..bulk }.goal(goal));

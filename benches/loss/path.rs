@@ -61,6 +61,13 @@ impl Path {
         Self::symmetric(format!("bursts of 25 ms, {percent} %"), link)
     }
 
+    /// The same path with a round trip of so many milliseconds.
+    pub(crate) fn with_round_trip(mut self, millis: u64) -> Self {
+        self.links.iter_mut().for_each(|link| link.delay = millis * MILLIS / 2);
+        self.name += &format!(", RTT {millis} ms");
+        self
+    }
+
     /// Uniform jitter without loss.
     pub(crate) fn jitter(millis: u64, keep_order: bool) -> Self {
         let link = LinkConfig { jitter: millis * MILLIS, keep_order, ..LinkConfig::delay(DELAY) };
