@@ -14,7 +14,8 @@ impl Kcp {
     /// segments in flight, and datagrams more than half full, get none.
     #[doc(hidden)]
     pub fn set_bundling_rate(&mut self, per_million: u32) {
-        self.send.set_bundling_rate(per_million);
+        let nxt = self.send.nxt();
+        self.send.redundancy.set_bundling_rate(per_million, nxt);
     }
 
     /// Whether copies would leave now in a datagram of their own.

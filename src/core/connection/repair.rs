@@ -94,7 +94,8 @@ impl Kcp {
         let Some(auto) = &mut state.auto else { return };
         let nxt = self.send.nxt();
         auto.decide(now, &path, totals, self.send.redundancy.loss_record(nxt));
-        self.send.set_bundling_rate(if bundles { auto.decide_bundling(now, &path) } else { 0 });
+        let rate = if bundles { auto.decide_bundling(now, &path) } else { 0 };
+        self.send.redundancy.set_bundling_rate(rate, nxt);
         let rate = auto.rate();
         if rate != state.rate {
             state.rate = rate;
@@ -117,7 +118,9 @@ impl Kcp {
         else {
             return;
         };
-        self.send.set_repair_rate(state.rate, || self.keepalive.next_cookie().0);
+        let nxt = self.send.nxt();
+        let key = || self.keepalive.next_cookie().0;
+        self.send.redundancy.set_repair_rate(state.rate, nxt, key);
         self.update_mss();
     }
 
@@ -204,7 +207,9 @@ impl Kcp {
     /// sent there is none, and what `frg` says is no concern of ours.
     #[inline]
     pub(super) fn is_recovered_ack(&self, header: &Header) -> bool {
-        header.command == Command::Ack && header.frg == REPAIRED && self.send.has_repair_schedule()
+        header.command == Command::Ack
+            && header.frg == REPAIRED
+            && self.send.redundancy.repair.is_some()
     }
 
     /// Takes the ACK of a segment that the peer has recovered. Returns whether it is the first of
@@ -252,13 +257,13 @@ impl Kcp {
         if !self.has_repair_due(now) || !budget.may_retransmit() {
             return false;
         }
-        let Some(window) = self.send.repair_window() else { return false };
+        let Some((window, key)) = self.send.next_repair() else { return false };
         let len = window.symbol_len();
         if !budget.admits(HEADER_LEN + len) {
             return false;
         }
-        let (key, len) = (Ts(self.send.repair_key()), u32::try_from(len).unwrap_or(0));
-        self.header(Command::Repair, window.count, window.first, key, len).emit(out);
+        let len = u32::try_from(len).unwrap_or(0);
+        self.header(Command::Repair, window.count, window.first, Ts(key), len).emit(out);
         self.send.write_repair(now, window, out);
         true
     }

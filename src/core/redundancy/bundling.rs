@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
 use crate::core::clock::Micros;
+use crate::core::recovery::sent_segments::SentSegments;
 use crate::core::redundancy::credit::RedundancyCredit;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
@@ -93,19 +94,55 @@ impl RedundantBundling {
         self.credit.on_data(HEADER_LEN + len, MAX_CREDIT);
     }
 
-    /// Segments before this number are not copied any more.
-    pub(crate) fn covered(&self) -> Sn {
-        self.covered
-    }
-
     /// Whether the credit suffices for a copy with `len` payload bytes.
-    pub(crate) fn has_credit(&self, len: usize) -> bool {
+    fn has_credit(&self, len: usize) -> bool {
         self.credit.has(HEADER_LEN + len)
     }
 
     /// Ages between which a segment is copied, microseconds.
-    pub(crate) fn ages(srtt: u64) -> RangeInclusive<u64> {
+    fn ages(srtt: u64) -> RangeInclusive<u64> {
         MIN_AGE..=MAX_AGE.min(srtt)
+    }
+
+    /// The next segment before `end` to copy now, the newest first, if it has at most `space` bytes
+    /// with its header, or `None`. `srtt` in microseconds.
+    pub(crate) fn next_copy(
+        &self,
+        now: Micros,
+        (sent, srtt): (&SentSegments, u64),
+        (end, space): (Sn, usize),
+    ) -> Option<Sn> {
+        let una = sent.una();
+        let covered = if una.since(self.covered) > 0 { una } else { self.covered };
+        let ages = Self::ages(srtt);
+        let mut sn = end;
+        while sn.since(covered) > 0 {
+            sn = sn.back(1);
+            let segment = sent.get(sn)?;
+            let age = now.since(segment.last_sent);
+            if age > *ages.end() {
+                return None;
+            }
+            if segment.acked || segment.retransmitted || age < *ages.start() {
+                continue;
+            }
+            let len = sent.payload(sn)?.len();
+            let fits = HEADER_LEN + len <= space && self.has_credit(len);
+            return fits.then_some(sn);
+        }
+        None
+    }
+
+    /// What was to be copied of the segments before `end` has left, but for those that are too young.
+    /// `srtt` in microseconds.
+    pub(crate) fn end_bundle(&mut self, now: Micros, (sent, srtt): (&SentSegments, u64), end: Sn) {
+        let ages = Self::ages(srtt);
+        let is_young = |sn: &Sn| {
+            let segment = sent.get(*sn);
+            segment.is_some_and(|sent| now.since(sent.last_sent) < *ages.start())
+        };
+        let before = std::iter::successors(Some(end), |sn| Some(sn.back(1)));
+        self.covered = before.skip(1).find(|sn| !is_young(sn)).map_or(end, |sn| sn.advance(1));
     }
 
     /// When copies of what no new segment has followed leave by themselves. `srtt` in microseconds.
@@ -122,11 +159,6 @@ impl RedundantBundling {
             self.copies.pop_front();
         }
         queue::push(&mut self.copies, BundledCopy { at, sn, ts });
-    }
-
-    /// Segments before `sn` are not copied any more.
-    pub(crate) fn set_covered(&mut self, sn: Sn) {
-        self.covered = sn;
     }
 
     /// Whether one of the latest copies was of `sn` and had this timestamp.
@@ -193,7 +225,7 @@ mod tests {
         bundling.on_new_segment(Micros(7), 100);
         assert_eq!(bundling.tail_at(Sn(1), RTT), Some(Micros(20_007)));
         assert_eq!(bundling.tail_at(Sn(1), 10_000), Some(Micros(5_007)));
-        bundling.set_covered(Sn(1));
+        bundling.skip(Sn(1));
         assert_eq!(bundling.tail_at(Sn(1), RTT), None);
     }
 

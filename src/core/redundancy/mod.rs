@@ -1,9 +1,10 @@
 //! What is sent beside retransmissions so that losses cost no round trip: [repair symbols](rlc) that
 //! the [controller] asks for, [bundled copies](bundling), [further copies](copies) of retransmissions,
-//! and the [wait](fec_wait) of lost segments for FEC parity.
+//! and the [wait](hold) of lost segments for all of them and for FEC parity.
 //!
-//! [`Redundancy`] is the part of the sender; `connection/repair.rs` negotiates with the peer
-//! ([`hello`]) and runs the controller.
+//! [`Redundancy`] is one field of the sender. It sees what is in flight ([`InFlight`]) and changes nothing but
+//! itself; the sender does what it says (`send/sender/redundancy.rs`). `connection/repair.rs` negotiates with the
+//! peer ([`hello`]) and runs the controller.
 
 pub(crate) mod bundling;
 pub(crate) mod controller;
@@ -11,19 +12,44 @@ pub(crate) mod copies;
 pub(crate) mod credit;
 pub(crate) mod fec_wait;
 pub(crate) mod hello;
+pub(crate) mod hold;
 pub(crate) mod loss_rate;
 pub(crate) mod loss_record;
 pub(crate) mod repair;
 pub(crate) mod rlc;
 
 use crate::core::clock::Micros;
+use crate::core::recovery::loss::{LossDetector, LossTrigger};
+use crate::core::recovery::rtt::RttEstimator;
+use crate::core::recovery::sent_segments::{SentSegment, SentSegments};
 use crate::core::redundancy::bundling::RedundantBundling;
 use crate::core::redundancy::copies::RedundantRetransmits;
+use crate::core::redundancy::credit::RedundancyCredit;
 use crate::core::redundancy::fec_wait::FecCoverage;
 use crate::core::redundancy::loss_record::LossRecord;
 use crate::core::redundancy::repair::RepairSchedule;
-use crate::core::seq::Sn;
+use crate::core::seq::{Sn, Ts};
 use crate::stats::RedundancyStats;
+
+/// What the sender has in flight, and when it counts as lost.
+#[derive(Debug)]
+pub(crate) struct InFlight<'a> {
+    pub(crate) sent: &'a SentSegments,
+    pub(crate) rtt: &'a RttEstimator,
+    pub(crate) loss: &'a LossDetector,
+}
+
+impl InFlight<'_> {
+    /// See [`LossDetector::lost_at`].
+    fn lost_at(&self, segment: &SentSegment, no_new_data: bool) -> (Micros, LossTrigger) {
+        self.loss.lost_at(segment, self.rtt, self.sent.len(), no_new_data)
+    }
+
+    /// See [`LossDetector::ack_wait`].
+    fn ack_wait(&self) -> u64 {
+        self.loss.ack_wait(self.rtt)
+    }
+}
 
 /// Redundancy of one sender; empty while nothing is lost and nothing is set.
 #[derive(Debug, Default)]
@@ -62,6 +88,94 @@ impl Redundancy {
             Some(bundling) => bundling.skip(nxt),
             None => {}
         }
+    }
+
+    /// Sends repair symbols, `per_million` bytes of them per million bytes of data; 0: none, but
+    /// what was sent is remembered. `key` draws the first repair key; `nxt` is SND.NXT.
+    pub(crate) fn set_repair_rate(&mut self, per_million: u32, nxt: Sn, key: impl FnOnce() -> u32) {
+        let rate = per_million.min(RedundancyCredit::MAX_RATE);
+        match &mut self.repair {
+            Some(repair) => repair.set_rate(rate, nxt),
+            None if rate == 0 => {}
+            None => self.repair = Some(Box::new(RepairSchedule::new(rate, key(), nxt))),
+        }
+    }
+
+    /// Copies segments into datagrams with newer ones, `per_million` bytes of copies per million
+    /// bytes of data; 0: none. `nxt` is SND.NXT.
+    pub(crate) fn set_bundling_rate(&mut self, per_million: u32, nxt: Sn) {
+        let rate = per_million.min(RedundancyCredit::MAX_RATE);
+        match &mut self.bundling {
+            Some(bundling) => bundling.set_rate(rate, nxt),
+            None if rate == 0 => {}
+            None => self.bundling = Some(Box::new(RedundantBundling::new(rate, nxt))),
+        }
+    }
+
+    /// The loss estimate and the copies, which begin with the first loss.
+    pub(crate) fn copies_from(&mut self, now: Micros) -> &mut RedundantRetransmits {
+        self.copies.get_or_insert_with(|| Box::new(RedundantRetransmits::new(now)))
+    }
+
+    /// Whether a bundled copy of `sn` left with this timestamp.
+    #[inline]
+    pub(crate) fn is_bundled_copy(&self, sn: Sn, ts: Ts) -> bool {
+        self.bundling.as_ref().is_some_and(|bundling| bundling.is_copy(sn, ts))
+    }
+
+    /// Copies of a retransmission that repair symbols make unnecessary: they cover it as well. Not
+    /// where losses come in bursts, nor where no repair symbol leaves within a round trip. `rtt` in
+    /// microseconds.
+    #[inline]
+    pub(crate) fn copies_saved_by_repairs(&self, now: Micros, rtt: u64) -> u8 {
+        let Some(repair) = &self.repair else { return 0 };
+        let independent = self.copies.as_ref().is_some_and(|copies| !copies.loses_in_bursts());
+        u8::from(independent && repair.has_sent_within(now, rtt))
+    }
+
+    /// An ACK of a transmission of `sn` arrived. If the peer had recovered the segment before, that
+    /// was late, not lost.
+    #[inline]
+    pub(crate) fn on_late_original(&mut self, now: Micros, sn: Sn) {
+        if let Some(repair) = &mut self.repair
+            && repair.on_late_arrival(sn)
+            && let Some(copies) = &mut self.copies
+        {
+            copies.on_spurious(now, sn);
+        }
+    }
+
+    /// Whether FEC may have recovered the first transmission with timestamp `ts`, of which an ACK
+    /// arrives after a retransmission. Then it was lost, and the ACK says nothing about reordering.
+    pub(crate) fn may_have_recovered(&self, now: Micros, ts: Ts, min_rtt: u64) -> bool {
+        let recovered = |coverage: &FecCoverage| coverage.may_have_recovered(now, ts, min_rtt);
+        self.fec_wait.as_deref().is_some_and(recovered)
+    }
+
+    /// Whether repair symbols or bundled copies of the last `span` microseconds, or FEC that covers a first
+    /// transmission with timestamp `ts`, may have brought a segment.
+    pub(crate) fn may_have_brought(
+        &self,
+        now: Micros,
+        (ts, span): (Ts, u64),
+        min_rtt: u64,
+    ) -> bool {
+        self.sends_repairs()
+            || self.repair.as_ref().is_some_and(|repair| repair.has_sent_within(now, span))
+            || self.bundling.as_ref().is_some_and(|bundling| bundling.rate() > 0)
+            || self.may_have_recovered(now, ts, min_rtt)
+    }
+
+    /// A segment is retransmitted for the first time: its parity has not recovered it.
+    pub(crate) fn on_recovery_failed(&mut self, xmit_seq: u64, sent: Micros) {
+        if let Some(coverage) = &mut self.fec_wait {
+            coverage.on_retransmit(xmit_seq, sent);
+        }
+    }
+
+    /// A retransmitted segment was acknowledged. Returns whether it had further copies.
+    pub(crate) fn forget_copies(&mut self, sn: Sn) -> bool {
+        self.copies.as_mut().is_some_and(|copies| copies.on_acked(sn))
     }
 
     /// Estimated loss rate, per million; zero before the first loss.

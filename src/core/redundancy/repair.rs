@@ -6,7 +6,9 @@
 use std::collections::VecDeque;
 
 use crate::core::clock::Micros;
+use crate::core::recovery::sent_segments::SentSegments;
 use crate::core::redundancy::credit::RedundancyCredit;
+use crate::core::redundancy::rlc::{MAX_WINDOW, SYMBOL_HEADER};
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::Sn;
 use crate::util::queue;
@@ -23,6 +25,23 @@ const MAX_COVERING_DELAY: u64 = 40_000;
 const MAX_COVERING: usize = 16;
 /// Segments that repair symbols recovered, which are remembered: the original may still arrive.
 const MAX_RECOVERED: usize = 64;
+
+/// The encoding window of the next repair symbol.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EncodingWindow {
+    pub(crate) first: Sn,
+    /// Segments, 1 to [`MAX_WINDOW`].
+    pub(crate) count: u8,
+    /// Payload of the longest segment, bytes.
+    pub(crate) longest: usize,
+}
+
+impl EncodingWindow {
+    /// Length of the repair symbol, bytes.
+    pub(crate) fn symbol_len(&self) -> usize {
+        SYMBOL_HEADER + self.longest
+    }
+}
 
 /// A repair symbol that has left.
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +135,30 @@ impl RepairSchedule {
             let tail = self.last_new.add_micros(MAX_TAIL_DELAY.min(srtt / 2));
             self.credit.is_balanced().then_some(tail)
         }
+    }
+
+    /// The encoding window of the repair symbol that leaves now: the latest segments that are not
+    /// acknowledged cumulatively and whose repair symbol fits into `mtu` bytes.
+    pub(crate) fn encoding_window(
+        &mut self,
+        sent: &SentSegments,
+        mtu: usize,
+    ) -> Option<EncodingWindow> {
+        let nxt = sent.nxt();
+        let (mut count, mut longest) = (0, 0);
+        while usize::from(count) < MAX_WINDOW {
+            let payload = sent.payload(nxt.back(u32::from(count) + 1));
+            // At an MTU of 25 or 26 bytes not even the symbol of an empty message fits.
+            let payload = payload.filter(|range| HEADER_LEN + SYMBOL_HEADER + range.len() <= mtu);
+            let Some(payload) = payload else { break };
+            longest = longest.max(payload.len());
+            count += 1;
+        }
+        if count == 0 {
+            self.skip(nxt);
+            return None;
+        }
+        Some(EncodingWindow { first: nxt.back(count.into()), count, longest })
     }
 
     /// Nothing that is in flight can be covered.

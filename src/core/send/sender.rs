@@ -8,11 +8,8 @@
 
 mod ack_processing;
 mod backlog;
-mod bundling;
 mod congestion;
-mod fec_coverage;
-mod further_copies;
-mod repair;
+mod redundancy;
 mod retransmission;
 mod run;
 mod una_proof;

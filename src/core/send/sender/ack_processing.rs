@@ -41,7 +41,7 @@ impl Sender {
             // `last` comes first, as in `on_ack`.
             ts == last || (ts.since(first) >= 0 && ts.since(last) <= 0)
         };
-        in_flight.or_else(acked).is_some_and(is_within) || self.is_bundled_copy(sn, ts)
+        in_flight.or_else(acked).is_some_and(is_within) || self.redundancy.is_bundled_copy(sn, ts)
     }
 
     /// A valid ACK, the pong of a ping that was not early or a new `una` arrived, or a path was validated: the
@@ -67,7 +67,7 @@ impl Sender {
         sample: AckSample,
         stats: &mut Counters,
     ) -> AckOutcome {
-        let outcome = if self.is_bundled_copy(sn, ts) {
+        let outcome = if self.redundancy.is_bundled_copy(sn, ts) {
             self.on_bundled_ack(now, sn)
         } else if let Some(segment) = self.sent_segments.get(sn) {
             self.on_ack_in_flight(now, clock, (sn, ts, segment), sample, stats)
@@ -104,7 +104,7 @@ impl Sender {
         let retransmitted = segment.retransmitted;
         let acked_before = segment.acked;
         if acked_before {
-            self.on_late_original(now, sn);
+            self.redundancy.on_late_original(now, sn);
         } else {
             if !retransmitted {
                 self.on_first_acked(now, &segment);
@@ -133,7 +133,7 @@ impl Sender {
                     let apart = u64::from(last.since(ts).unsigned_abs());
                     self.on_spurious_retransmit(now, (sn, ts), apart, stats);
                 }
-                self.forget_copies(sn);
+                self.redundancy.forget_copies(sn);
             }
             self.sent_segments.ack(sn);
             self.on_newly_acked(1);
@@ -184,7 +184,7 @@ impl Sender {
         let Some(age) = age else { return AckOutcome::Invalid };
         let late = self.acked_history.on_ack(now, age, ts);
         if !matches!(late, LateAck::Stale | LateAck::Invalid) {
-            self.on_late_original(now, sn);
+            self.redundancy.on_late_original(now, sn);
         }
         match late {
             LateAck::Stale => return AckOutcome::Stale,
@@ -366,7 +366,7 @@ impl Sender {
         }
         let unjudged = segment.retransmitted && !segment.acked;
         let judged = unjudged && self.on_retransmission_covered(now, clock, (sn, segment.first_ts));
-        let copied = segment.retransmitted && self.forget_copies(sn);
+        let copied = segment.retransmitted && self.redundancy.forget_copies(sn);
         self.acked_history.remember(clock, (&segment, 1), (copied, judged));
     }
 }

@@ -2,9 +2,9 @@
 //! kcp-go `flush`).
 
 use super::Sender;
-use super::fec_coverage::SegmentLoss;
 use crate::core::clock::Micros;
 use crate::core::recovery::loss::LossTrigger;
+use crate::core::redundancy::hold::SegmentLoss;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::Sn;
 use crate::stats::Counters;
@@ -14,9 +14,8 @@ impl Sender {
     /// When the next segment in flight counts as lost and may be retransmitted.
     pub(crate) fn deadline(&self, may_send_new: bool) -> Option<Micros> {
         let no_new_data = !(may_send_new && self.window_is_open() && !self.send_buffer.is_empty());
-        let in_flight = self.sent_segments.len();
         let (ack_wait, mut lost_at) = (self.newer_ack_wait(), None);
-        self.find_loss(in_flight, no_new_data, |loss| {
+        self.find_loss(no_new_data, |loss| {
             let is_rto = loss.trigger == LossTrigger::Rto;
             let at = if is_rto { self.pto_backoff.probe_at(loss.at, ack_wait) } else { loss.at };
             lost_at = earliest([lost_at, Some(at)]);
@@ -45,9 +44,7 @@ impl Sender {
         }
         let oldest =
             if self.is_oldest_unacked() { self.sent_segments.get(self.una()) } else { None };
-        let in_flight = self.sent_segments.len();
-        let oldest =
-            oldest.map(|segment| self.loss_of((self.una(), &segment), in_flight, no_new_data));
+        let oldest = oldest.map(|segment| self.loss_of((self.una(), &segment), no_new_data));
         let ack_wait = self.newer_ack_wait();
         let may_leave = |loss: &SegmentLoss| {
             let is_rto = loss.trigger == LossTrigger::Rto;
@@ -55,10 +52,10 @@ impl Sender {
         };
         let loss = oldest.filter(may_leave).or_else(|| {
             if !self.retransmits_in_order() {
-                return self.find_loss(in_flight, no_new_data, may_leave);
+                return self.find_loss(no_new_data, may_leave);
             }
             let (mut next, mut position) = (None, u32::MAX);
-            self.find_loss(in_flight, no_new_data, |loss| {
+            self.find_loss(no_new_data, |loss| {
                 let behind = loss.sn.offset_from(self.una()).unwrap_or(u32::MAX);
                 if behind < position && may_leave(loss) {
                     (next, position) = (Some(*loss), behind);
@@ -82,9 +79,9 @@ impl Sender {
     /// [`LossDetector::least_wait`]: crate::core::recovery::loss::LossDetector::least_wait
     #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn check_losses(&self) {
-        let (in_flight, bound) = (self.sent_segments.len(), self.loss.least_wait(&self.rtt));
+        let bound = self.loss.least_wait(&self.rtt);
         for (sn, segment) in self.sent_segments.oldest_per_list() {
-            let loss = self.loss_of((sn, &segment), in_flight, true);
+            let loss = self.loss_of((sn, &segment), true);
             assert!(loss.at >= segment.last_sent.add_micros(bound), "{loss:?} before {bound}");
         }
     }
@@ -101,12 +98,11 @@ impl Sender {
     pub(crate) fn defer_out_of_window_rto(&mut self, now: Micros) {
         let (una, window) = (self.una(), self.remote.available(self.una()));
         while self.sent_segments.len() > window {
-            let in_flight = self.sent_segments.len();
             let is_beyond = |sn: Sn| sn != una && sn.offset_from(una).is_none_or(|i| i >= window);
             let expired = |loss: &SegmentLoss| {
                 loss.at <= now && loss.trigger == LossTrigger::Rto && is_beyond(loss.sn)
             };
-            let Some(SegmentLoss { sn, .. }) = self.find_loss(in_flight, false, expired) else {
+            let Some(SegmentLoss { sn, .. }) = self.find_loss(false, expired) else {
                 return;
             };
             self.sent_segments.move_to_back(now, sn);
@@ -146,10 +142,10 @@ impl Sender {
         };
         let first = self.sent_segments.get(sn).filter(|segment| !segment.retransmitted);
         let first = first.map(|segment| (segment.xmit_seq, segment.last_sent));
-        let estimate = self.loss_estimate(now);
+        let estimate = self.redundancy.copies_from(now);
         if let Some((xmit_seq, sent)) = first {
             estimate.on_lost(now, sn);
-            self.on_recovery_failed(xmit_seq, sent);
+            self.redundancy.on_recovery_failed(xmit_seq, sent);
         }
         let apart = self.retransmits_in_order();
         self.sent_segments.mark_retransmitted(now, sn, level, apart);

@@ -1,0 +1,353 @@
+//! What the sender does for its redundancy: copies, repair symbols and bundled copies leave, and the ACKs of what
+//! they brought arrive. What leaves, when, and how long a lost segment waits for it, `core/redundancy` decides.
+
+use super::{AckOutcome, OutgoingSegment, Sender};
+use crate::core::clock::{Clock, Micros};
+use crate::core::recovery::loss::LossTrigger;
+use crate::core::recovery::sent_segments::SentSegment;
+use crate::core::redundancy::InFlight;
+use crate::core::redundancy::copies::{BURST_COPIES, BURST_SPACING, CopyPlan};
+use crate::core::redundancy::fec_wait::{CoveredGroup, is_reliable};
+use crate::core::redundancy::hold::SegmentLoss;
+use crate::core::redundancy::repair::EncodingWindow;
+use crate::core::redundancy::rlc;
+use crate::core::segment::HEADER_LEN;
+use crate::core::seq::{Sn, Ts};
+use crate::stats::Counters;
+
+/// Segments in flight and buffered up to which a flow counts as one of messages, whose latency
+/// matters more than the datagrams it costs.
+const LATENCY_BOUND_LIMIT: usize = 256;
+
+/// Losses.
+impl Sender {
+    fn outstanding(&self) -> InFlight<'_> {
+        InFlight { sent: &self.sent_segments, rtt: &self.rtt, loss: &self.loss }
+    }
+
+    /// See [`Redundancy::find_loss`](crate::core::redundancy::Redundancy::find_loss).
+    pub(super) fn find_loss(
+        &self,
+        no_new_data: bool,
+        is_wanted: impl FnMut(&SegmentLoss) -> bool,
+    ) -> Option<SegmentLoss> {
+        self.redundancy.find_loss(&self.outstanding(), no_new_data, is_wanted)
+    }
+
+    /// See [`Redundancy::loss_of`](crate::core::redundancy::Redundancy::loss_of).
+    pub(super) fn loss_of(&self, segment: (Sn, &SentSegment), no_new_data: bool) -> SegmentLoss {
+        self.redundancy.loss_of(&self.outstanding(), segment, no_new_data)
+    }
+
+    /// Whether everything that was written has left or may leave now, and it is not much: a flow
+    /// of messages, limited by its application (RFC 9002 7.8) and by no window. A bulk flow on a slow
+    /// path has as little outstanding, but its writer waits.
+    pub(crate) fn is_latency_bound(&self) -> bool {
+        let outstanding = self.sent_segments.len() as usize + self.send_buffer.segments(self.mss);
+        !self.writer_waits
+            && outstanding <= LATENCY_BOUND_LIMIT
+            && outstanding < self.effective_window() as usize
+    }
+
+    /// Order of transmission that the next segment gets.
+    pub(crate) fn next_xmit_seq(&self) -> u64 {
+        self.sent_segments.next_xmit_seq()
+    }
+
+    /// `parities` packets left that cover all segments sent for the first time from `first` on, the
+    /// first of them at `opened`; the group has `packets` packets, parity included.
+    pub(crate) fn on_fec_group_closed(
+        &mut self,
+        clock: &Clock,
+        (opened, closed): (Micros, Micros),
+        first: u64,
+        (packets, parities): (usize, usize),
+    ) {
+        let group = CoveredGroup {
+            first,
+            last: self.next_xmit_seq().saturating_sub(1),
+            first_ts: clock.timestamp(opened),
+            last_ts: clock.timestamp(closed),
+            closed,
+            parities,
+            is_reliable: is_reliable(packets, parities, self.redundancy.mean_loss_rate()),
+            failed: false,
+        };
+        self.redundancy.fec_wait.get_or_insert_default().on_group_closed(group);
+    }
+
+    /// A segment that was sent once is acknowledged.
+    #[inline]
+    pub(super) fn on_first_acked(&mut self, now: Micros, segment: &SentSegment) {
+        if self.redundancy.was_recovered(now, &self.outstanding(), segment) {
+            self.redundancy.copies_from(now).loss_rate.on_lost(now);
+        }
+    }
+
+    /// Whether FEC may have recovered the first transmission with timestamp `ts`, of which an ACK
+    /// arrives after a retransmission.
+    pub(super) fn may_be_recovered(&self, now: Micros, ts: Ts) -> bool {
+        self.redundancy.may_have_recovered(now, ts, self.rtt.min())
+    }
+}
+
+/// Further copies of retransmissions.
+impl Sender {
+    /// The segment of which a further copy is to leave now.
+    pub(crate) fn due_copy(&self, now: Micros) -> Option<Sn> {
+        self.redundancy.copies.as_ref()?.due_copy(now)
+    }
+
+    /// A retransmission of `sn` leaves with timestamp `ts`: decides how many copies more leave, and
+    /// charges the retransmission budget for them. `lost`: the transmission that was lost
+    /// ([`SentSegment::xmit_seq`]).
+    pub(super) fn schedule_copies(
+        &mut self,
+        now: Micros,
+        (sn, ts): (Sn, Ts),
+        (lost, trigger): (Option<u64>, LossTrigger),
+        is_first: bool,
+    ) {
+        let rtt = self.rtt.srtt_or_rto();
+        let closes_window = self.closes_window(sn, trigger);
+        let (allowed, latency_bound) = (!self.pto_backoff.is_active(), self.is_latency_bound());
+        let saved = self.redundancy.copies_saved_by_repairs(now, rtt);
+        let left = self.sent_segments.get(sn).filter(|_| is_first).map(|segment| segment.first_ts);
+        let Some(redundant) = &mut self.redundancy.copies else { return };
+        let in_long_run = left.is_some_and(|left| redundant.is_in_long_run(sn, left));
+        if in_long_run && latency_bound {
+            self.congestion.on_burst_lost(now);
+        }
+        let wanted = if latency_bound && !in_long_run { redundant.further_copies() } else { 0 };
+        let wanted = wanted.saturating_sub(saved);
+        let in_bursts = redundant.loses_in_bursts();
+        // No ACK has shown yet that the path carries again.
+        let until_acked = lost.filter(|&lost| {
+            let is_unknown = trigger == LossTrigger::Rto && !self.loss.has_acked_since(lost);
+            wanted > 0 && in_bursts && is_unknown
+        });
+        let wanted = if until_acked.is_some() { BURST_COPIES } else { wanted };
+        let opens = closes_window && wanted == 0 && redundant.has_window_credit();
+        let wanted = if allowed { wanted.max(u8::from(opens)) } else { 0 };
+        let copies = self.retransmit_budget.take_redundant(wanted);
+        if opens && copies > 0 {
+            redundant.take_window_credit();
+        }
+        let spacing = if in_bursts && !opens { BURST_SPACING.min(rtt / 4) } else { 0 };
+        let plan = CopyPlan { left: copies, spacing, is_first, until_acked };
+        redundant.on_first_copy(now, (sn, ts), plan);
+    }
+
+    /// `una` covers a segment that was retransmitted, and of which no ACK has come. Returns whether it
+    /// cannot be by the retransmission, which is younger than the shortest round trip: the original
+    /// arrived and its ACK was lost (F-RTO judges likewise, RFC 5682). Nothing was lost then for the
+    /// loss rate. Peers that send an ACK once show that with each loss on the way back while a gap is
+    /// open.
+    pub(super) fn on_retransmission_covered(
+        &mut self,
+        now: Micros,
+        clock: &Clock,
+        (sn, original): (Sn, Ts),
+    ) -> bool {
+        // What repairs and copies recover was lost all the same.
+        let (ts, min_rtt) = (clock.timestamp(now), self.rtt.min());
+        let span = 2 * self.rtt.srtt_or_rto();
+        let may_be_recovered = self.redundancy.may_have_brought(now, (original, span), min_rtt);
+        let Some(redundant) = &mut self.redundancy.copies else { return false };
+        let is_spurious = !may_be_recovered && redundant.is_younger(sn, ts, min_rtt);
+        if is_spurious {
+            redundant.on_ack_lost(now, sn);
+        }
+        is_spurious
+    }
+
+    /// Records the transmission of a further copy of `sn`, which was charged for when it was
+    /// scheduled.
+    pub(super) fn retransmit_copy(&mut self, now: Micros, sn: Sn, stats: &mut Counters) {
+        stats.redundant_retransmits += 1;
+        let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level());
+        let apart = self.retransmits_in_order();
+        self.sent_segments.mark_retransmitted(now, sn, level, apart);
+        if let Some(redundant) = &mut self.redundancy.copies {
+            redundant.on_further_copy(now, sn);
+        }
+    }
+
+    /// ACKs were processed: copies whose burst is over leave no more.
+    pub(super) fn end_bursts(&mut self) {
+        if let Some(redundant) = &mut self.redundancy.copies {
+            let dropped = redundant.end_bursts(|lost| self.loss.has_acked_since(lost));
+            self.retransmit_budget.put_back(dropped);
+        }
+    }
+
+    /// Whether the window is closed and waits for `sn`.
+    ///
+    /// If such a retransmission is lost again, sending stops for another round trip. The second
+    /// copy costs one datagram per loss. Not in the last quarter of the window, which other segments
+    /// keep closed in any case, and not with a congestion window, be it KCP's or one of a model that
+    /// is closed (the effective window is zero then). Test file `core/tests/pacing.rs`,
+    /// `redundant_retransmit_*`.
+    fn closes_window(&self, sn: Sn, trigger: LossTrigger) -> bool {
+        let Some(offset) = sn.offset_from(self.una()) else { return false };
+        let closes_window = !self.window_is_open() && offset < self.effective_window() / 4 * 3;
+        closes_window && trigger != LossTrigger::Rto && !self.congestion.is_reno()
+    }
+}
+
+/// Repair symbols.
+impl Sender {
+    /// When the next repair symbol leaves; may have passed.
+    pub(crate) fn repair_deadline(&self) -> Option<Micros> {
+        let repair = self.redundancy.repair.as_ref()?;
+        let due = repair.due_at(self.nxt(), self.rtt.srtt_or_rto())?;
+        (!self.sent_segments.all_acked()).then(|| due.max(self.pacer.resume_at()))
+    }
+
+    /// The encoding window of the repair symbol that leaves now, and its key.
+    pub(crate) fn next_repair(&mut self) -> Option<(EncodingWindow, u32)> {
+        let repair = self.redundancy.repair.as_mut()?;
+        let window = repair.encoding_window(&self.sent_segments, self.path.current_mtu())?;
+        Some((window, repair.next_key()))
+    }
+
+    /// Appends the repair symbol of `window` and records that it leaves.
+    pub(crate) fn write_repair(&mut self, now: Micros, window: EncodingWindow, out: &mut Vec<u8>) {
+        let Some(repair) = &mut self.redundancy.repair else { return };
+        let sources = (0..u32::from(window.count)).map(|offset| {
+            let sn = window.first.advance(offset);
+            let frg = self.sent_segments.get(sn).map_or(0, |segment| segment.frg);
+            let range = self.sent_segments.payload(sn).unwrap_or_default();
+            (frg, self.send_buffer.get(range).unwrap_or_default())
+        });
+        rlc::write_repair(repair.next_key(), sources, window.longest, out);
+        let bytes = HEADER_LEN + window.symbol_len();
+        repair.on_repair_sent(now, (window.first, self.sent_segments.nxt()), bytes);
+        if self.congestion.is_model() {
+            self.pace_at_rate(now, bytes as u64, self.congestion.pacing());
+        } else {
+            self.pacer.on_sent(now, self.effective_window(), &self.rtt);
+        }
+    }
+
+    /// The peer recovered `sn` with the repair symbol of this key: acknowledges the segment. No RTT
+    /// sample; the segment counts as lost, for the congestion control too (RFC 9265 4.2).
+    pub(crate) fn on_recovered_ack(&mut self, now: Micros, sn: Sn, key: u32) -> AckOutcome {
+        if !self.is_covered_by(sn, key) {
+            return AckOutcome::Invalid;
+        }
+        let outcome = self.on_recovered(now, sn);
+        self.on_segment_proved(now, sn);
+        if outcome == AckOutcome::NewlyAcked {
+            self.una_proof.on_first_ack();
+        }
+        outcome
+    }
+
+    fn on_recovered(&mut self, now: Micros, sn: Sn) -> AckOutcome {
+        let Some(segment) = self.sent_segments.get(sn).filter(|segment| !segment.acked) else {
+            return AckOutcome::AckedBefore;
+        };
+        if let Some(repair) = &mut self.redundancy.repair {
+            repair.recovered_count += 1;
+            if !segment.retransmitted {
+                repair.on_recovered(sn);
+            }
+        }
+        if !segment.retransmitted {
+            self.on_hidden_loss(now, sn);
+        }
+        self.on_brought(now, sn, segment.retransmitted)
+    }
+
+    /// Redundancy has brought `sn` to the peer, which acknowledges it.
+    fn on_brought(&mut self, now: Micros, sn: Sn, retransmitted: bool) -> AckOutcome {
+        if retransmitted {
+            self.redundancy.forget_copies(sn);
+        }
+        let index = sn.offset_from(self.una()).map_or(0, |offset| self.congestion_index(offset));
+        self.sent_segments.ack(sn);
+        self.on_newly_acked(1);
+        self.congestion.on_acked(now, index, false);
+        AckOutcome::NewlyAcked
+    }
+
+    /// Whether a repair symbol with this key may have recovered `sn`, which was sent.
+    fn is_covered_by(&self, sn: Sn, key: u32) -> bool {
+        let max_age = u32::from(u16::MAX);
+        let is_old = || self.una().offset_from(sn).is_some_and(|age| age <= max_age);
+        let repair = self.redundancy.repair.as_ref();
+        repair.is_some_and(|repair| repair.may_have_recovered(key, sn))
+            && (self.sent_segments.get(sn).is_some() || is_old())
+    }
+
+    /// Whether an ACK of a recovered segment with this key would be the first of the segment.
+    pub(crate) fn is_unacked_recovered(&self, sn: Sn, key: u32) -> bool {
+        let unacked = self.sent_segments.get(sn).is_some_and(|segment| !segment.acked);
+        unacked && self.is_covered_by(sn, key)
+    }
+
+    /// The only transmission of `sn` was lost, which no retransmission shows.
+    fn on_hidden_loss(&mut self, now: Micros, sn: Sn) {
+        let index = sn.offset_from(self.una()).map_or(0, |offset| self.congestion_index(offset));
+        self.redundancy.copies_from(now).on_lost(now, sn);
+        self.reduce_cwnd(sn);
+        self.congestion.on_hidden_loss(now, index);
+        if let Some(autotune) = &mut self.autotune {
+            autotune.on_retransmit();
+        }
+    }
+}
+
+/// Bundled copies.
+impl Sender {
+    /// The next segment before `end` to copy now, if it has at most `space` bytes with its header.
+    pub(crate) fn next_bundled(&self, now: Micros, end: Sn, space: usize) -> Option<Sn> {
+        let in_flight = (&self.sent_segments, self.rtt.srtt_or_rto());
+        self.redundancy.bundling.as_ref()?.next_copy(now, in_flight, (end, space))
+    }
+
+    /// Records that a copy of `sn` leaves with wire timestamp `ts`, and returns the PUSH to write.
+    pub(crate) fn transmit_bundled(
+        &mut self,
+        now: Micros,
+        sn: Sn,
+        ts: Ts,
+    ) -> Option<OutgoingSegment<'_>> {
+        let (segment, range) = (self.sent_segments.get(sn)?, self.sent_segments.payload(sn)?);
+        let (frg, len, una) = (segment.frg, range.len(), self.una());
+        if let Some(bundling) = &mut self.redundancy.bundling {
+            bundling.on_copy_sent(now, (sn, ts), len, una);
+        }
+        if self.congestion.is_model() {
+            let bytes = (HEADER_LEN + len) as u64;
+            self.pace_at_rate(now, bytes, self.congestion.pacing());
+        }
+        Some(OutgoingSegment { sn, frg, payload: self.send_buffer.get(range)? })
+    }
+
+    /// What was to be copied of the segments before `end` has left, but for those that are too young.
+    pub(crate) fn end_bundle(&mut self, now: Micros, end: Sn) {
+        let in_flight = (&self.sent_segments, self.rtt.srtt_or_rto());
+        if let Some(bundling) = &mut self.redundancy.bundling {
+            bundling.end_bundle(now, in_flight, end);
+        }
+    }
+
+    /// When copies of what no new segment has followed leave by themselves; may have passed.
+    pub(crate) fn bundling_deadline(&self) -> Option<Micros> {
+        let bundling = self.redundancy.bundling.as_ref()?;
+        let at = bundling.tail_at(self.nxt(), self.rtt.srtt_or_rto())?;
+        let may_send = !self.sent_segments.all_acked() && !self.pto_backoff.is_active();
+        may_send.then(|| at.max(self.pacer.resume_at()))
+    }
+
+    /// The ACK of a copy arrived: the peer has the segment. It says nothing about the original, since
+    /// peers acknowledge data in order cumulatively, and is no RTT sample.
+    pub(super) fn on_bundled_ack(&mut self, now: Micros, sn: Sn) -> AckOutcome {
+        let segment = self.sent_segments.get(sn).filter(|segment| !segment.acked);
+        segment.map_or(AckOutcome::AckedBefore, |segment| {
+            self.on_brought(now, sn, segment.retransmitted)
+        })
+    }
+}
