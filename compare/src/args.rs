@@ -303,11 +303,12 @@ impl Peer {
         }
     }
 
-    /// Whether it differs from all others in this workload.
-    fn has_workload(self, workload: Workload) -> bool {
+    /// Whether it differs from all others in this workload, or is asked for.
+    fn has_workload(self, workload: Workload, is_asked_for: bool) -> bool {
         match self {
-            // On loopback the host is the bottleneck, whatever the congestion control.
-            Self::KcpxAuto | Self::QuinnBbr => workload.is_across_path(),
+            // On loopback nothing is lost, and the host is the bottleneck, whatever the congestion control.
+            Self::KcpxAuto => workload.is_across_path() || is_asked_for,
+            Self::QuinnBbr => workload.is_across_path(),
             _ => !self.is_machine() || workload == Workload::Sink,
         }
     }
@@ -361,8 +362,10 @@ impl Args {
         let mut groups = Vec::new();
         for &workload in &self.workload {
             for &wire in self.wires_of(workload) {
-                let has =
-                    |peer: &&Peer| peer.has(wire, self.path.server) && peer.has_workload(workload);
+                let is_asked_for = !self.peers.is_empty();
+                let has = |peer: &&Peer| {
+                    peer.has(wire, self.path.server) && peer.has_workload(workload, is_asked_for)
+                };
                 let cases = peers.iter().filter(has);
                 let case = |peer: &Peer| {
                     let tcp_congestion = self.tcp_congestion;
