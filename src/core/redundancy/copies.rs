@@ -244,14 +244,20 @@ impl RedundantRetransmits {
         self.groups.len() < before
     }
 
-    /// Whether losses come in bursts: copies that left at once die together more often than twice what the loss
-    /// rate predicts, and half a percent; or segments are lost in a row.
+    /// Whether losses come in bursts: segments in a row, or copies that left at once, which die together more often
+    /// than twice what the loss rate predicts, and half a percent.
     pub(crate) fn loses_in_bursts(&self) -> bool {
         // A group whose ACK was lost counts as dead as well.
         let rate = u64::from(self.loss_rate.per_million_with_acks());
         let predicted =
             (0..self.further_copies()).fold(rate, |product, _| product * rate / MILLION);
-        share(self.all_lost) > 2 * predicted + 5_000 || share(self.adjacent) > 2 * rate + 150_000
+        share(self.all_lost) > 2 * predicted + 5_000 || self.loses_in_a_row()
+    }
+
+    /// Whether segments in a row are lost more often than by chance: bursts are longer than the time between messages.
+    pub(crate) fn loses_in_a_row(&self) -> bool {
+        let rate = u64::from(self.loss_rate.per_million_with_acks());
+        share(self.adjacent) > 2 * rate + 150_000
     }
 }
 
@@ -341,9 +347,9 @@ mod tests {
         };
         // At 5 % one loss in 20 is behind another, and by chance fewer than 16 of 64.
         (1..10).for_each(|i| lose_pair(&mut redundant, 4 * i));
-        assert!(!redundant.loses_in_bursts());
+        assert!(!redundant.loses_in_a_row());
         (10..40).for_each(|i| lose_pair(&mut redundant, 4 * i));
-        assert!(redundant.loses_in_bursts());
+        assert!(redundant.loses_in_a_row() && redundant.loses_in_bursts());
     }
 
     #[test]

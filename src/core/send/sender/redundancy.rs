@@ -120,11 +120,11 @@ impl Sender {
         }
         let wanted = if latency_bound && !in_long_run { redundant.further_copies() } else { 0 };
         let wanted = wanted.saturating_sub(saved);
-        let in_bursts = redundant.loses_in_bursts();
+        let (in_bursts, in_a_row) = (redundant.loses_in_bursts(), redundant.loses_in_a_row());
         // No ACK has shown yet that the path carries again.
         let until_acked = lost.filter(|&lost| {
             let is_unknown = trigger == LossTrigger::Rto && !self.loss.has_acked_since(lost);
-            wanted > 0 && in_bursts && is_unknown
+            wanted > 0 && in_a_row && is_unknown
         });
         let wanted = if until_acked.is_some() { BURST_COPIES } else { wanted };
         let opens = closes_window && wanted == 0 && redundant.has_window_credit();
