@@ -44,7 +44,7 @@ pub struct Limits {
     /// Each direction of a connection may hold a quarter of what is free of the first half. Beyond
     /// half it may hold 16 KiB, and at the limit two segments, so every connection makes progress: its
     /// window opens no further, writes wait, and received data that does not fit is dropped and
-    /// retransmitted. A dropped stream then ends after 1 s without progress.
+    /// retransmitted. A dropped stream then ends after 3 s without progress.
     ///
     /// Unvalidated peers have a sixteenth of it: a first flight each while half of that is free, then
     /// 16 KiB.

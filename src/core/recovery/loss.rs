@@ -112,6 +112,11 @@ impl LossDetector {
         }
     }
 
+    /// Whether enough losses are confirmed that an RTO counts by itself.
+    pub(crate) fn has_confirmed_losses(&self) -> bool {
+        self.unconfirmed == 0
+    }
+
     /// Whether an RTO waits while the ACK of newer data may come. Not where ACKs do not show losses.
     pub(crate) fn postpones_rto(&self) -> bool {
         self.fast_resend.is_some() && self.unconfirmed > 0

@@ -73,6 +73,14 @@ impl RetransmitBudget {
         taken
     }
 
+    /// The same for copies that probe during a burst: half of the tokens stay for what comes after it.
+    pub(crate) fn take_probes(&mut self, wanted: u8) -> u8 {
+        let spare = self.tokens.saturating_sub(CAPACITY / 2);
+        let taken = u8::try_from(spare).map_or(wanted, |spare| spare.min(wanted));
+        self.tokens -= u32::from(taken);
+        taken
+    }
+
     /// Copies that were paid for do not leave.
     pub(crate) fn put_back(&mut self, count: u32) {
         self.on_acked(count);

@@ -5,9 +5,9 @@
 //! losses of 20 %, one retransmission in 125 is lost instead of one in 5. How many, the
 //! [loss rate](LossRate) decides. kcp-go sends one copy.
 //!
-//! Where losses come in bursts, copies leave apart. An RTO that expires while nothing newer is acknowledged may
-//! fall into the burst: its copies go on until an ACK shows that the path carries again, so that one of them
-//! leaves right after the burst.
+//! Where losses come in bursts, copies leave apart. Where segments in a row are lost, an RTO that expires while
+//! nothing newer is acknowledged may fall into the burst: its copies go on until an ACK shows that the path carries
+//! again, so that one of them leaves right after the burst.
 //!
 //! The first copy is an ordinary retransmission (`sender.rs`); this module owns those after it.
 
@@ -26,7 +26,8 @@ const TWO_COPIES_FROM: u32 = 5_000;
 const THREE_COPIES_ABOVE: u32 = 120_000;
 /// Time between copies where losses come in bursts, microseconds; at most a quarter of the RTT.
 pub(crate) const BURST_SPACING: u64 = 20_000;
-/// Further copies of a segment that leave during a burst at most; about as long as a backed-off RTO.
+/// Further copies of a segment that leave during a burst at most: for as long as a round trip, after which the
+/// ACK of the first would show that the burst is over.
 pub(crate) const BURST_COPIES: u8 = 4;
 /// Segments that count as sent and not lost when the estimate begins: the first two losses alone
 /// are below [`TWO_COPIES_FROM`].
@@ -45,11 +46,13 @@ const MILLION: u64 = 1_000_000;
 pub(crate) struct CopyPlan {
     /// Copies that have not left.
     pub(crate) left: u8,
+    /// The last ones of these, which leave only while the burst goes on.
+    pub(crate) probes: u8,
     /// Time between copies, microseconds.
     pub(crate) spacing: u64,
     /// It is the first retransmission of the segment.
     pub(crate) is_first: bool,
-    /// Copies leave until a transmission after this one is acknowledged ([`SentSegment::xmit_seq`]).
+    /// The burst goes on until this transmission or a later one is acknowledged ([`SentSegment::xmit_seq`]).
     ///
     /// [`SentSegment::xmit_seq`]: crate::core::recovery::sent_segments::SentSegment::xmit_seq
     pub(crate) until_acked: Option<u64>,
@@ -77,9 +80,16 @@ pub(crate) struct RedundantRetransmits {
     /// What became of the latest 64 groups, the newest in the lowest bit: 1 where every copy was
     /// lost.
     all_lost: u64,
-    /// Of the latest 64 lost segments were, the newest in the lowest bit: 1 where the segment before was lost too.
+    /// The latest 64 lost datagrams, the newest in the lowest bit: 1 where the segment before was lost too.
     adjacent: u64,
-    last_lost: Sn,
+    /// The segment lost last, and its order of transmission ([`SentSegment::xmit_seq`]), which goes on within a
+    /// datagram.
+    ///
+    /// [`SentSegment::xmit_seq`]: crate::core::recovery::sent_segments::SentSegment::xmit_seq
+    last_lost: Option<(Sn, u64)>,
+    /// The latest 64 cumulative acknowledgements, the newest in the lowest bit: 1 where the oldest segment that it
+    /// covers had no ACK of its own.
+    covered: u64,
     /// Hundredths of a copy that may open a window: three for each segment that arrives.
     window_credit: u32,
     /// Consecutive segments of one burst that were retransmitted for the first time: the number behind the
@@ -99,7 +109,8 @@ impl RedundantRetransmits {
             groups: VecDeque::new(),
             all_lost: 0,
             adjacent: 0,
-            last_lost: Sn(0),
+            last_lost: None,
+            covered: 0,
             window_credit: WINDOW_CREDIT.1,
             run: (Sn(0), Ts(0), 0),
         }
@@ -123,11 +134,14 @@ impl RedundantRetransmits {
         }
     }
 
-    /// The only transmission of `sn` was lost.
-    pub(crate) fn on_lost(&mut self, now: Micros, sn: Sn) {
+    /// The only transmission of `sn` was lost, `xmit_seq` in their order.
+    pub(crate) fn on_lost(&mut self, now: Micros, sn: Sn, xmit_seq: u64) {
         self.loss_rate.on_lost(now);
-        self.adjacent = self.adjacent << 1 | u64::from(self.last_lost.advance(1) == sn);
-        self.last_lost = sn;
+        let before = self.last_lost.replace((sn, xmit_seq));
+        if before.is_none_or(|(_, before)| before + 1 != xmit_seq) {
+            let is_adjacent = before.is_some_and(|(before, _)| before.advance(1) == sn);
+            self.adjacent = self.adjacent << 1 | u64::from(is_adjacent);
+        }
         if let Some(record) = &mut self.record {
             record.on_lost(sn);
         }
@@ -136,6 +150,7 @@ impl RedundantRetransmits {
     /// It was not.
     pub(crate) fn on_spurious(&mut self, now: Micros, sn: Sn) {
         self.loss_rate.on_spurious(now);
+        self.forget_adjacent();
         if let Some(record) = &mut self.record {
             record.take_back(sn);
         }
@@ -144,9 +159,25 @@ impl RedundantRetransmits {
     /// It arrived, and its ACK was lost.
     pub(crate) fn on_ack_lost(&mut self, now: Micros, sn: Sn) {
         self.loss_rate.on_ack_lost(now);
+        self.forget_adjacent();
         if let Some(record) = &mut self.record {
             record.take_back(sn);
         }
+    }
+
+    /// The latest loss in a row was none.
+    fn forget_adjacent(&mut self) {
+        self.adjacent &= self.adjacent.wrapping_sub(1);
+    }
+
+    /// A cumulative acknowledgement arrived; `acked`: the oldest segment that it covers has an ACK of its own.
+    pub(crate) fn on_una(&mut self, acked: bool) {
+        self.covered = self.covered << 1 | u64::from(!acked);
+    }
+
+    /// Whether a segment without an ACK of its own had one that was lost: the peer acknowledges each.
+    pub(crate) fn peer_acks_each(&self) -> bool {
+        self.covered.count_ones() <= u64::BITS / 2
     }
 
     /// Copies besides the first that the loss rate asks for.
@@ -154,11 +185,17 @@ impl RedundantRetransmits {
         further_copies_at(self.loss_rate.per_million())
     }
 
-    /// Drops the copies whose burst is over, as `is_over` says of the transmission that was lost. Returns how many.
+    /// Drops the probes whose burst is over, as `is_over` says of the transmission that was lost. Returns
+    /// how many.
     pub(crate) fn end_bursts(&mut self, is_over: impl Fn(u64) -> bool) -> u32 {
         let plans = self.groups.iter_mut().map(|group| &mut group.plan);
-        let over = plans.filter(|plan| plan.left > 0 && plan.until_acked.is_some_and(&is_over));
-        over.map(|plan| u32::from(mem::take(&mut plan.left))).sum()
+        let over = plans.filter(|plan| plan.probes > 0 && plan.until_acked.is_some_and(&is_over));
+        over.map(|plan| {
+            let dropped = mem::take(&mut plan.probes).min(plan.left);
+            plan.left -= dropped;
+            u32::from(dropped)
+        })
+        .sum()
     }
 
     /// So many segments arrived.
@@ -244,8 +281,8 @@ impl RedundantRetransmits {
         self.groups.len() < before
     }
 
-    /// Whether losses come in bursts: segments in a row, or copies that left at once, which die together more often
-    /// than twice what the loss rate predicts, and half a percent.
+    /// Whether losses come in bursts: segments in a row, or all copies of a retransmission more often than twice what
+    /// the loss rate predicts, and half a percent.
     pub(crate) fn loses_in_bursts(&self) -> bool {
         // A group whose ACK was lost counts as dead as well.
         let rate = u64::from(self.loss_rate.per_million_with_acks());
@@ -290,7 +327,7 @@ mod tests {
     }
 
     fn plan(left: u8) -> CopyPlan {
-        CopyPlan { left, spacing: 0, is_first: true, until_acked: None }
+        CopyPlan { left, probes: 0, spacing: 0, is_first: true, until_acked: None }
     }
 
     /// All transmissions of a segment are lost.
@@ -343,7 +380,7 @@ mod tests {
     fn segments_lost_in_a_row_are_a_burst() {
         let mut redundant = at_loss(50);
         let lose_pair = |redundant: &mut RedundantRetransmits, sn| {
-            (sn..sn + 2).for_each(|sn| redundant.on_lost(Micros(0), Sn(sn)));
+            (sn..sn + 2).for_each(|sn| redundant.on_lost(Micros(0), Sn(sn), u64::from(2 * sn)));
         };
         // At 5 % one loss in 20 is behind another, and by chance fewer than 16 of 64.
         (1..10).for_each(|i| lose_pair(&mut redundant, 4 * i));
@@ -353,22 +390,52 @@ mod tests {
     }
 
     #[test]
-    fn copies_leave_apart_until_the_burst_ends() {
+    fn segments_of_one_lost_datagram_are_no_burst() {
+        let mut redundant = at_loss(50);
+        for sn in 0..192 {
+            // Three in each datagram, of which every other one arrives.
+            let datagram = u64::from(sn / 3) * 10;
+            redundant.on_lost(Micros(0), Sn(sn + sn / 3 * 3), datagram + u64::from(sn % 3));
+        }
+        assert!(!redundant.loses_in_a_row());
+    }
+
+    #[test]
+    fn losses_that_were_none_are_no_burst() {
+        let mut redundant = at_loss(50);
+        (1..41).for_each(|sn| redundant.on_lost(Micros(0), Sn(sn), u64::from(2 * sn)));
+        assert!(redundant.loses_in_a_row());
+        (1..41).for_each(|sn| redundant.on_spurious(Micros(0), Sn(sn)));
+        assert!(!redundant.loses_in_a_row());
+    }
+
+    #[test]
+    fn peer_whose_acks_are_cumulative_loses_none() {
+        let mut redundant = at_loss(50);
+        (0..640).for_each(|i| redundant.on_una(i % 10 != 0));
+        assert!(redundant.peer_acks_each());
+        (0..640).for_each(|i| redundant.on_una(i % 10 == 0));
+        assert!(!redundant.peer_acks_each());
+    }
+
+    #[test]
+    fn copies_probe_until_the_burst_ends() {
         let mut redundant = at_loss(50);
         for (sn, until_acked) in [(1, Some(7)), (2, Some(8)), (3, None)] {
-            let plan =
-                CopyPlan { left: BURST_COPIES, spacing: 10_000, is_first: true, until_acked };
+            let probes = if until_acked.is_some() { 3 } else { 0 };
+            let plan = CopyPlan { probes, spacing: 10_000, until_acked, ..plan(BURST_COPIES) };
             redundant.on_first_copy(Micros(0), (Sn(sn), Ts(0)), plan);
         }
         assert_eq!(redundant.deadline(), Some(Micros(10_000)));
+        assert_eq!(redundant.end_bursts(|lost| lost < 7), 0);
+        assert_eq!(redundant.end_bursts(|lost| lost < 8), 3, "the one for the loss rate stays");
         (1..=3).for_each(|sn| redundant.on_further_copy(Micros(10_000), Sn(sn)));
         assert_eq!(redundant.deadline(), Some(Micros(20_000)));
-        assert_eq!(redundant.end_bursts(|lost| lost < 7), 0);
-        assert_eq!(redundant.end_bursts(|lost| lost < 8), u32::from(BURST_COPIES) - 1);
         redundant.on_acked(Sn(3));
         assert_eq!(redundant.due_copy(Micros(20_000)), Some(Sn(2)));
-        assert_eq!(redundant.end_bursts(|_| true), u32::from(BURST_COPIES) - 1);
-        assert_eq!(redundant.deadline(), None);
+        redundant.on_further_copy(Micros(20_000), Sn(2));
+        assert_eq!(redundant.end_bursts(|_| true), 2);
+        assert_eq!((redundant.deadline(), redundant.end_bursts(|_| true)), (None, 0));
     }
 
     #[test]

@@ -233,6 +233,22 @@ impl Sender {
         }
     }
 
+    /// A cumulative acknowledgement covers the oldest segment, whose wait counts: an ACK names the latest of several
+    /// segments in order. Not of messages whose losses are confirmed, to a peer that acknowledges each: there the
+    /// ACK was lost, and the next one came later.
+    fn note_wait_of_oldest(&mut self, now: Micros) {
+        let Some(oldest) = self.sent_segments.get(self.una()) else { return };
+        let (latency_bound, lossy) = (self.is_latency_bound(), self.loss.has_confirmed_losses());
+        let copies = &mut self.redundancy.copies;
+        let ack_was_lost = copies.as_mut().is_some_and(|copies| {
+            copies.on_una(oldest.acked);
+            latency_bound && lossy && copies.peer_acks_each()
+        });
+        if !(oldest.acked || oldest.retransmitted || ack_was_lost) {
+            self.longest_wait = self.longest_wait.max(now.since(oldest.last_sent));
+        }
+    }
+
     /// The first ACK of a transmission that was not the latest of its segment: where the RTO is below the
     /// RTT, there is no other sample.
     fn sample_earlier(&mut self, now: Micros, ts: Ts, rtt: u64, sample: AckSample) {
@@ -281,15 +297,8 @@ impl Sender {
         if self.una_proof.has_first_ack() {
             self.on_segment_proved(now, una.back(1));
         }
-        // An ACK names the latest of several segments in order, `una` covers the oldest. On a path with losses
-        // that are confirmed, its own ACK was lost rather, and the next one came so much later.
-        let acks_are_lost = self.is_latency_bound() && !self.loss.postpones_rto();
-        let waited = self.redundancy.fec_wait.is_none() && !acks_are_lost;
-        if newly_acked > 0 && waited {
-            let oldest = self.sent_segments.get(self.una());
-            if let Some(oldest) = oldest.filter(|oldest| !oldest.acked && !oldest.retransmitted) {
-                self.longest_wait = self.longest_wait.max(now.since(oldest.last_sent));
-            }
+        if newly_acked > 0 && self.redundancy.fec_wait.is_none() {
+            self.note_wait_of_oldest(now);
         }
         let unproved = self.unproved();
         let window_limited = self.sent_segments.len() + unproved >= u32::from(self.window);

@@ -126,15 +126,16 @@ impl Sender {
             let is_unknown = trigger == LossTrigger::Rto && !self.loss.has_acked_since(lost);
             wanted > 0 && in_a_row && is_unknown
         });
-        let wanted = if until_acked.is_some() { BURST_COPIES } else { wanted };
         let opens = closes_window && wanted == 0 && redundant.has_window_credit();
         let wanted = if allowed { wanted.max(u8::from(opens)) } else { 0 };
         let copies = self.retransmit_budget.take_redundant(wanted);
         if opens && copies > 0 {
             redundant.take_window_credit();
         }
+        let probes = until_acked.map_or(0, |_| BURST_COPIES.saturating_sub(copies));
+        let probes = if allowed { self.retransmit_budget.take_probes(probes) } else { 0 };
         let spacing = if in_bursts && !opens { BURST_SPACING.min(rtt / 4) } else { 0 };
-        let plan = CopyPlan { left: copies, spacing, is_first, until_acked };
+        let plan = CopyPlan { left: copies + probes, probes, spacing, is_first, until_acked };
         redundant.on_first_copy(now, (sn, ts), plan);
     }
 
@@ -255,7 +256,7 @@ impl Sender {
             }
         }
         if !segment.retransmitted {
-            self.on_hidden_loss(now, sn);
+            self.on_hidden_loss(now, sn, segment.xmit_seq);
         }
         self.on_brought(now, sn, segment.retransmitted)
     }
@@ -287,10 +288,10 @@ impl Sender {
         unacked && self.is_covered_by(sn, key)
     }
 
-    /// The only transmission of `sn` was lost, which no retransmission shows.
-    fn on_hidden_loss(&mut self, now: Micros, sn: Sn) {
+    /// The only transmission of `sn`, `xmit_seq` in their order, was lost, which no retransmission shows.
+    fn on_hidden_loss(&mut self, now: Micros, sn: Sn, xmit_seq: u64) {
         let index = sn.offset_from(self.una()).map_or(0, |offset| self.congestion_index(offset));
-        self.redundancy.copies_from(now).on_lost(now, sn);
+        self.redundancy.copies_from(now).on_lost(now, sn, xmit_seq);
         self.reduce_cwnd(sn);
         self.congestion.on_hidden_loss(now, index);
         if let Some(autotune) = &mut self.autotune {

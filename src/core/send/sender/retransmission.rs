@@ -144,7 +144,7 @@ impl Sender {
         let first = first.map(|segment| (segment.xmit_seq, segment.last_sent));
         let estimate = self.redundancy.copies_from(now);
         if let Some((xmit_seq, sent)) = first {
-            estimate.on_lost(now, sn);
+            estimate.on_lost(now, sn, xmit_seq);
             self.redundancy.on_recovery_failed(xmit_seq, sent);
         }
         let apart = self.retransmits_in_order();
