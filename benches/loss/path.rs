@@ -61,7 +61,7 @@ impl Path {
         Self::symmetric(format!("bursts of 25 ms, {percent} %"), link)
     }
 
-    /// The same path with a round trip of so many milliseconds.
+    /// Sets the round trip, milliseconds.
     pub(crate) fn with_round_trip(mut self, millis: u64) -> Self {
         self.links.iter_mut().for_each(|link| link.delay = millis * MILLIS / 2);
         self.name += &format!(", RTT {millis} ms");

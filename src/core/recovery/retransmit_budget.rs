@@ -67,15 +67,17 @@ impl RetransmitBudget {
 
     /// Takes tokens for further copies of a retransmission, at most `wanted`; returns how many.
     pub(crate) fn take_redundant(&mut self, wanted: u8) -> u8 {
-        let spare = self.tokens.saturating_sub(REDUNDANT_ABOVE);
-        let taken = u8::try_from(spare).map_or(wanted, |spare| spare.min(wanted));
-        self.tokens -= u32::from(taken);
-        taken
+        self.take_above(REDUNDANT_ABOVE, wanted)
     }
 
     /// The same for copies that probe during a burst: half of the tokens stay for what comes after it.
     pub(crate) fn take_probes(&mut self, wanted: u8) -> u8 {
-        let spare = self.tokens.saturating_sub(CAPACITY / 2);
+        self.take_above(CAPACITY / 2, wanted)
+    }
+
+    /// Takes at most `wanted` tokens, and leaves `kept`. Returns how many.
+    fn take_above(&mut self, kept: u32, wanted: u8) -> u8 {
+        let spare = self.tokens.saturating_sub(kept);
         let taken = u8::try_from(spare).map_or(wanted, |spare| spare.min(wanted));
         self.tokens -= u32::from(taken);
         taken

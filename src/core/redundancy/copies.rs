@@ -5,9 +5,9 @@
 //! losses of 20 %, one retransmission in 125 is lost instead of one in 5. How many, the
 //! [loss rate](LossRate) decides. kcp-go sends one copy.
 //!
-//! Where losses come in bursts, copies leave apart. Where segments in a row are lost, an RTO that expires while
-//! nothing newer is acknowledged may fall into the burst: its copies go on until an ACK shows that the path carries
-//! again, so that one of them leaves right after the burst.
+//! Where losses come in bursts, copies leave apart. Where segments in a row are lost, an RTO may expire during the
+//! burst. Its copies go on until an ACK shows that the path carries again, so one of them leaves right after the
+//! burst.
 //!
 //! The first copy is an ordinary retransmission (`sender.rs`); this module owns those after it.
 
@@ -134,7 +134,9 @@ impl RedundantRetransmits {
         }
     }
 
-    /// The only transmission of `sn` was lost, `xmit_seq` in their order.
+    /// The only transmission of `sn` was lost. `xmit_seq`: see [`SentSegment::xmit_seq`].
+    ///
+    /// [`SentSegment::xmit_seq`]: crate::core::recovery::sent_segments::SentSegment::xmit_seq
     pub(crate) fn on_lost(&mut self, now: Micros, sn: Sn, xmit_seq: u64) {
         self.loss_rate.on_lost(now);
         let before = self.last_lost.replace((sn, xmit_seq));
@@ -165,7 +167,7 @@ impl RedundantRetransmits {
         }
     }
 
-    /// The latest loss in a row was none.
+    /// Forgets the latest loss in a row: that segment has arrived.
     fn forget_adjacent(&mut self) {
         self.adjacent &= self.adjacent.wrapping_sub(1);
     }
@@ -175,7 +177,7 @@ impl RedundantRetransmits {
         self.covered = self.covered << 1 | u64::from(!acked);
     }
 
-    /// Whether a segment without an ACK of its own had one that was lost: the peer acknowledges each.
+    /// Whether the peer acknowledges each segment. The ACK of a segment without one was lost then.
     pub(crate) fn peer_acks_each(&self) -> bool {
         self.covered.count_ones() <= u64::BITS / 2
     }
@@ -185,8 +187,7 @@ impl RedundantRetransmits {
         further_copies_at(self.loss_rate.per_million())
     }
 
-    /// Drops the probes whose burst is over, as `is_over` says of the transmission that was lost. Returns
-    /// how many.
+    /// Drops the probes whose burst is over and returns how many. `is_over` takes [`CopyPlan::until_acked`].
     pub(crate) fn end_bursts(&mut self, is_over: impl Fn(u64) -> bool) -> u32 {
         let plans = self.groups.iter_mut().map(|group| &mut group.plan);
         let over = plans.filter(|plan| plan.probes > 0 && plan.until_acked.is_some_and(&is_over));
@@ -214,7 +215,7 @@ impl RedundantRetransmits {
         self.window_credit = self.window_credit.saturating_sub(100);
     }
 
-    /// The first copy of `sn` leaves now, with timestamp `ts`, and those of `plan` are to leave.
+    /// The first copy of `sn` leaves with timestamp `ts`. `plan` has the further ones.
     pub(crate) fn on_first_copy(&mut self, now: Micros, (sn, ts): (Sn, Ts), plan: CopyPlan) {
         if self.remove(sn) {
             self.all_lost = self.all_lost << 1 | 1;
@@ -281,8 +282,8 @@ impl RedundantRetransmits {
         self.groups.len() < before
     }
 
-    /// Whether losses come in bursts: segments in a row, or all copies of a retransmission more often than twice what
-    /// the loss rate predicts, and half a percent.
+    /// Whether losses come in bursts. Segments in a row are lost, or all copies of a retransmission are lost more
+    /// often than by chance: twice what the loss rate predicts, and half a percent.
     pub(crate) fn loses_in_bursts(&self) -> bool {
         // A group whose ACK was lost counts as dead as well.
         let rate = u64::from(self.loss_rate.per_million_with_acks());
@@ -393,7 +394,7 @@ mod tests {
     fn segments_of_one_lost_datagram_are_no_burst() {
         let mut redundant = at_loss(50);
         for sn in 0..192 {
-            // Three in each datagram, of which every other one arrives.
+            // Three segments in each datagram. Every other datagram arrives.
             let datagram = u64::from(sn / 3) * 10;
             redundant.on_lost(Micros(0), Sn(sn + sn / 3 * 3), datagram + u64::from(sn % 3));
         }

@@ -1,5 +1,5 @@
-//! How long a lost segment is held back from retransmission: while FEC parity, repair symbols or a bundled copy
-//! may have brought it, and the ACK of that is on the way.
+//! How long a lost segment is held back from retransmission: FEC parity, repair symbols or a bundled copy may have
+//! brought it, and its ACK is on the way.
 
 use super::{InFlight, Redundancy};
 use crate::core::clock::Micros;
@@ -50,8 +50,8 @@ impl Redundancy {
         None
     }
 
-    /// When a segment counts as lost, and why: as [`LossDetector::lost_at`] says, and not before what covers it could
-    /// have brought it.
+    /// When a segment counts as lost, and why ([`LossDetector::lost_at`]). Waits for the ACK of what covers the
+    /// segment.
     ///
     /// [`LossDetector::lost_at`]: crate::core::recovery::loss::LossDetector::lost_at
     pub(crate) fn loss_of(
@@ -67,8 +67,8 @@ impl Redundancy {
         let Some(group) = group.filter(|group| group.is_awaited(segment.last_sent)) else {
             return SegmentLoss { sn, at, trigger, awaited: None };
         };
-        // As long as no ACK shows that what left with the parity or later has arrived, that of the
-        // recovered segment may have been lost, and the next one makes up for it.
+        // The ACK of the recovered segment may be lost. Until an ACK of something newer arrives, the next
+        // cumulative acknowledgement may still cover the segment.
         let wait = match in_flight.loss.has_acked_since(group.last) {
             true => in_flight.ack_wait(),
             false => in_flight.rtt.rto(),

@@ -135,11 +135,7 @@ impl Sender {
                 }
                 self.redundancy.forget_copies(sn);
             }
-            self.sent_segments.ack(sn);
-            self.on_newly_acked(1);
-            if let Some(offset) = sn.offset_from(self.una()) {
-                self.congestion.on_acked(now, self.congestion_index(offset), echoes_last);
-            }
+            self.on_segment_acked(now, sn, echoes_last);
             if self.path.is_watching()
                 && let Some(payload) = self.sent_segments.payload(sn)
             {
@@ -147,6 +143,17 @@ impl Sender {
             }
         }
         if acked_before { AckOutcome::AckedBefore } else { AckOutcome::NewlyAcked }
+    }
+
+    /// `sn`, which is in flight, is acknowledged for the first time. `echoes_last`: see [`Congestion::on_acked`].
+    ///
+    /// [`Congestion::on_acked`]: crate::core::congestion::control::Congestion::on_acked
+    pub(super) fn on_segment_acked(&mut self, now: Micros, sn: Sn, echoes_last: bool) {
+        self.sent_segments.ack(sn);
+        self.on_newly_acked(1);
+        if let Some(offset) = sn.offset_from(self.una()) {
+            self.congestion.on_acked(now, self.congestion_index(offset), echoes_last);
+        }
     }
 
     /// A segment with `payload` bytes was acknowledged: the path carries the least of the sizes in
@@ -233,16 +240,16 @@ impl Sender {
         }
     }
 
-    /// A cumulative acknowledgement covers the oldest segment, whose wait counts: an ACK names the latest of several
-    /// segments in order. Not of messages whose losses are confirmed, to a peer that acknowledges each: there the
-    /// ACK was lost, and the next one came later.
+    /// A cumulative acknowledgement covers the oldest segment. Its wait counts, since an ACK names the latest of
+    /// several segments in order. It does not count in a flow of messages with confirmed losses whose peer
+    /// acknowledges each segment: the ACK was lost, and the next one came later.
     fn note_wait_of_oldest(&mut self, now: Micros) {
         let Some(oldest) = self.sent_segments.get(self.una()) else { return };
-        let (latency_bound, lossy) = (self.is_latency_bound(), self.loss.has_confirmed_losses());
+        let may_lose_acks = self.loss.has_confirmed_losses() && self.is_latency_bound();
         let copies = &mut self.redundancy.copies;
         let ack_was_lost = copies.as_mut().is_some_and(|copies| {
             copies.on_una(oldest.acked);
-            latency_bound && lossy && copies.peer_acks_each()
+            may_lose_acks && copies.peer_acks_each()
         });
         if !(oldest.acked || oldest.retransmitted || ack_was_lost) {
             self.longest_wait = self.longest_wait.max(now.since(oldest.last_sent));

@@ -120,12 +120,10 @@ impl Sender {
         }
         let wanted = if latency_bound && !in_long_run { redundant.further_copies() } else { 0 };
         let wanted = wanted.saturating_sub(saved);
-        let (in_bursts, in_a_row) = (redundant.loses_in_bursts(), redundant.loses_in_a_row());
         // No ACK has shown yet that the path carries again.
-        let until_acked = lost.filter(|&lost| {
-            let is_unknown = trigger == LossTrigger::Rto && !self.loss.has_acked_since(lost);
-            wanted > 0 && in_a_row && is_unknown
-        });
+        let is_unknown = |lost: &u64| !self.loss.has_acked_since(*lost);
+        let may_probe = wanted > 0 && trigger == LossTrigger::Rto && redundant.loses_in_a_row();
+        let until_acked = lost.filter(|lost| may_probe && is_unknown(lost));
         let opens = closes_window && wanted == 0 && redundant.has_window_credit();
         let wanted = if allowed { wanted.max(u8::from(opens)) } else { 0 };
         let copies = self.retransmit_budget.take_redundant(wanted);
@@ -134,16 +132,16 @@ impl Sender {
         }
         let probes = until_acked.map_or(0, |_| BURST_COPIES.saturating_sub(copies));
         let probes = if allowed { self.retransmit_budget.take_probes(probes) } else { 0 };
-        let spacing = if in_bursts && !opens { BURST_SPACING.min(rtt / 4) } else { 0 };
+        let apart = !opens && redundant.loses_in_bursts();
+        let spacing = if apart { BURST_SPACING.min(rtt / 4) } else { 0 };
         let plan = CopyPlan { left: copies + probes, probes, spacing, is_first, until_acked };
         redundant.on_first_copy(now, (sn, ts), plan);
     }
 
     /// `una` covers a segment that was retransmitted, and of which no ACK has come. Returns whether it
     /// cannot be by the retransmission, which is younger than the shortest round trip: the original
-    /// arrived and its ACK was lost (F-RTO judges likewise, RFC 5682). Nothing was lost then for the
-    /// loss rate. Peers that send an ACK once show that with each loss on the way back while a gap is
-    /// open.
+    /// arrived and its ACK was lost (as in F-RTO, RFC 5682). The loss rate does not count it. A peer that sends
+    /// each ACK once shows this whenever an ACK is lost while a gap is open.
     pub(super) fn on_retransmission_covered(
         &mut self,
         now: Micros,
@@ -266,10 +264,7 @@ impl Sender {
         if retransmitted {
             self.redundancy.forget_copies(sn);
         }
-        let index = sn.offset_from(self.una()).map_or(0, |offset| self.congestion_index(offset));
-        self.sent_segments.ack(sn);
-        self.on_newly_acked(1);
-        self.congestion.on_acked(now, index, false);
+        self.on_segment_acked(now, sn, false);
         AckOutcome::NewlyAcked
     }
 
@@ -288,7 +283,8 @@ impl Sender {
         unacked && self.is_covered_by(sn, key)
     }
 
-    /// The only transmission of `sn`, `xmit_seq` in their order, was lost, which no retransmission shows.
+    /// The only transmission of `sn` was lost, which no retransmission shows. `xmit_seq`: see
+    /// [`SentSegment::xmit_seq`].
     fn on_hidden_loss(&mut self, now: Micros, sn: Sn, xmit_seq: u64) {
         let index = sn.offset_from(self.una()).map_or(0, |offset| self.congestion_index(offset));
         self.redundancy.copies_from(now).on_lost(now, sn, xmit_seq);
