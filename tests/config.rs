@@ -39,6 +39,10 @@ fn invalid() -> Vec<(Config, &'static str)> {
             "idle_timeout (ms) is 172800000, allowed is 1000 to 86400000",
         ),
         (Config::new().linger(2 * day), "linger (ms) is 172800000, allowed is 0 to 86400000"),
+        (
+            with(|c| c.kcp.pacing_interval = Duration::from_millis(11)),
+            "pacing_interval (us) is 11000, allowed is 0 to 10000",
+        ),
         (with(|c| c.duplicates = 9), "duplicates is 9, allowed is 0 to 8"),
         (with(|c| c.send_buffer = 0), "send_buffer (bytes) is 0, allowed is 1 to 1073741824"),
         (with(|c| c.recv_buffer = 0), "recv_buffer (bytes) is 0, allowed is 1 to 1073741824"),

@@ -356,6 +356,11 @@ pub struct KcpConfig {
     /// Once the path has delivered data, what it delivered decides; if that is less, what was too much
     /// waits or is lost for a few round trips.
     pub initial_rate: Option<NonZeroU64>,
+    /// Paced data of this time leaves at once, 0 to 10 ms, and at most a 20th of the shortest round trip with
+    /// [`CongestionControl::Model`]. Default 1 ms: one datagram up to 11 Mbit/s, three at 20. A longer interval
+    /// saves timers and makes longer bursts. A shorter one makes shorter bursts where the timers allow it;
+    /// Tokio's have a granularity of 1 ms.
+    pub pacing_interval: Duration,
     /// Receive memory in bytes, at least one segment (1,540). Default `None`:
     /// `recv_window` times 1,540.
     pub recv_memory: Option<usize>,
@@ -392,6 +397,7 @@ impl Default for KcpConfig {
             idle_timeout: Some(Duration::from_secs(60)),
             rate_limit: None,
             initial_rate: None,
+            pacing_interval: Duration::from_millis(1),
             recv_memory: None,
             close_notify: true,
             redundancy: Redundancy::default(),
@@ -417,6 +423,7 @@ impl KcpConfig {
         check_mtu(self.mtu, 0)?;
         let interval = self.max_retransmit_interval.as_millis();
         ConfigError::check("max_retransmit_interval (ms)", interval, 1_000, 60_000)?;
+        ConfigError::check("pacing_interval (us)", self.pacing_interval.as_micros(), 0, 10_000)?;
         check_timeout("dead_peer_timeout (ms)", self.dead_peer_timeout)?;
         self.keepalive.validate(self.idle_timeout)?;
         self.redundancy.validate(self.close_notify)?;

@@ -7,6 +7,8 @@
 //!
 //! Applies before a datagram is built, so that timestamp and RTO start when the datagram leaves.
 
+use std::time::Duration;
+
 use crate::core::clock::Micros;
 use crate::core::congestion::controller::Pacing;
 use crate::core::recovery::rtt::RttEstimator;
@@ -14,14 +16,9 @@ use crate::core::recovery::rtt::RttEstimator;
 /// Share of a round trip in which a window leaves, as a fraction: a rate of 1.25 windows per `srtt`
 /// (N = 1.25 in RFC 9002 7.7). Above one, so that ACKs limit the rate, not the pacer.
 const WINDOW_SPREAD: (u64, u64) = (4, 5);
-/// Burst limit as time at the paced rate, nanoseconds, where no timer is late: timers have a granularity of
-/// 1 ms.
-const MAX_BURST_NANOS: u64 = 2_000_000;
-/// Time after the pacing deadline at which a blocked sender resumes, nanoseconds, so that each
-/// timer releases a batch.
-const QUANTUM_NANOS: u64 = 1_000_000;
-/// The same, at most this part of the minimum RTT.
-const QUANTUM_DIVISOR: u64 = 20;
+/// A blocked sender resumes an interval after its pacing deadline, so that each timer releases a batch; at most
+/// this part of the minimum RTT after it: the queue of a short path holds less.
+const INTERVAL_DIVISOR: u64 = 20;
 /// How late a sender that the pacer held back may resume and still make up for it, microseconds. Timers of a
 /// busy host are some milliseconds late; what they keep from leaving would be measured as the path's limit.
 const MAX_LATE_MICROS: u64 = 2_500;
@@ -36,8 +33,10 @@ const SECOND_NANOS: u64 = 1_000_000_000;
 
 /// Pacer of one connection: a virtual clock that each segment advances by its share of the round
 /// trip.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacer {
+    /// Data of this time at the paced rate leaves at once, nanoseconds; see `KcpConfig::pacing_interval`.
+    interval: u64,
     /// Departure time of the last segment at exactly the paced rate, nanoseconds.
     departure: u64,
     /// No segment leaves before this time.
@@ -49,9 +48,14 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
+    pub(crate) fn new(interval: Duration) -> Self {
+        let interval = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
+        Self { interval, departure: 0, resume_at: Micros(0), late: 0, holds: false }
+    }
+
     /// Forgets what has left: from now on another rule applies.
     pub(crate) fn reset(&mut self) {
-        *self = Self::default();
+        (self.departure, self.resume_at, self.late, self.holds) = (0, Micros(0), 0, false);
     }
 
     /// When the next segment may leave; may have passed.
@@ -72,8 +76,8 @@ impl Pacer {
             return;
         };
         let interval = window_interval(srtt, window);
-        let most = MAX_BURST_NANOS.max(interval.saturating_mul(MAX_BURST_SEGMENTS));
-        if let Some(resume_at) = self.advance(now, interval, most, QUANTUM_NANOS) {
+        let most = (2 * self.interval).max(interval.saturating_mul(MAX_BURST_SEGMENTS));
+        if let Some(resume_at) = self.advance(now, interval, most, self.interval) {
             self.resume_at = resume_at;
         }
     }
@@ -118,8 +122,7 @@ impl Pacer {
     ) {
         let interval = bytes.saturating_mul(SECOND_NANOS) / rate;
         let interval = interval.max(rtt.srtt().map_or(0, |srtt| window_interval(srtt, window)));
-        // The queue of a short path holds less than what leaves in a millisecond.
-        let quantum = (rtt.min().saturating_mul(1_000) / QUANTUM_DIVISOR).min(QUANTUM_NANOS);
+        let quantum = (rtt.min().saturating_mul(1_000) / INTERVAL_DIVISOR).min(self.interval);
         if self.resume_at > Micros(0) {
             let late = if self.holds { now.since(self.resume_at) } else { 0 };
             let most = MAX_LATE_MICROS.min(rtt.min() / LATE_DIVISOR);
@@ -129,7 +132,7 @@ impl Pacer {
             self.late = 0;
         }
         let late = u64::from(self.late) * 1_000;
-        let most = (MAX_BURST_NANOS / 2).max(late) + quantum;
+        let most = self.interval.max(late) + quantum;
         let most = most.max(interval.saturating_mul(burst));
         (self.holds, self.late) = (more, if more { self.late } else { 0 });
         let resume_at = self.advance(now, interval, most, quantum);
@@ -150,6 +153,7 @@ mod tests {
     use super::*;
 
     const SECOND: u64 = 1_000_000;
+    const INTERVAL: Duration = Duration::from_millis(1);
 
     /// An estimator after `count` samples of each RTT, microseconds.
     fn path(samples: &[(u64, usize)]) -> RttEstimator {
@@ -162,7 +166,7 @@ mod tests {
 
     /// Sends whenever the pacer allows for a second: segments sent, and the longest burst.
     fn send_for_a_second(window: u32, rtt: &RttEstimator) -> (u64, u64) {
-        let (mut pacer, mut now) = (Pacer::default(), Micros(10 * SECOND));
+        let (mut pacer, mut now) = (Pacer::new(INTERVAL), Micros(10 * SECOND));
         let (mut sent, mut burst, mut longest) = (0, 0, 0);
         while now < Micros(11 * SECOND) && sent < 1_000_000 {
             if pacer.is_blocked(now) {
@@ -191,12 +195,21 @@ mod tests {
     /// Sends segments of 1,400 bytes at a rate for ten seconds; each wait ends `late` microseconds after
     /// its time. Returns the pacer, the time, the bytes sent and the longest burst.
     fn send_at_rate(
+        rate_burst_more: (u64, u64, bool),
+        rtt: &RttEstimator,
+        late: impl FnMut() -> u64,
+    ) -> (Pacer, Micros, u64, u64) {
+        send_with(Pacer::new(INTERVAL), rate_burst_more, rtt, late)
+    }
+
+    fn send_with(
+        mut pacer: Pacer,
         (rate, burst, more): (u64, u64, bool),
         rtt: &RttEstimator,
         mut late: impl FnMut() -> u64,
     ) -> (Pacer, Micros, u64, u64) {
         let pacing = Pacing { rate: NonZeroU64::new(rate).unwrap(), burst };
-        let (mut pacer, mut now) = (Pacer::default(), Micros(10 * SECOND));
+        let mut now = Micros(10 * SECOND);
         let (mut sent, mut burst, mut longest) = (0, 0, 0);
         while now < Micros(20 * SECOND) {
             if pacer.is_blocked(now) {
@@ -220,6 +233,18 @@ mod tests {
             assert!(longest <= max_burst, "{rate}: {longest}");
             pacer.unblock();
             assert!(!pacer.is_blocked(now), "no rate is no pacing");
+        }
+    }
+
+    #[test]
+    fn pacer_interval_sets_the_length_of_a_burst_and_not_the_rate() {
+        const RATE: u64 = 2_500_000;
+        let rtt = path(&[(200_000, 1)]);
+        for (millis, bursts) in [(0, 2..=3), (1, 4..=5), (4, 15..=16), (10, 36..=37)] {
+            let pacer = Pacer::new(Duration::from_millis(millis));
+            let (_, _, sent, longest) = send_with(pacer, (RATE, 2, true), &rtt, || 0);
+            assert!((10 * RATE..=10 * RATE + 100_000).contains(&sent), "{millis} ms: {sent}");
+            assert!(bursts.contains(&longest), "{millis} ms: {longest} at once");
         }
     }
 
@@ -257,7 +282,7 @@ mod tests {
 
     #[test]
     fn pacer_path_found_to_be_short_unblocks_at_once() {
-        let (mut pacer, now) = (Pacer::default(), Micros(SECOND));
+        let (mut pacer, now) = (Pacer::new(INTERVAL), Micros(SECOND));
         while !pacer.is_blocked(now) {
             pacer.on_sent(now, 4, &path(&[(100_000, 1)]));
         }

@@ -163,7 +163,7 @@ impl Sender {
             fast_resend: 0,
             mss: path.current_mtu() - HEADER_LEN,
             path,
-            pacer: Pacer::default(),
+            pacer: Pacer::new(config.pacing_interval),
             redundancy: Redundancy::default(),
             acked_history: AckedHistory::default(),
             una_proof: UnaProof::new(start),

@@ -1,5 +1,7 @@
 //! Pacing (RFC 9002 7.7), and redundant retransmissions of segments that keep the window closed.
 
+use std::time::Duration;
+
 use super::scripted_peer::{ScriptedPeer, config};
 use super::sim_plan::MILLIS;
 use crate::config::{CongestionControl, Mode, Timing};
@@ -47,6 +49,32 @@ fn pacing_spreads_a_window_over_four_fifths_of_a_round_trip() {
     assert!((40..=44).contains(&by(3)), "{} within 3 ms", by(3));
     assert!((80..=84).contains(&by(16)), "{} within 16 ms", by(16));
     assert_eq!(by(32), WINDOW as usize);
+}
+
+/// The most segments that leave at once after those with which a window begins.
+fn longest_burst(interval: u64) -> usize {
+    let mut config = config();
+    config.timing = UNLIMITED;
+    config.send_window = u16::try_from(WINDOW).unwrap();
+    config.pacing_interval = Duration::from_millis(interval);
+    let mut script = ScriptedPeer::new(&config);
+    script.write(vec![1; MSS]);
+    script.out();
+    script.now = RTT;
+    script.una = Sn(1);
+    script.ack(0, 0);
+    script.write(vec![1; MSS * 1_000]);
+    let mut bursts = std::collections::BTreeMap::new();
+    for (_, _, at) in pushes(&mut script, 2 * RTT) {
+        *bursts.entry(at).or_insert(0) += 1;
+    }
+    bursts.into_iter().skip(1).map(|(_, segments)| segments).max().unwrap()
+}
+
+#[test]
+fn pacing_interval_sets_what_leaves_at_once() {
+    // 128 segments in 40 ms are 3.2 in a millisecond.
+    assert_eq!([0, 1, 5].map(longest_burst), [1, 4, 17]);
 }
 
 #[test]
