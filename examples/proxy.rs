@@ -83,7 +83,7 @@ fn main() -> Result<()> {
 
 /// With a worker thread for every second CPU, unless `TOKIO_WORKER_THREADS` has their number. The kernel's
 /// side of both sockets is on the other CPUs, as is whoever the TCP connections are with; and what two
-/// workers exchange costs more CPU time for each byte (docs/performance.md).
+/// workers exchange costs more CPU time for each byte (docs/lab.md).
 fn runtime() -> Result<Runtime> {
     let threads = match env::var_os(WORKER_THREADS) {
         None => thread::available_parallelism().map_or(1, |cpus| cpus.get().div_ceil(2)),

@@ -3,7 +3,7 @@
 //!
 //! Encryption of one packet is a chain, each block waiting for the one before, so one packet alone
 //! leaves most of the processor idle. Packets of a batch are therefore encrypted interleaved, one
-//! block of each in turn, which is 6 times as fast (docs/performance.md). Decryption has no such
+//! block of each in turn, which is 6 times as fast (docs/lab.md). Decryption has no such
 //! chain and takes as many blocks at once as the backend does.
 //!
 //! Both run as a closure inside the backend that the cipher chose for this processor: there they

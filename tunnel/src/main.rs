@@ -71,7 +71,7 @@ const WORKER_THREADS: &str = "TOKIO_WORKER_THREADS";
 
 /// How many worker threads: by default one for every second CPU. The kernel's side of both sockets is on
 /// the other CPUs, as is whoever the TCP connections are with; and what two workers exchange costs more
-/// CPU time for each byte (docs/performance.md).
+/// CPU time for each byte (docs/lab.md).
 fn worker_threads() -> Result<usize, String> {
     match env::var_os(WORKER_THREADS) {
         None => Ok(thread::available_parallelism().map_or(1, |cpus| cpus.get().div_ceil(2))),

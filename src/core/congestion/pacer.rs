@@ -3,7 +3,7 @@
 //!
 //! kcp-go has none: it writes the whole window at once. The longer the path, the more of such a
 //! burst arrives at once in a socket buffer that holds about a hundred datagrams:
-//! `docs/performance.md`.
+//! `docs/lab.md`.
 //!
 //! Applies before a datagram is built, so that timestamp and RTO start when the datagram leaves.
 

@@ -2,7 +2,7 @@
 //!
 //! Blowfish, CAST5, SM4 and XTEA are other crates', the last with kcp-go's byte order around it.
 //! Here are TEA with kcp-go's 16 rounds, and 3DES and Twofish with tables, whose crates are slower
-//! than kcp-go (docs/performance.md).
+//! than kcp-go (docs/lab.md).
 
 mod tea;
 mod triple_des;
