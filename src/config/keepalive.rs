@@ -99,7 +99,7 @@ pub enum KeepaliveSide {
     /// The side that opened the connection. For paths with a NAT or a balancer that may forget a
     /// connection, since its timeout is short or it restarts: only a datagram from inside has to renew a
     /// mapping (RFC 4787 REQ-6), and where it is gone a ping of the server cannot reach the client, and may
-    /// take the place that the client's next datagram needs. For 10,000
-    /// clients with a socket each, the server spends 0.9 % of a core more.
+    /// take the place that the client's next datagram needs. For 10,000 clients with a socket each, the
+    /// server spends 0.9 % of a core more.
     Active,
 }

@@ -54,7 +54,7 @@ pub struct Limits {
     pub validation_timeout: Duration,
     /// Accept a connection only once its peer's address is validated. Default `false`: with its
     /// first datagram. Costs one round trip, and for clients of other implementations, which open with
-    /// data, one retransmission: their first data has to arrive twice (SECURITY.md).
+    /// data, one retransmission: their first data must arrive twice.
     #[doc(alias = "TCP_DEFER_ACCEPT")]
     pub require_validation: bool,
 }

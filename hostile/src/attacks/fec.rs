@@ -14,7 +14,7 @@ use crate::rng::Rng;
 use crate::running::Running;
 use crate::server::{Process, Profile, Service};
 
-/// Forged packets per second; SECURITY.md, "Who can do what".
+/// Forged packets per second; docs/threat-model.md, "Without a cipher".
 const RATE: u64 = 10;
 /// What the connection sends, bytes per second: parity comes before a retransmission.
 const PACED: u64 = 2_500_000;

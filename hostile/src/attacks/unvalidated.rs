@@ -18,7 +18,7 @@ use crate::sources::{Sources, Traffic};
 const ADDRESSES: u32 = 512;
 /// A sixteenth of `Limits::memory`.
 const BUDGET: u64 = 64 << 20;
-/// The budget, the first segment of each connection, and tables; SECURITY.md, "What is a vulnerability".
+/// The budget, the first segment of each connection, and tables; docs/threat-model.md, "Unvalidated peers".
 const BUDGET_MIB: u64 = 80;
 /// Tables and buffers of a server that keeps nothing of what arrives.
 const SMALL_MIB: u64 = 16;

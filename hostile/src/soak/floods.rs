@@ -1,6 +1,6 @@
 //! The floods of the soak, one datagram at a time.
 //!
-//! What is a power of the attacker by design (SECURITY.md, "Who can do what") is left out: without
+//! What is a power of the attacker by design (docs/threat-model.md, "Attackers") is left out: without
 //! a cipher someone with address pair and conversation id can forge data, acknowledgements and FINs.
 
 use std::net::SocketAddr;

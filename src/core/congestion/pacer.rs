@@ -2,8 +2,8 @@
 //! burst.
 //!
 //! kcp-go has none: it writes the whole window at once. The longer the path, the more of such a
-//! burst arrives at once in a socket buffer that holds about a hundred datagrams:
-//! `docs/lab.md`.
+//! burst arrives at once in a socket buffer that holds about a hundred datagrams
+//! (docs/lab.md, "Long paths").
 //!
 //! Applies before a datagram is built, so that timestamp and RTO start when the datagram leaves.
 

@@ -294,7 +294,7 @@ fn one_stock_initial_segment_under_require_validation_is_validated_by_no_stock_l
         println!("{drawn} bytes for {}", initial.len());
         assert!(!validated && drawn <= 3 * initial.len(), "{validated}, {drawn} bytes");
     }
-    // No answer of such a listener differs from one of a client (SECURITY.md).
+    // No answer of such a listener differs from one of a client (docs/threat-model.md).
     assert!(name_a_stock_listener(&initial, true, false, 2).0, "forged twice");
     assert!(name_a_stock_listener(&initial, false, false, 1).0, "without require_validation");
 }
