@@ -1,5 +1,13 @@
-//! Live against xtaci/smux, a program of its own: `KCPX_SMUX_PEER=/path/to/program`; README.md says
-//! what it must do. Without the variable these tests say that they are skipped, and pass.
+//! Live against xtaci/smux, a program of its own: `KCPX_SMUX_PEER=/path/to/program`. Without the
+//! variable these tests print that they are skipped, and pass. The program must do this:
+//!
+//! | call | does |
+//! |---|---|
+//! | `peer server --version V` | listens on a free TCP port of 127.0.0.1, prints `listening ADDR` as its first line, gives back every byte of every stream, and half-closes a stream at the end of its input |
+//! | `peer client --version V --addr ADDR --streams N --bytes B` | opens N streams at once; on each sends B bytes, half-closes, reads to the end, and compares; prints `ok ...` and ends with status 0 |
+//!
+//! Bytes of stream `i`, from 0, are SplitMix64 from the seed `i` (from `1 + i` if the program sends),
+//! eight bytes a number, the lowest first.
 
 mod common;
 
