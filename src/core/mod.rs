@@ -5,8 +5,9 @@
 //! `open`, `stateless_reset`, `time_wait` and `keepalive`; all of these use `clock`, `segment`,
 //! `seq` and `ping`, and `connection`, `send` and `recv` use `redundancy`.
 //!
-//! One lock: `recv` takes delivery buffers of 64 KiB from `util::buffer_pool`, a process-wide pool
-//! behind a `Mutex` that is held for one pop.
+//! Two locks: `recv` takes delivery buffers of 64 KiB from `util::buffer_pool`, a process-wide pool
+//! behind a `Mutex` that is held for one pop; connections of one path share a model behind a `Mutex`
+//! that is held for one event (`congestion::flow`).
 
 #![forbid(unsafe_code)]
 
