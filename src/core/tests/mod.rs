@@ -17,6 +17,7 @@ use std::time::Instant;
 mod amplification;
 mod bottleneck;
 mod bundling;
+mod burst_copies;
 mod close;
 mod congestion_model;
 mod echo;
