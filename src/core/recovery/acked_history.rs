@@ -1,9 +1,9 @@
-//! Late ACKs: send times of recently acknowledged segments, for RTT samples and spurious
-//! retransmission detection (Eifel, RFC 3522).
+//! Late ACKs: send times of recently acknowledged segments, for RTT samples and detection of spurious
+//! retransmissions (Eifel, RFC 3522).
 //!
-//! A cumulative `una` removes segments from [`SentSegments`](super::sent_segments::SentSegments)
-//! before their own ACKs arrive. Such an ACK still gives an RTT sample, and its echoed `ts` shows
-//! which transmission arrived. kcp-go ignores it (`parse_ack` returns below `snd_una`).
+//! A cumulative `una` removes segments from [`SentSegments`](super::sent_segments::SentSegments) before their
+//! own ACKs arrive. Such an ACK still gives an RTT sample, and its echoed `ts` tells which transmission
+//! arrived. kcp-go ignores it (`parse_ack` returns below `snd_una`).
 
 use std::collections::VecDeque;
 
@@ -17,8 +17,7 @@ const CAPACITY: u32 = u64::BITS;
 /// Segments still kept after [`AckedHistory::release_memory`].
 const CAPACITY_IDLE: u32 = 8;
 
-/// Transmission times of acknowledged segments: of one, or of a
-/// [run](crate::core::recovery::sent_runs::SentRun) of them.
+/// Transmission times of one acknowledged segment or of a [run](crate::core::recovery::sent_runs::SentRun).
 #[derive(Clone, Copy, Debug)]
 struct SentTimes {
     first_ts: Ts,
@@ -27,39 +26,39 @@ struct SentTimes {
     last_sent: u32,
     /// [`SentSegment::xmit_seq`] of the first segment modulo 2^32.
     xmit_seq: u32,
-    /// Segments; at least one.
+    /// At least 1.
     count: u32,
-    /// Bit `i` is set once an ACK of segment `i` was received, of a run only after `una` has passed it.
+    /// Bit `i` is set once an ACK of segment `i` arrived. In a run only ACKs after `una` passed it are
+    /// recorded.
     acked: u64,
-    /// Retransmitted, and removed by `una` without an ACK of its own: the next late ACK shows that
-    /// the retransmission was spurious. False after that ACK.
+    /// Retransmitted, and removed by `una` without an ACK of its own: the next late ACK shows that the
+    /// retransmission was spurious, and clears this.
     unjudged_retransmit: bool,
-    /// The retransmission left in several copies: only an ACK of the original shows that.
+    /// The retransmission left in several copies: then only an ACK of the original shows that.
     copied: bool,
-    /// `una` came too early for the retransmission.
+    /// `una` arrived too soon to be due to the retransmission.
     judged: bool,
 }
 
-/// What a late ACK acknowledges.
+/// Verdict on a late ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LateAck {
-    /// The segment was evicted from the history.
+    /// The history has dropped the segment.
     Stale,
-    /// The segment was never sent, or not with this timestamp.
+    /// The segment was never sent, or never with this timestamp.
     Invalid,
-    /// Acknowledges the last transmission. `rtt` in microseconds, `None` for a duplicate ACK;
-    /// `xmit_seq` modulo 2^32.
-    /// `spurious`: the segment was retransmitted, and `una` covered it before an ACK of its own
+    /// Acknowledges the last transmission. `rtt` in microseconds, `None` for a duplicate ACK; `xmit_seq`
+    /// modulo 2^32. `spurious`: the segment was retransmitted, and `una` covered it before its own ACK
     /// arrived.
     LastTransmission { rtt: Option<u64>, xmit_seq: u32, spurious: bool },
-    /// Acknowledges an earlier transmission. `spurious`: the retransmission after it was not
-    /// needed (RFC 3522 3.2). It left `apart` milliseconds before the last. `judged`: that was known
-    /// when `una` covered it.
+    /// Acknowledges an earlier transmission, which left `apart` milliseconds before the last. `spurious`: the
+    /// retransmission was not needed (RFC 3522 3.2). `judged`: that was already known when `una` covered the
+    /// segment.
     EarlierTransmission { spurious: bool, apart: u64, judged: bool },
 }
 
 impl SentTimes {
-    /// Forgets the first `count` segments, of more.
+    /// Forgets the first `count` segments of a longer run.
     fn advance(&mut self, count: u32) {
         self.xmit_seq = self.nth_xmit_seq(count);
         self.acked = self.acked.checked_shr(count).unwrap_or(0);
@@ -72,21 +71,20 @@ impl SentTimes {
     }
 }
 
-/// The latest [`CAPACITY`] segments that a cumulative acknowledgement removed, oldest first.
+/// The latest [`CAPACITY`] segments that cumulative acknowledgements removed, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct AckedHistory {
     times: VecDeque<SentTimes>,
     /// Segments of all `times`.
     len: u32,
-    /// At least one segment was dropped from `times`. Then an ACK of an unknown segment is stale
-    /// instead of invalid.
+    /// At least one segment was dropped from `times`, so an ACK of an unknown segment is stale, not invalid.
     evicted: bool,
 }
 
 impl AckedHistory {
-    /// Adds the `count` segments that `una` removes as one run, `first` the first. `copied`: its
-    /// retransmission left in several copies, so an ACK of an earlier transmission may be one of
-    /// these. `judged`: it is known to be spurious.
+    /// Adds the `count` segments, beginning with `first`, that `una` removes as one run. `copied`: the
+    /// retransmission left in several copies, so an ACK of an earlier transmission may belong to a copy.
+    /// `judged`: it is known to be spurious.
     pub(crate) fn remember(
         &mut self,
         clock: &Clock,
@@ -104,7 +102,8 @@ impl AckedHistory {
             copied,
             judged,
         };
-        // Before it is added, or the queue would grow beyond its capacity; and after, of a long run.
+        // Called before the push, so that the queue does not grow beyond its capacity, and after it to trim a
+        // long run.
         self.keep(CAPACITY.saturating_sub(count));
         self.len += count;
         queue::push(&mut self.times, times);
@@ -132,15 +131,15 @@ impl AckedHistory {
         self.times.capacity() > CAPACITY_IDLE as usize
     }
 
-    /// Forgets all but the latest [`CAPACITY_IDLE`] segments, for an idle connection. Later ACKs
-    /// of the forgotten ones are stale, not invalid.
+    /// Forgets all but the latest [`CAPACITY_IDLE`] segments, for an idle connection. Their late ACKs are
+    /// then stale, not invalid.
     pub(crate) fn release_memory(&mut self) {
         self.keep(CAPACITY_IDLE);
         self.times.shrink_to_fit();
     }
 
-    /// Position of the times of the segment `age` numbers before `una`, and of the segment in them.
-    /// ACKs are of late segments mostly, so the search begins at the end.
+    /// Index of the entry that holds the segment `age` numbers before `una`, and of the segment in it. Most
+    /// ACKs are of recent segments, so the search begins at the end.
     fn find(&self, age: u32) -> Option<(usize, u32)> {
         if age == 0 || age > self.len {
             return None;
@@ -160,7 +159,7 @@ impl AckedHistory {
         self.times.get(self.find(age)?.0).map(|times| (times.first_ts, times.last_ts))
     }
 
-    /// Judges an ACK with timestamp `ts` of the segment `age` numbers before `una`.
+    /// Processes an ACK with timestamp `ts` of the segment `age` numbers before `una`.
     pub(crate) fn on_ack(&mut self, now: Micros, age: u32, ts: Ts) -> LateAck {
         let unknown = if self.evicted { LateAck::Stale } else { LateAck::Invalid };
         let Some((at, index)) = self.find(age) else { return unknown };

@@ -1,16 +1,15 @@
-//! Loss detection: fast retransmit (RFC 5681 3.2), early retransmit (RFC 5827) and RTO (RFC 6298),
-//! judged by order of transmission as RACK does (RFC 8985).
+//! Loss detection: fast retransmit (RFC 5681 3.2), early retransmit (RFC 5827) and RTO (RFC 6298), by order
+//! of transmission as in RACK (RFC 8985).
 //!
-//! kcp-go counts, for each unacknowledged segment, the ACKs of higher numbers (`parse_fastack`).
-//! Here "later" means later in order of transmission ([`SentSegment::xmit_seq`], RFC 8985 6.2), so
-//! a retransmission is judged by what was sent after it and can be found lost again before its
-//! RTO.
+//! kcp-go counts, for each unacknowledged segment, the ACKs of higher numbers (`parse_fastack`). Here "later"
+//! means later in order of transmission ([`SentSegment::xmit_seq`], RFC 8985 6.2), so a retransmission is
+//! judged by the transmissions after it and can be found lost again before its RTO.
 //!
-//! Reordering window ([`LossDetector::reo_wnd`], RFC 8985 6.2 step 4): added to the round-trip
-//! time before a segment counts as lost. Deviates: it starts at zero, grows by a quarter of the
-//! minimum RTT with each spurious retransmission that the echoed timestamps reveal (RFC 3522, KCP
-//! has no DSACK), if the original left at most two round trips before, and is halved, not reset,
-//! after [`REO_WND_PERSIST`] confirmed losses in a row.
+//! The reordering window ([`LossDetector::reo_wnd`], RFC 8985 6.2 step 4) is added to the round-trip time
+//! before a segment counts as lost. Unlike in the RFC it starts at zero. It grows by a quarter of the minimum
+//! RTT with each spurious retransmission that the echoed timestamps reveal (RFC 3522; KCP has no DSACK),
+//! unless the original left more than two round trips earlier. After [`REO_WND_PERSIST`] confirmed losses in
+//! a row it is halved, not reset.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU8;
@@ -20,24 +19,24 @@ use crate::core::clock::Micros;
 use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recovery::sent_segments::SentSegment;
 
-/// Segments in flight up to which a flow is a thin stream, as in Linux `tcp_stream_is_thin` (there
-/// 4). With more in flight the flow's own queue delays its ACKs, so the first RTO is 1.5 times as
-/// long. kcp-go has no such rule.
+/// Segments in flight up to which a flow is a thin stream (Linux `tcp_stream_is_thin` has 4). Above it the
+/// flow's own queue delays ACKs, so the first RTO is 1.5 times as long. kcp-go has no such rule.
 const THIN_STREAM_LIMIT: u32 = 32;
 /// Confirmed losses in a row after which the reordering window is halved (RFC 8985 6.2 step 4
-/// `reo_wnd_persist`, 16 loss recoveries there).
+/// `reo_wnd_persist`: 16 loss recoveries).
 const REO_WND_PERSIST: u8 = 4;
-/// Confirmed losses after which an RTO counts by itself, at the start, and after a spurious retransmission.
+/// Confirmed losses until an RTO no longer waits for newer ACKs: at the start, and after a spurious
+/// retransmission.
 const UNCONFIRMED_AT_START: u8 = 4;
 const UNCONFIRMED_AFTER_SPURIOUS: u8 = 6;
 /// Least step of the reordering window, microseconds.
 const MIN_REO_WND_STEP: u64 = 1_000;
-/// Least reordering window of early retransmit, microseconds (RFC 8985 6.2 step 4 allows a floor
-/// of the timer granularity).
+/// Least reordering window of early retransmit, microseconds (RFC 8985 6.2 step 4 allows a floor of the timer
+/// granularity).
 const MIN_EARLY_REO_WND: u64 = 2_000;
 
-/// Longest RTO after back-off, microseconds, if retransmissions alone find out that a silent peer is back:
-/// short enough for a path that works again, and about a retransmission for each 2.5 s of an outage.
+/// Longest RTO after back-off, microseconds, if only retransmissions can detect that a silent peer is back.
+/// Short enough to notice soon that the path works again, and only one retransmission per 2.5 s of an outage.
 const MAX_UNASKED_PTO: u64 = 2_500_000;
 
 /// Why a segment counts as lost.
@@ -45,8 +44,8 @@ const MAX_UNASKED_PTO: u64 = 2_500_000;
 pub(crate) enum LossTrigger {
     /// `fast_resend` later transmissions were acknowledged (RFC 5681 3.2; kcp-go `fastack`).
     FastRetransmit,
-    /// One later transmission was acknowledged, and no new data can be sent that would cause more
-    /// ACKs (RFC 5827; kcp-go `flush`, early retransmit).
+    /// One later transmission was acknowledged, and no new data can be sent that would cause more ACKs (RFC
+    /// 5827; kcp-go `flush`, early retransmit).
     EarlyRetransmit,
     /// The retransmission timeout expired (RFC 6298 5.4).
     Rto,
@@ -55,32 +54,32 @@ pub(crate) enum LossTrigger {
 /// Decides when a segment in flight counts as lost.
 #[derive(Debug)]
 pub(crate) struct LossDetector {
-    /// Later transmissions that must be acknowledged before a segment counts as lost (kcp-go
-    /// `fastresend`); `None` turns fast retransmit off.
+    /// Later transmissions that must be acknowledged before a segment counts as lost (kcp-go `fastresend`);
+    /// `None`: fast retransmit is off.
     fast_resend: Option<NonZeroU8>,
     early_retransmit: bool,
     nodelay: bool,
     backoff: Backoff,
     /// Longest RTO after back-off, microseconds (RFC 6298 2.5).
     max_rto: u64,
-    /// The same while the connection closes, if that is less.
+    /// Lower limit of the same kind while the connection closes, microseconds.
     max_backoff: u64,
-    /// Back-off is bounded by [`MAX_UNASKED_PTO`] too.
+    /// Whether [`MAX_UNASKED_PTO`] limits the back-off too.
     limits_pto: bool,
-    /// [`SentSegment::xmit_seq`] of the latest acknowledged transmissions, ascending; as many as
-    /// fast retransmit needs.
+    /// [`SentSegment::xmit_seq`] of the latest acknowledged transmissions, ascending; the number that fast
+    /// retransmit needs.
     acked_xmit_seqs: VecDeque<u64>,
-    /// The latest transmission of which an ACK has arrived, modulo 2^32, those of segments that
-    /// `una` has passed included.
+    /// The latest acknowledged transmission, modulo 2^32, including segments that `una` has passed.
     latest_acked: u32,
     /// Round-trip time of the latest of `acked_xmit_seqs`, microseconds (RFC 8985 `RACK.rtt`).
     latest_rtt: u64,
     /// Reordering window, microseconds (RFC 8985 `RACK.reo_wnd`).
     reo_wnd: u64,
-    /// Confirmed losses since the last spurious retransmission or halving of `reo_wnd`.
+    /// Confirmed losses since the last spurious retransmission or the last halving of `reo_wnd`.
     confirmed_losses: u8,
-    /// Losses to be confirmed until an RTO counts though the ACK of newer data may still come: on a path that
-    /// holds packets up, that shows what is lost; on one that loses packets, the RTO is earlier.
+    /// Losses still to be confirmed before an RTO fires although the ACK of newer data may still come. On a
+    /// path that delays packets, that ACK shows what is lost; on a path that loses packets, the RTO is
+    /// faster.
     unconfirmed: u8,
 }
 
@@ -112,12 +111,12 @@ impl LossDetector {
         }
     }
 
-    /// Whether enough losses are confirmed that an RTO counts by itself.
+    /// Whether enough losses are confirmed that an RTO does not wait.
     pub(crate) fn has_confirmed_losses(&self) -> bool {
         self.unconfirmed == 0
     }
 
-    /// Whether an RTO waits while the ACK of newer data may come. Not where ACKs do not show losses.
+    /// Whether an RTO waits while the ACK of newer data may come. False if ACKs do not show losses.
     pub(crate) fn postpones_rto(&self) -> bool {
         self.fast_resend.is_some() && self.unconfirmed > 0
     }
@@ -127,13 +126,12 @@ impl LossDetector {
         self.fast_resend.map_or(1, |count| usize::from(count.get()))
     }
 
-    /// Frees the capacity of the queue while nothing is in flight that its entries would judge.
+    /// Frees the queue. Call only while nothing is in flight.
     pub(crate) fn release_memory(&mut self) {
         self.acked_xmit_seqs = VecDeque::new();
     }
 
-    /// The transmission `xmit_seq` was acknowledged for the first time, `rtt` microseconds after
-    /// it.
+    /// Transmission `xmit_seq` was acknowledged for the first time, `rtt` microseconds after it left.
     pub(crate) fn on_ack(&mut self, xmit_seq: u64, rtt: u64) {
         let keep = self.acks_kept();
         let acked = &mut self.acked_xmit_seqs;
@@ -150,9 +148,9 @@ impl LossDetector {
         }
     }
 
-    /// An ACK of a transmission arrived, `xmit_seq` modulo 2^32. Returns whether it left after all
-    /// of which an ACK had arrived, and so is an RTT sample (RFC 8985 6.2 step 2): an ACK that was
-    /// held up, by a gap that FEC filled or a retransmission that was not needed, is none.
+    /// An ACK of transmission `xmit_seq` (modulo 2^32) arrived. Returns whether it is the latest transmission
+    /// acknowledged so far, and so an RTT sample (RFC 8985 6.2 step 2). An ACK that was delayed, by a gap
+    /// that FEC filled or by an unneeded retransmission, is none.
     pub(crate) fn is_newest_ack(&mut self, xmit_seq: u32) -> bool {
         let ahead = xmit_seq.wrapping_sub(self.latest_acked);
         let newest = ahead != 0 && ahead <= u32::MAX / 2;
@@ -162,14 +160,14 @@ impl LossDetector {
         newest
     }
 
-    /// Whether an ACK of the transmission `xmit_seq` or of a later one has arrived.
+    /// Whether transmission `xmit_seq` or a later one was acknowledged.
     pub(crate) fn has_acked_since(&self, xmit_seq: u64) -> bool {
         let ahead = self.latest_acked.wrapping_sub(low(xmit_seq));
         ahead <= u32::MAX / 2
     }
 
-    /// A retransmission was spurious: a transmission arrived that left `apart` microseconds before.
-    /// Widens the reordering window, if that is not so long that no window would have helped.
+    /// A retransmission was spurious: a transmission that left `apart` microseconds earlier arrived. Widens
+    /// the reordering window, unless `apart` is too long for any window to help.
     pub(crate) fn on_spurious_retransmit(&mut self, rtt: &RttEstimator, apart: u64) {
         self.unconfirmed = UNCONFIRMED_AFTER_SPURIOUS;
         if apart > 2 * rtt.srtt().unwrap_or(0) {
@@ -180,7 +178,7 @@ impl LossDetector {
         self.confirmed_losses = 0;
     }
 
-    /// The ACK of a retransmission echoed that retransmission's own timestamp: the loss was real.
+    /// The ACK of a retransmission echoed its timestamp: the loss was real.
     pub(crate) fn on_confirmed_loss(&mut self) {
         self.unconfirmed = self.unconfirmed.saturating_sub(1);
         self.confirmed_losses += 1;
@@ -190,8 +188,8 @@ impl LossDetector {
         }
     }
 
-    /// When `segment` counts as lost, and by which rule. `no_new_data`: nothing new may be sent
-    /// now, which early retransmit requires (RFC 5827 2.2).
+    /// When `segment` counts as lost, and by which trigger. `no_new_data`: no new data may be sent now, which
+    /// early retransmit requires (RFC 5827 2.2).
     pub(crate) fn lost_at(
         &self,
         segment: &SentSegment,
@@ -217,31 +215,30 @@ impl LossDetector {
         } else {
             return timeout;
         };
-        // Where an RTO waits for newer data, what ACKs have shown does not.
+        // A loss that ACKs have shown does not wait, even if RTOs do.
         if by_ack.0 <= timeout.0 || self.postpones_rto() { by_ack } else { timeout }
     }
 
-    /// No segment counts as lost earlier than this after its last transmission, microseconds: a bound of
-    /// [`Self::lost_at`] that costs less.
+    /// Least time between a segment's last transmission and its loss, microseconds: a cheap lower bound of
+    /// [`Self::lost_at`].
     #[inline]
     pub(crate) fn least_wait(&self, rtt: &RttEstimator) -> u64 {
         (self.latest_rtt + self.reo_wnd).min(rtt.rto()).min(self.max_rto)
     }
 
-    /// Time within which the ACK of what leaves now, or of what parity and repair symbols that leave
-    /// now recover, arrives, microseconds: the latest round-trip time and the reordering window, at
-    /// most the RTO.
+    /// Time within which the ACK of a segment arrives that leaves now, or that parity or repair symbols sent
+    /// now recover, microseconds: the latest round-trip time and the reordering window, at most the RTO.
     pub(crate) fn ack_wait(&self, rtt: &RttEstimator) -> u64 {
         let reo_wnd = self.reo_wnd.max(MIN_EARLY_REO_WND);
         (self.latest_rtt.max(rtt.min()).saturating_add(reo_wnd)).min(rtt.rto())
     }
 
-    /// Back-off makes RTOs no longer than `interval` microseconds from now on.
+    /// Limits the RTO after back-off to `interval` microseconds.
     pub(crate) fn limit_backoff(&mut self, interval: u64) {
         self.max_backoff = interval;
     }
 
-    /// Sets whether back-off makes RTOs no longer than [`MAX_UNASKED_PTO`].
+    /// Sets whether [`MAX_UNASKED_PTO`] limits the RTO after back-off.
     pub(crate) fn limit_pto(&mut self, limited: bool) {
         self.limits_pto = limited;
     }
@@ -252,11 +249,11 @@ impl LossDetector {
         self.max_rto.min(self.max_backoff).min(pto)
     }
 
-    /// RTO of a transmission after `level` expiries, microseconds.
+    /// RTO after `level` expiries, microseconds.
     ///
-    /// [`Backoff::Linear`] is kcp-go's (`flush`: `seg.rto += rto`, with `nodelay` half of it),
-    /// [`Backoff::Exponential`] RFC 6298 5.5 and C `ikcp_flush` without `nodelay`. Deviates from
-    /// both: bounded by `max_rto`.
+    /// [`Backoff::Linear`] is kcp-go's rule (`flush`: `seg.rto += rto`; half of it with `nodelay`).
+    /// [`Backoff::Exponential`] is the rule of RFC 6298 5.5 and of C `ikcp_flush` without `nodelay`. Unlike
+    /// there, `max_rto` limits both.
     fn backed_off_rto(&self, rtt: &RttEstimator, level: u8, in_flight: u32) -> u64 {
         let rto = rtt.rto();
         let level = u64::from(level);
@@ -362,7 +359,8 @@ mod tests {
         assert_eq!(loss.lost_at(&first, &rtt, 4, false).0, Micros(112_500));
     }
 
-    /// A wide reordering window: the RTO is earlier, and would wait for the ACK of newer data.
+    /// The wide reordering window makes the RTO the earlier one, and the RTO would wait for the ACK of newer
+    /// data.
     #[test]
     fn loss_that_acks_show_does_not_wait_for_newer_data() {
         let (mut loss, mut rtt, sent) = setup(&Timing::FAST3);
@@ -373,7 +371,7 @@ mod tests {
         let first = sent.get(Sn(0)).unwrap();
         let lost_at = |loss: &LossDetector| loss.lost_at(&first, &rtt, 4, false);
         assert_eq!(lost_at(&loss), (Micros(200_000), LossTrigger::FastRetransmit));
-        // Where losses were confirmed, the RTO counts.
+        // Once losses are confirmed the RTO no longer waits.
         loss.unconfirmed = 0;
         assert!(lost_at(&loss).0 < Micros(200_000) && lost_at(&loss).1 == LossTrigger::Rto);
     }

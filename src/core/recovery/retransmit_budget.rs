@@ -1,42 +1,41 @@
-//! Limit on retransmissions: packet conservation (RFC 9937, Proportional Rate Reduction; Jacobson
-//! 1988), as a token bucket that acknowledgements fill.
+//! Limit on retransmissions: packet conservation (RFC 9937, Proportional Rate Reduction; Jacobson 1988) as a
+//! token bucket that acknowledgements fill.
 //!
-//! Through a bottleneck whose queue is full, the retransmissions themselves are lost, are found
-//! lost a round trip later, and leave again; without a limit, retransmissions soon are most of
-//! what the path carries. Here a retransmission takes a token, and each newly acknowledged segment
-//! brings one. So in any time span, retransmissions are at most the segments acknowledged in it,
-//! plus [`CAPACITY`], plus [`TRICKLE`] per smoothed RTT, or per 30 ms if that is longer: test file
-//! `core/tests/bottleneck.rs`. Where less than half of all datagrams are lost, more tokens arrive
-//! than are needed, but for a burst of more than [`CAPACITY`], which takes more round trips.
+//! If the queue of a bottleneck is full, retransmissions are lost too, are found lost a round trip later, and
+//! leave again; without a limit they soon fill most of the path. Here a retransmission takes a token, and
+//! each newly acknowledged segment adds one. In any time span, retransmissions are at most the segments
+//! acknowledged in it, plus [`CAPACITY`], plus [`TRICKLE`] per smoothed RTT (per 30 ms if that is longer):
+//! test file `core/tests/bottleneck.rs`. While less than half of all datagrams are lost, tokens suffice,
+//! except for a burst of more than [`CAPACITY`] losses, which takes more round trips.
 //!
-//! With the model of the path ([`congestion::model`](crate::core::congestion)), which limits the rate by
-//! itself, the ACK of a retransmission brings a second token while much is in flight: a large window that
-//! was lost returns as slow start grows, not at [`CAPACITY`] per round trip (RFC 9937, `SafeACK`). So there
-//! retransmissions are at most twice the segments acknowledged, and the rest of the above.
+//! With the BBR model ([`congestion::bbr`](crate::core::congestion)), which limits the rate itself, the ACK
+//! of a retransmission adds a second token while much is in flight: a lost large window then returns at the
+//! pace of slow start, not at [`CAPACITY`] per round trip (RFC 9937 `SafeACK`). Retransmissions are then at
+//! most twice the segments acknowledged, plus the same constants.
 //!
-//! Applies with any congestion control, and with none. kcp-go has no such limit.
+//! The limit applies with any congestion control, and with none. kcp-go has no such limit.
 
 use crate::core::clock::Micros;
 
-/// Most tokens, and those of the start: twice the burst that the pacer allows.
+/// Capacity of the bucket, which starts full: twice the largest pacer burst.
 const CAPACITY: u32 = 64;
-/// Segments in flight above which an acknowledged retransmission brings a second token: fewer return in four
-/// round trips.
+/// Segments in flight above which an acknowledged retransmission adds a second token. Smaller windows return
+/// within four round trips anyway.
 const GROWS_ABOVE: u32 = 256;
 /// Tokens granted to an empty bucket once per period, so that a tail whose ACKs are all lost is
-/// retransmitted. Two would be RFC 9002's (6.2.4); a copy for each is allowed.
+/// retransmitted. RFC 9002 6.2.4 allows two; each may have a copy here.
 const TRICKLE: u32 = 4;
 /// Least period between two grants, microseconds.
 const MIN_TRICKLE_PERIOD: u64 = 30_000;
-/// Tokens above which a redundant retransmission may leave: the first copy of another segment is
-/// worth more than the second of one.
+/// Tokens that copies leave in the bucket: the first copy of another segment is worth more than a second copy
+/// of one.
 const REDUNDANT_ABOVE: u32 = 8;
 
 /// Tokens for retransmissions of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetransmitBudget {
     tokens: u32,
-    /// When an empty bucket is next granted [`TRICKLE`] tokens.
+    /// When an empty bucket gets its next [`TRICKLE`] tokens.
     grant_at: Micros,
 }
 
@@ -45,14 +44,14 @@ impl RetransmitBudget {
         Self { tokens: CAPACITY, grant_at: Micros(0) }
     }
 
-    /// `count` segments were acknowledged for the first time, by their number or by `una`.
+    /// `count` segments were acknowledged for the first time, by number or by `una`.
     #[inline]
     pub(crate) fn on_acked(&mut self, count: u32) {
         self.tokens = self.tokens.saturating_add(count).min(CAPACITY);
     }
 
-    /// A retransmission was acknowledged on a path whose rate a model limits. `in_flight`: segments from SND.UNA to
-    /// SND.NXT.
+    /// A retransmission was acknowledged on a path whose rate a model limits. `in_flight`: segments from
+    /// SND.UNA to SND.NXT.
     pub(crate) fn on_retransmission_acked(&mut self, in_flight: u32) {
         if in_flight > GROWS_ABOVE {
             self.on_acked(1);
@@ -65,17 +64,18 @@ impl RetransmitBudget {
         self.tokens > 0 || now >= self.grant_at
     }
 
-    /// Takes tokens for further copies of a retransmission, at most `wanted`; returns how many.
+    /// Takes up to `wanted` tokens for copies of a retransmission; returns how many.
     pub(crate) fn take_redundant(&mut self, wanted: u8) -> u8 {
         self.take_above(REDUNDANT_ABOVE, wanted)
     }
 
-    /// The same for copies that probe during a burst: half of the tokens stay for what comes after it.
+    /// As [`Self::take_redundant`], for copies that probe during a burst. Leaves half of the tokens for
+    /// retransmissions after it.
     pub(crate) fn take_probes(&mut self, wanted: u8) -> u8 {
         self.take_above(CAPACITY / 2, wanted)
     }
 
-    /// Takes at most `wanted` tokens, and leaves `kept`. Returns how many.
+    /// Takes up to `wanted` tokens but leaves `kept` in the bucket. Returns how many.
     fn take_above(&mut self, kept: u32, wanted: u8) -> u8 {
         let spare = self.tokens.saturating_sub(kept);
         let taken = u8::try_from(spare).map_or(wanted, |spare| spare.min(wanted));
@@ -83,18 +83,17 @@ impl RetransmitBudget {
         taken
     }
 
-    /// Copies that were paid for do not leave.
+    /// Returns the tokens of cancelled copies.
     pub(crate) fn put_back(&mut self, count: u32) {
         self.on_acked(count);
     }
 
-    /// When a retransmission may leave; may have passed.
+    /// When a retransmission may leave; may be in the past.
     pub(crate) fn available_at(&self) -> Micros {
         if self.tokens > 0 { Micros(0) } else { self.grant_at }
     }
 
-    /// A retransmission leaves. `rtt` is the smoothed RTT, or the RTO before there is one,
-    /// microseconds.
+    /// A retransmission leaves. `rtt`: smoothed RTT, or the RTO before the first sample, microseconds.
     pub(crate) fn on_retransmit(&mut self, now: Micros, rtt: u64) {
         if self.tokens == 0 {
             self.tokens = TRICKLE;

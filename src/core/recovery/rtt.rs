@@ -1,8 +1,8 @@
 //! RTT estimation and RTO: RFC 6298 as Linux does it (`tcp_rtt_estimator`), with kcp-go's bounds.
 //!
-//! Deviates from RFC 6298 2, because KCP samples many times per round trip:
+//! Unlike RFC 6298 2, because KCP samples many times per round trip:
 //! * `rttvar` tracks the largest `mdev` of the last round trip, not of the last few samples, so a
-//!   burst of equal samples does not shrink it. Linux does the same.
+//!   burst of equal samples does not shrink it (as in Linux).
 //! * A sample far below `srtt` weighs 1/32 instead of 1/4 in `mdev` (Linux; kcp-go `update_ack`).
 //! * The RTO is at least 1.25 times `srtt`. On a steady path `rttvar` shrinks to nothing, and the
 //!   first jitter afterwards must not count as loss: test
@@ -24,30 +24,28 @@ const MIN_RTO: u64 = 100_000;
 /// Window of the minimum RTT filter, microseconds: the 10 s of BBR's min_rtt filter.
 const MIN_RTT_WINDOW: u64 = 10_000_000;
 
-/// Longest delay of an ACK that counts beyond two round trips, microseconds: kcp-go and C KCP acknowledge each
-/// 100 ms by default.
+/// Longest ACK delay beyond two round trips that counts, microseconds. kcp-go and C KCP acknowledge every 100
+/// ms by default.
 const MAX_ACK_DELAY: u64 = 150_000;
-/// Least time for which the longest wait for a first ACK counts, microseconds.
+/// Least time for which the longest wait for a first ACK is remembered, microseconds.
 const LONGEST_WAIT_WINDOW: u64 = 500_000;
 
-/// Minimum RTT below which a path is short, microseconds. On such a path a receiver reads a window
-/// about as fast as it arrives, and timers of 1 ms are too coarse for pacing and autotuning.
+/// Minimum RTT below which a path is short, microseconds. On such a path a receiver reads about as fast as
+/// data arrives, and 1 ms timers are too coarse for pacing and autotuning.
 pub(crate) const SHORT_RTT: u64 = 2_000;
 
 /// RTT estimator of one connection. All times in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RttEstimator {
-    /// Smoothed RTT; `None` before the first sample, because zero is a valid RTT. kcp-go uses 0
-    /// for both.
+    /// Smoothed RTT; `None` before the first sample, since zero is a valid RTT (kcp-go uses 0 for both).
     srtt: Option<u64>,
     /// Smoothed mean deviation, updated with each sample.
     mdev: u64,
     /// Largest `mdev` of the current round trip.
     mdev_max: u64,
-    /// Largest recent `mdev_max`: rises at once, falls by a quarter of the difference per round
-    /// trip.
+    /// Rises to `mdev_max` at once, and falls by a quarter of the difference per round trip.
     rttvar: u64,
-    /// Longest wait for a first ACK in the current window of time, and in the one before.
+    /// Longest wait for a first ACK, in the current time window and in the previous one.
     longest: [u32; 2],
     longest_since: Micros,
     /// Start of the current round trip.
@@ -94,8 +92,8 @@ impl RttEstimator {
         self.smooth(now, rtt);
     }
 
-    /// A sample of a transmission before the latest, to a millisecond: its timestamp was echoed. It does
-    /// not lower the minimum. After an outage an ACK may be as old as that was, and says nothing.
+    /// A sample from an earlier transmission than the latest, by its echoed timestamp of 1 ms resolution. It
+    /// does not lower the minimum. After an outage such an ACK may be as old as the outage, and is ignored.
     pub(crate) fn on_sample_of_earlier(&mut self, now: Micros, rtt: u64) {
         if rtt > self.max_rto {
             return;
@@ -106,11 +104,11 @@ impl RttEstimator {
         self.smooth(now, rtt);
     }
 
-    /// The longest time that a segment waited for its first ACK, of those that a datagram acknowledges. A peer
-    /// that acknowledges at a tick answers the oldest of them late, and a path that varies does so now and then:
-    /// the RTO covers what happened lately.
+    /// Records the longest time that a segment of one datagram's acknowledgements waited for its first ACK. A
+    /// peer that acknowledges at a tick answers the oldest of them late, and a path with jitter does so at
+    /// times. The RTO covers recent waits.
     pub(crate) fn on_longest_wait(&mut self, now: Micros, wait: u64) {
-        // An outage says little about the next ACK.
+        // A wait as long as an outage says little about the next ACK, so it is capped.
         let Some(srtt) = self.srtt else { return };
         let wait = saturated(wait.min(2 * srtt + MAX_ACK_DELAY).min(self.max_rto));
         let window = (8 * srtt).max(LONGEST_WAIT_WINDOW);
@@ -124,7 +122,7 @@ impl RttEstimator {
         *latest = (*latest).max(wait);
     }
 
-    /// `rtt` is at most [`Self::max_rto`]: one sample of an hour, after a host was suspended, would raise
+    /// `rtt` is at most [`Self::max_rto`]: a sample of an hour, after the host was suspended, would raise
     /// `srtt` for hundreds of samples. Test `rto_after_one_sample_of_an_hour_recovers_within_70_samples`.
     fn smooth(&mut self, now: Micros, rtt: u64) {
         let Some(srtt) = self.srtt else {
@@ -143,8 +141,7 @@ impl RttEstimator {
         self.mdev_max = self.mdev_max.max(self.mdev);
         self.rttvar = self.rttvar.max(self.mdev_max);
         if now.since(self.round_start) >= srtt {
-            // A round trip ended: `rttvar` falls a quarter of the way to its `mdev_max`, as in
-            // Linux.
+            // At the end of a round trip `rttvar` falls a quarter of the way to `mdev_max`, as in Linux.
             self.rttvar -= (self.rttvar - self.mdev_max) / 4;
             self.mdev_max = self.mdev;
             self.round_start = now;
@@ -188,7 +185,7 @@ impl RttEstimator {
     }
 }
 
-/// Microseconds up to 71 minutes: an idle connection is to be small.
+/// Microseconds in a `u32`, up to 71 minutes, to keep an idle connection small.
 fn saturated(micros: u64) -> u32 {
     u32::try_from(micros).unwrap_or(u32::MAX)
 }

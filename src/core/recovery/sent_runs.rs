@@ -1,10 +1,10 @@
-//! Runs in flight: one record for the full segments of a GSO batch, which left at one
-//! instant, one after the other, each in a datagram of its own.
+//! Runs in flight: one record for the full segments of a GSO batch, which left back to back at one instant,
+//! each in its own datagram.
 //!
-//! On a path without loss a cumulative acknowledgement removes a run, or the front of it, and no
-//! segment is ever visited by itself, but for the latest one that has arrived, of which an ACK comes with
-//! it. [`SentSegments`](super::sent_segments::SentSegments) breaks the runs up into segments as soon as a
-//! second one is acknowledged by its number or one is transmitted again.
+//! On a path without loss a cumulative acknowledgement removes a run or the front of it without visiting
+//! single segments, except the latest one, which gets an ACK of its own.
+//! [`SentSegments`](super::sent_segments::SentSegments) breaks the runs up into segments when a second
+//! segment is acknowledged by number or one is retransmitted.
 
 use std::collections::VecDeque;
 
@@ -18,16 +18,16 @@ use crate::util::queue;
 pub(crate) struct SentRun {
     /// Number of the first segment.
     sn: Sn,
-    /// Segments; at least one.
+    /// At least 1.
     count: u32,
-    /// The first segment; the others differ from it in [`SentSegment::xmit_seq`].
+    /// The first segment; the others differ from it only in [`SentSegment::xmit_seq`].
     first: SentSegment,
-    /// Payload of the first segment; those of the others are behind it, of the same length.
+    /// Payload of the first segment; the payloads of the others follow it and have the same length.
     payload: BufferRange,
 }
 
 impl SentRun {
-    /// The first segment, and how many there are.
+    /// The first segment, and the number of segments.
     pub(crate) fn segments(&self) -> (&SentSegment, u32) {
         (&self.first, self.count)
     }
@@ -42,7 +42,7 @@ impl SentRun {
         (index..self.count).map(move |index| run.get(index))
     }
 
-    /// Splits off the first `count` segments, of more.
+    /// Splits off the first `count` segments; some must remain.
     fn split_to(&mut self, count: u32) -> Self {
         let front = Self { count, ..*self };
         let (sn, first) = self.get(count);
@@ -54,13 +54,13 @@ impl SentRun {
 
 const _: () = assert!(size_of::<SentRun>() == 56, "less than a cache line");
 
-/// The runs in flight, in order of their numbers, without gaps.
+/// The runs in flight, in order of number, without gaps.
 #[derive(Debug, Default)]
 pub(crate) struct SentRuns {
     runs: VecDeque<SentRun>,
     /// Segments of all runs.
     len: u32,
-    /// The one of them that has an ACK of its own.
+    /// The one segment with an ACK of its own.
     acked: Option<Sn>,
 }
 
@@ -82,7 +82,7 @@ impl SentRuns {
         self.len == u32::from(self.acked.is_some())
     }
 
-    /// Records the ACK of a segment. Returns whether there is a place for it: there is one.
+    /// Records the ACK of a segment. Returns false if another one is already recorded.
     pub(crate) fn ack(&mut self, sn: Sn) -> bool {
         let is_first = self.acked.is_none() && self.find(sn).is_some();
         if is_first {
@@ -91,7 +91,7 @@ impl SentRuns {
         is_first || self.acked == Some(sn)
     }
 
-    /// Appends segment `sn`, the next number, to the last run if it goes on there.
+    /// Appends segment `sn`, the next number, to the last run if it continues that run.
     #[inline]
     pub(crate) fn push(&mut self, sn: Sn, segment: SentSegment, payload: BufferRange) {
         self.len += 1;
@@ -105,8 +105,8 @@ impl SentRuns {
         queue::push(&mut self.runs, SentRun { sn, count: 1, first: segment, payload });
     }
 
-    /// Removes the first run, or the first `max` segments of it, or less: what has an ACK of its own is
-    /// removed by itself.
+    /// Removes the first run, or up to `max` segments of it. A segment with an ACK of its own is removed
+    /// alone.
     pub(crate) fn pop_front(&mut self, max: u32) -> Option<SentRun> {
         let first = self.runs.front_mut()?;
         let before_acked = self.acked.and_then(|acked| acked.offset_from(first.sn));
@@ -137,7 +137,7 @@ impl SentRuns {
         self.runs.front().map(|run| run.payload)
     }
 
-    /// Position of the run that `sn` is in, and of `sn` in it, by bisection of the runs.
+    /// Index of the run that contains `sn`, and index of `sn` in it, by bisection.
     fn find(&self, sn: Sn) -> Option<(usize, u32)> {
         let after = self.runs.partition_point(|run| sn.since(run.sn) >= 0);
         let at = after.checked_sub(1)?;
@@ -158,7 +158,7 @@ impl SentRuns {
         self.runs.get(at).map(|run| run.payload.nth_after(index))
     }
 
-    /// The segments from `sn` on without an ACK of their own, in order of their numbers and of
+    /// Segments without an ACK of their own from `sn` on, in order of number, which is also the order of
     /// transmission.
     pub(crate) fn iter_from(&self, sn: Sn) -> impl Iterator<Item = (Sn, SentSegment)> {
         let (at, index) = self.find(sn).unwrap_or((self.runs.len(), 0));
@@ -168,7 +168,7 @@ impl SentRuns {
         first.chain(rest.flat_map(|run| run.iter(0))).filter(move |(sn, _)| acked != Some(*sn))
     }
 
-    /// Removes all runs and passes their segments to `each`, with their payloads.
+    /// Removes all runs and passes each segment with its payload to `each`.
     pub(crate) fn break_up(&mut self, mut each: impl FnMut(SentSegment, BufferRange)) {
         self.len = 0;
         let acked = self.acked.take();
@@ -190,7 +190,7 @@ impl SentRuns {
         queue::release(&mut self.runs);
     }
 
-    /// Checks that the runs are without gaps from `start` on.
+    /// Asserts that the runs follow each other without gaps from `start` on.
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self, start: Sn) {
         let (mut sn, mut xmit_seq) = (start, 0);
@@ -213,12 +213,12 @@ mod tests {
     use crate::core::seq::Ts;
     use proptest::prelude::*;
 
-    /// Payloads of `len` bytes, one behind the other in chunks of 20 segments.
+    /// Payloads of `len` bytes, back to back in chunks of 20 segments.
     fn payload(index: u32, len: u32) -> BufferRange {
         BufferRange::new(index / 20, index % 20 * len, len)
     }
 
-    /// What [`SentSegments`] says of one segment.
+    /// All that [`SentSegments`] reports about one segment.
     fn seen((sn, segment): (Sn, SentSegment)) -> (u32, u64, u64, u32, u8, bool, bool) {
         let SentSegment { xmit_seq, last_sent, first_ts, .. } = segment;
         let backoff_level = segment.backoff_level();
@@ -226,7 +226,7 @@ mod tests {
         (sn.0, xmit_seq, last_sent.0, first_ts.0, backoff_level, flags.0, flags.1)
     }
 
-    /// All that can be asked of the segments in flight.
+    /// All that can be asked about the segments in flight.
     fn contents(sent: &SentSegments) -> impl PartialEq + std::fmt::Debug {
         let sns = (0..sent.len() + 1).map(|offset| sent.una().advance(offset));
         let segments: Vec<_> =
@@ -258,7 +258,7 @@ mod tests {
                 let level = u8::try_from(pick >> 8).unwrap() % 3;
                 match step {
                     0..=3 => for _ in 0..=pick % 30 {
-                        // Some leave together, and some have another length.
+                        // Some share a datagram, and some have another length.
                         let payload = payload(pushed, 9 + u32::from(step == 0));
                         if step != 1 {
                             runs.begin_datagram();

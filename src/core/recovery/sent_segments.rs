@@ -1,15 +1,14 @@
-//! Segments in flight (RFC 9002 A.1 `sent_packets`; kcp-go `snd_buf`): a ring indexed by sequence
-//! number, with lists in order of transmission.
+//! Segments in flight (RFC 9002 A.1 `sent_packets`; kcp-go `snd_buf`): a ring indexed by sequence number,
+//! with lists in order of transmission.
 //!
-//! A segment stays in the ring until `una` passes it, so a lookup by number is an index. An ACK
-//! touches one entry of 32 bytes, half a cache line; payloads are in a second ring. Bench `core`,
-//! `ack_random_with_holes`, has the same cost per ACK for 128 and 16,384 segments.
+//! A segment stays in the ring until `una` passes it, so a lookup by number is an index. An ACK touches one
+//! entry of 32 bytes, half a cache line; payloads are in a second ring. In the bench `core`,
+//! `ack_random_with_holes`, an ACK costs the same with 128 and with 16,384 segments.
 //!
 //! Unacknowledged segments are linked in order of their last transmission (`lists.rs`).
 //!
-//! Behind the ring are [`SentRuns`]: segments that left in GSO batches share a record, as long as at most
-//! one of them is acknowledged by its number and nothing is transmitted again. Then all of them move to
-//! the ring, each at most once. A lookup there bisects the runs, of a GSO batch each.
+//! [`SentRuns`] follow the ring: segments of a GSO batch share a record until two of them are acknowledged by
+//! number or one is retransmitted. Then all move to the ring. A lookup in the runs bisects them.
 
 mod lists;
 
@@ -23,39 +22,38 @@ use crate::core::seq::{Sn, Ts};
 use crate::util::queue;
 use lists::ListEnds;
 
-/// Lists kept: two of back-off level 0, and one of each level above.
+/// Number of lists: two for back-off level 0, and one for each higher level.
 const LISTS: usize = 16;
 /// Numbers of [`SentSegment::xmit_seq`] that a datagram with one segment takes.
 pub(crate) const XMIT_SEQS_PER_DATAGRAM: u64 = 2;
-/// Highest back-off level: further RTO expiries leave a segment there.
+/// Highest back-off level; further RTO expiries leave a segment there.
 pub(crate) const MAX_BACKOFF_LEVEL: u8 = 14;
 
 /// A segment with a sequence number (quinn `SentPacket`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentSegment {
-    /// Position of the last transmission in the order of all transmissions, counted from 1. One
-    /// number is left out before each datagram, so that those of its segments are consecutive and
-    /// those of others are not.
+    /// Position of the last transmission in the order of all transmissions, from 1. One number is skipped
+    /// before each datagram, so segments of one datagram have consecutive numbers and segments of different
+    /// datagrams do not.
     pub(crate) xmit_seq: u64,
     /// Time of the last transmission.
     pub(crate) last_sent: Micros,
     /// Wire `ts` of the first transmission.
     pub(crate) first_ts: Ts,
-    /// Neighbours in the segment's list; the segment's own number at an end of the
-    /// list.
+    /// Neighbours in the segment's list; the segment's own number at an end of the list.
     prev: Sn,
     next: Sn,
     pub(crate) frg: u8,
-    /// Index of the list that it is in until it is acknowledged ([`list_of`]).
+    /// The list that holds it until it is acknowledged ([`list_of`]).
     list: u8,
     /// Sent more than once.
     pub(crate) retransmitted: bool,
-    /// Acknowledged by an ACK of its own; `una` has not passed it yet.
+    /// Acknowledged by number; `una` has not passed it yet.
     pub(crate) acked: bool,
 }
 
 impl SentSegment {
-    /// RTO expiries so far, at most [`MAX_BACKOFF_LEVEL`] (kcp-go `xmit` counts transmissions).
+    /// RTO expiries so far, up to [`MAX_BACKOFF_LEVEL`] (kcp-go `xmit` counts transmissions).
     pub(crate) fn backoff_level(&self) -> u8 {
         self.list.saturating_sub(1)
     }
@@ -72,7 +70,7 @@ impl SentSegment {
         Self { xmit_seq: self.xmit_seq + XMIT_SEQS_PER_DATAGRAM * u64::from(index), ..*self }
     }
 
-    /// Whether the two, transmitted once, left at the same instant and position.
+    /// Whether both segments, transmitted once, left at the same time and position.
     #[inline]
     pub(crate) fn left_as(&self, other: &Self) -> bool {
         (self.xmit_seq, self.last_sent, self.first_ts, self.frg)
@@ -83,7 +81,7 @@ impl SentSegment {
 const _: () = assert!(size_of::<SentSegment>() == 32, "half a cache line");
 const _: () = assert!(list_of(u8::MAX, true) as usize + 1 == LISTS, "a list for each level");
 
-/// The list of back-off `level`; `apart`: the second one of level 0.
+/// The list of back-off `level`; `apart`: the second list of level 0.
 const fn list_of(level: u8, apart: bool) -> u8 {
     match level {
         0 => apart as u8,
@@ -100,10 +98,10 @@ pub(crate) struct SentSegments {
     ring: VecDeque<SentSegment>,
     /// Entry `i` is the payload of segment `una + i`.
     payloads: VecDeque<BufferRange>,
-    /// The segments after those of the ring, transmitted once each, and after all that are in the ring.
+    /// Segments after the ring, each transmitted once and after all transmissions in the ring.
     runs: SentRuns,
-    /// An entry is without meaning while its bit in [`Self::occupied`] is clear. `None` until a list is needed, and
-    /// of an idle connection.
+    /// `None` until a list is needed, and for an idle connection. An entry is valid only while its bit in
+    /// [`Self::occupied`] is set.
     lists: Option<Box<[ListEnds; LISTS]>>,
     /// Bit `i` is set while list `i` is not empty.
     occupied: u16,
@@ -156,7 +154,7 @@ impl SentSegments {
         self.occupied == 0 && self.runs.all_acked()
     }
 
-    /// Position of a segment in the ring.
+    /// Index of a segment in the ring.
     #[inline]
     fn index(&self, sn: Sn) -> Option<usize> {
         let index = usize::try_from(sn.offset_from(self.una)?).ok()?;
@@ -189,7 +187,7 @@ impl SentSegments {
         self.payloads.front().copied().or_else(|| self.runs.front_payload())
     }
 
-    /// The segments that are transmitted from now on leave in another datagram than those before.
+    /// Later transmissions leave in another datagram than earlier ones.
     #[inline]
     pub(crate) fn begin_datagram(&mut self) {
         self.transmissions += 1;
@@ -207,8 +205,8 @@ impl SentSegments {
         sn
     }
 
-    /// As [`Self::push`], of a segment that leaves in a GSO batch: it shares the record of the one
-    /// before, if that has left with it.
+    /// As [`Self::push`], for a segment of a GSO batch. It shares the record of the previous segment if both
+    /// left together.
     #[inline]
     pub(crate) fn push_to_runs(
         &mut self,
@@ -223,7 +221,7 @@ impl SentSegments {
         sn
     }
 
-    /// The record of a new segment, which is transmitted now.
+    /// The record of a new segment that is transmitted now.
     #[inline]
     fn transmit(&mut self, last_sent: Micros, first_ts: Ts, frg: u8, sn: Sn) -> SentSegment {
         self.transmissions += 1;
@@ -240,7 +238,7 @@ impl SentSegments {
         }
     }
 
-    /// Appends a segment to the ring that has left once, after all others there.
+    /// Appends a segment that left once, after all others in the ring.
     #[inline]
     fn append(&mut self, segment: SentSegment, payload: BufferRange) {
         let sn = self.una.advance(self.ring_len());
@@ -254,18 +252,18 @@ impl SentSegments {
     fn break_up_runs(&mut self) {
         let mut runs = mem::take(&mut self.runs);
         runs.break_up(|segment, payload| self.append(segment, payload));
-        // It has kept its capacity.
+        // It keeps its capacity.
         self.runs = runs;
     }
 
-    /// Records a retransmission of an unacknowledged segment, which continues on back-off `level`; `apart`: at
-    /// level 0 in a list of its own, whose first one may leave before what has left once.
+    /// Records a retransmission of an unacknowledged segment, which continues on back-off `level`. `apart`
+    /// puts it into the second list of level 0, whose front may leave before segments that left once.
     pub(crate) fn mark_retransmitted(&mut self, now: Micros, sn: Sn, level: u8, apart: bool) {
         self.relink(now, sn, list_of(level, apart), true);
     }
 
-    /// Moves an unacknowledged segment to the end of the order of transmission, as if it were sent
-    /// now, without marking it retransmitted.
+    /// Moves an unacknowledged segment to the end of the transmission order, as if sent now, without marking
+    /// it retransmitted.
     pub(crate) fn move_to_back(&mut self, now: Micros, sn: Sn) {
         let Some(segment) = self.get(sn) else { return };
         self.relink(now, sn, segment.list, segment.retransmitted);
@@ -273,7 +271,7 @@ impl SentSegments {
 
     fn relink(&mut self, now: Micros, sn: Sn, list: u8, retransmitted: bool) {
         if !self.runs.is_empty() {
-            // Runs are later in the order of transmission than the ring.
+            // Runs must be later in transmission order than the ring.
             self.break_up_runs();
         }
         self.unlink(sn);
@@ -287,8 +285,8 @@ impl SentSegments {
         }
     }
 
-    /// Records the ACK of one segment, which stays in the ring until `una` passes it
-    /// ([`Self::pop_acked`]), as in kcp-go `parse_ack`.
+    /// Records the ACK of one segment. It stays in the ring until `una` passes it ([`Self::pop_acked`]), as
+    /// in kcp-go `parse_ack`.
     pub(crate) fn ack(&mut self, sn: Sn) {
         if self.index(sn).is_none() {
             if self.runs.ack(sn) {
@@ -317,10 +315,9 @@ impl SentSegments {
         Some(segment)
     }
 
-    /// Removes the oldest segments, at most `max`, that left once each and in order, as all have on
-    /// a path without loss, and passes each run to `each`: its first segment, and how many. Returns
-    /// how many there were. As many calls of [`Self::pop_acked`] do the same, and write to the list for
-    /// each of them.
+    /// Removes up to `max` of the oldest segments, stopping at one that was retransmitted. Passes each run to
+    /// `each`: its first segment and its length. Returns the number of segments. Equivalent to repeated
+    /// [`Self::pop_acked`], but writes to the list once.
     pub(crate) fn pop_acked_run(
         &mut self,
         max: u32,
@@ -338,7 +335,7 @@ impl SentSegments {
         count
     }
 
-    /// As [`Self::pop_acked_run`], of the segments in the ring.
+    /// As [`Self::pop_acked_run`], for the segments in the ring.
     fn pop_acked_of_ring(&mut self, max: u32, mut each: impl FnMut(&SentSegment)) -> u32 {
         let list = self.list(0);
         let mut front = list.map(|ends| ends.front);
@@ -385,7 +382,7 @@ impl SentSegments {
         self.transmissions + 1
     }
 
-    /// Checks the invariants of ring and lists, in time proportional to the window.
+    /// Checks the invariants of ring and lists; takes time proportional to the window.
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self) {
         let linked = self.check_lists();
@@ -393,7 +390,7 @@ impl SentSegments {
         let first_of_runs = self.runs.front().map(|(_, first)| first.xmit_seq);
         assert!(
             first_of_runs.is_none_or(|first| Some(first) > newest),
-            "a run is later than the ring"
+            "runs are later than the ring"
         );
         self.runs.check_invariants(self.una.advance(self.ring_len()));
         assert_eq!(self.ring.len(), self.payloads.len());
@@ -473,7 +470,7 @@ mod tests {
         }
 
         #[test]
-        fn pop_acked_run_leaves_what_as_many_pop_acked_leave(
+        fn pop_acked_run_equals_repeated_pop_acked(
             start: u32,
             steps in prop::collection::vec((0_u8..7, any::<u16>()), 1..300),
         ) {

@@ -1,10 +1,10 @@
 //! The peer's receive window (RFC 9293 SND.WND, kept as a right edge) and zero-window probing (RFC
 //! 9293 3.8.6.1; kcp-go `rmt_wnd`, `probe_wait`).
 //!
-//! kcp-go and C take `wnd` of every segment in order of arrival, so a reordered datagram shrinks or
-//! reopens the window. Here the right edge `una + wnd` only grows, since a receiver should not
-//! shrink its window (RFC 9293 3.8.6). A peer that does so keeps advertising a smaller edge, which
-//! is accepted once [`SHRINK_REPORTS`] segments over a round trip advertise one.
+//! kcp-go and C take `wnd` of every segment in order of arrival, so a reordered datagram shrinks or reopens
+//! the window. Here the right edge `una + wnd` only grows, since a receiver should not shrink its window (RFC
+//! 9293 3.8.6). If a peer does shrink it, the smaller edge is accepted once [`SHRINK_REPORTS`] segments have
+//! advertised one over a round trip.
 
 use crate::core::clock::Micros;
 use crate::core::seq::Sn;
@@ -18,14 +18,12 @@ const SHRINK_REPORTS: u8 = 3;
 /// IKCP_PROBE_INIT of kcp-go, C has 5 s).
 #[doc(alias = "IKCP_PROBE_INIT")]
 const PROBE_INIT: u64 = 500_000;
-/// Longest interval between window probes, microseconds (IKCP_PROBE_LIMIT). Deviates: 5 s instead
-/// of 120 s, so that a lost window update costs seconds; and intervals double, where kcp-go adds
-/// half.
+/// Longest interval between window probes, microseconds (IKCP_PROBE_LIMIT). It is 5 s instead of 120 s, so
+/// that a lost window update costs seconds; and intervals double, while kcp-go adds half.
 #[doc(alias = "IKCP_PROBE_LIMIT")]
 const PROBE_LIMIT: u64 = 5_000_000;
 
-/// A smaller right edge that the peer advertises, until [`SHRINK_REPORTS`] segments do (RFC 9293
-/// 3.8.6 "shrinking the window").
+/// A smaller right edge that the peer advertises (RFC 9293 3.8.6 "shrinking the window").
 #[derive(Clone, Copy, Debug)]
 struct ShrinkCandidate {
     /// The largest of the smaller edges.
@@ -35,13 +33,13 @@ struct ShrinkCandidate {
     reports: u8,
 }
 
-/// The persist timer (RFC 9293 3.8.6.1).
+/// Persist timer (RFC 9293 3.8.6.1).
 #[derive(Clone, Copy, Debug)]
 struct PersistTimer {
     /// Microseconds.
     interval: u64,
     next: Micros,
-    /// When the latest window probe left, if one has.
+    /// When the latest window probe left.
     sent: Option<Micros>,
 }
 
@@ -50,10 +48,10 @@ struct PersistTimer {
 pub(crate) struct RemoteWindow {
     /// Right edge: the first number that the peer does not accept.
     edge: Sn,
-    /// Largest window that the peer has advertised; `None` before the first.
+    /// Largest window that the peer advertised; `None` before the first.
     largest: Option<u16>,
     shrink: Option<ShrinkCandidate>,
-    /// Runs while sending is blocked by the peer's window or by a `una` that the peer holds back.
+    /// Runs while the peer's window, or a `una` that the peer holds back, blocks sending.
     persist: Option<PersistTimer>,
     /// Longest interval between window probes, microseconds.
     probe_limit: u64,
@@ -75,7 +73,7 @@ impl RemoteWindow {
         self.edge.offset_from(una).unwrap_or(0)
     }
 
-    /// The largest window advertised so far, or the initial assumption.
+    /// Largest window advertised so far, else the initial assumption.
     pub(crate) fn largest(&self) -> u16 {
         self.largest.unwrap_or(INITIAL_REMOTE_WINDOW)
     }
@@ -101,7 +99,7 @@ impl RemoteWindow {
         }
     }
 
-    /// Window probes are at most `interval` microseconds apart from now on, if that is less than by default.
+    /// Limits the time between window probes to `interval` microseconds, if that is less than the default.
     pub(crate) fn limit_probe_interval(&mut self, now: Micros, interval: u64) {
         self.probe_limit = interval.min(PROBE_LIMIT);
         if let Some(persist) = &mut self.persist {
@@ -110,8 +108,7 @@ impl RemoteWindow {
         }
     }
 
-    /// Starts or stops the persist timer. `blocked`: only the peer's window or `una` keeps sending
-    /// from going on (`Sender::is_window_blocked`).
+    /// Starts or stops the persist timer. `blocked`: see `Sender::is_window_blocked`.
     pub(crate) fn update_persist_timer(&mut self, now: Micros, blocked: bool) {
         match (blocked, self.persist) {
             (true, None) => {
@@ -135,7 +132,7 @@ impl RemoteWindow {
         true
     }
 
-    /// When the latest window probe left, since the window has closed.
+    /// When the latest window probe left since the window closed.
     pub(crate) fn probe_sent(&self) -> Option<Micros> {
         self.persist?.sent
     }

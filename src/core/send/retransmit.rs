@@ -1,10 +1,10 @@
-//! Probing while the peer is silent: one retransmission per probe timeout, doubling after a while (RFC 9002
-//! 6.2.1, 6.2.4).
+//! Probing a silent peer: one retransmission per probe timeout, which doubles after a while (RFC 9002 6.2.1,
+//! 6.2.4).
 //!
-//! kcp-go retransmits every segment whose RTO expired, a whole window each time, for as long as
-//! the peer is silent. An RTO while no ACK arrives says nothing about a single segment: the path, or the return
-//! path, has stopped for a moment, and what is on the way arrives later. One segment finds out when the path
-//! carries again. Its ACK and those of newer data show what is lost.
+//! kcp-go retransmits every segment whose RTO expired, a whole window each time, as long as the peer is
+//! silent. An RTO while no ACK arrives says nothing about a single segment: the path, or the return path, has
+//! stopped for a moment, and packets on the way arrive later. One segment is enough to detect that the path
+//! works again; its ACK and the ACKs of newer data show what was lost.
 //!
 //! Tests: `core::tests::path_changes::messages_leave_once_and_at_once_while_packets_are_held_up`,
 //! `core::tests::sweeps::delivery_after_partitions_completes`.
@@ -12,29 +12,29 @@
 use crate::core::clock::Micros;
 use crate::core::recovery::sent_segments::MAX_BACKOFF_LEVEL;
 
-/// Time without a valid ACK, pong or new `una` after which probe timeouts double, microseconds; two
-/// RTOs if that is longer.
+/// Time without a valid ACK, pong or new `una` after which probe timeouts double, microseconds; at least two
+/// RTOs.
 const DOUBLING_AFTER: u64 = 1_000_000;
-/// Retransmissions at each probe timeout before they double (RFC 9002 6.2.4 has two): a short message that was
-/// lost whole is not to wait another round trip.
+/// Retransmissions per probe timeout before timeouts double (RFC 9002 6.2.4 has two), so that a short message
+/// that was lost whole does not wait for another round trip.
 const PROBES: u8 = 4;
 
 /// Limits retransmissions by RTO while the peer is silent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PtoBackoff {
-    /// When a valid ACK, a pong or a new `una` was last received, the path was validated, or a segment left
-    /// with none before it on the way: the peer is silent an RTO later.
+    /// When a valid ACK, pong or new `una` arrived, the path was validated, or a segment left with nothing in
+    /// flight. The peer counts as silent an RTO later.
     last_peer_activity: Micros,
-    /// When new data left last: its ACK shows what is lost, so it is a probe (RFC 9002 6.2.1).
+    /// When new data last left. Its ACK shows what was lost, so it acts as a probe (RFC 9002 6.2.1).
     last_new: Micros,
-    /// Probes since the peer is silent; `None` before the first.
+    /// Probes of the present silence; `None` before the first.
     probe: Option<ProbeTimer>,
 }
 
 /// Probes of a silent peer (RFC 9002 6.2.1).
 #[derive(Clone, Copy, Debug)]
 struct ProbeTimer {
-    /// When the next probe may leave: the latest timeout, while some of its probes are left.
+    /// When the next probe may leave. While `left` is not zero this is the latest timeout.
     next: Micros,
     /// Probes that may still leave at this timeout.
     left: u8,
@@ -43,7 +43,7 @@ struct ProbeTimer {
 }
 
 impl PtoBackoff {
-    /// A segment leaves for the first time; `is_first`: nothing is on the way.
+    /// A segment leaves for the first time; `is_first`: nothing was in flight.
     #[inline]
     pub(super) fn on_new_segment(&mut self, now: Micros, is_first: bool) {
         self.last_new = now;
@@ -59,16 +59,16 @@ impl PtoBackoff {
         (self.last_peer_activity, self.probe) = (now, None);
     }
 
-    /// A silent peer has answered an early ping: the path works again, or the peer acknowledges nothing.
-    /// The next probe may leave as soon as its RTO has expired, and finds out: only its ACK ends the back-off
-    /// (RFC 9002 6.2.1).
+    /// A silent peer answered an early ping: either the path works again, or the peer acknowledges nothing.
+    /// The next probe may leave as soon as its RTO has expired, and only its ACK ends the back-off (RFC 9002
+    /// 6.2.1).
     pub(super) fn on_early_pong(&mut self, now: Micros) {
         if let Some(probe) = &mut self.probe {
             probe.next = now;
         }
     }
 
-    /// Whether only one probe per PTO may leave, which is to be the oldest segment.
+    /// Whether the back-off allows only one probe per PTO, which is then the oldest segment.
     pub(super) fn is_active(&self) -> bool {
         self.probe.is_some_and(|probe| probe.left == 0)
     }
@@ -78,10 +78,10 @@ impl PtoBackoff {
         self.probe_at(now, ack_wait) <= now
     }
 
-    /// When a retransmission may leave whose RTO expires at `expiry`: as long as the ACK of newer data may come,
-    /// which takes `ack_wait` microseconds at most, it shows what is lost (RFC 9002 6.2.1). For a second at most
-    /// while nothing is heard: full segments may be lost where short ones are not. `ack_wait` is zero where the
-    /// RTO counts by itself.
+    /// When a retransmission whose RTO expires at `expiry` may leave. It waits while the ACK of newer data
+    /// may still come, at most `ack_wait` microseconds, since that ACK shows what was lost (RFC 9002 6.2.1).
+    /// While nothing arrives it waits at most a second: full segments may be lost where short ones are not.
+    /// `ack_wait` is 0 if the RTO does not wait.
     pub(super) fn probe_at(&self, expiry: Micros, ack_wait: u64) -> Micros {
         match self.probe {
             Some(probe) => expiry.max(probe.next),
@@ -94,8 +94,8 @@ impl PtoBackoff {
         }
     }
 
-    /// A retransmission by RTO leaves now: a probe, if the peer has been silent for an RTO, or for a second where
-    /// `ack_wait` is zero. `rto` and `max_rto` in microseconds.
+    /// A retransmission by RTO leaves now. It is a probe if the peer has been silent for an RTO, or for a
+    /// second if `ack_wait` is 0. `rto` and `max_rto` in microseconds.
     pub(super) fn on_rto(&mut self, now: Micros, rto: u64, max_rto: u64, ack_wait: u64) {
         let unheard = now.since(self.last_peer_activity);
         let doubles = unheard >= DOUBLING_AFTER.max(2 * rto);
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(backoff.probe_at(Micros(RTO), 0), Micros(RTO));
     }
 
-    /// After an idle time the peer has had nothing to acknowledge: the back-off counts from the new data.
+    /// After an idle time the peer had nothing to acknowledge, so the back-off counts from the new data.
     #[test]
     fn pto_backoff_begins_with_what_is_on_the_way() {
         let mut backoff = PtoBackoff::default();

@@ -1,9 +1,9 @@
 //! Send buffer: application data from `send` until its cumulative acknowledgement (quinn
 //! `SendBuffer`; kcp-go `snd_queue` and the payloads of `snd_buf`).
 //!
-//! Payload is not copied: a segment's payload is a [`BufferRange`] of a chunk, and a chunk is
-//! freed when the last segment cut from it is acknowledged. The one exception is `coalesce`, for a
-//! segment that spans several writes.
+//! Payload is not copied: a segment's payload is a [`BufferRange`] of a chunk, and a chunk is freed when the
+//! last segment cut from it is acknowledged. The exception is `coalesce`, for a segment that spans several
+//! writes.
 
 use std::collections::VecDeque;
 
@@ -11,8 +11,7 @@ use bytes::Bytes;
 
 use crate::util::queue;
 
-/// Largest chunk in stream mode, bytes, so that the `u32` fields of [`BufferRange`] reach all of
-/// it.
+/// Largest chunk in stream mode, bytes, so that the `u32` fields of [`BufferRange`] can address it.
 const MAX_CHUNK_LEN: usize = 1 << 30;
 
 /// Position of a segment's payload in the [`SendBuffer`].
@@ -37,7 +36,7 @@ impl BufferRange {
         self.len as usize
     }
 
-    /// The range of the same length that begins `count` such ranges behind this one.
+    /// The range of equal length that begins `count` lengths after this one.
     #[inline]
     pub(crate) fn nth_after(self, count: u32) -> Self {
         Self { start: self.start.wrapping_add(self.len.wrapping_mul(count)), ..self }
@@ -51,22 +50,21 @@ struct Chunk {
     frg: u8,
 }
 
-/// Chunks of application data. In stream mode they form one byte sequence, cut at the MSS; in
-/// message mode each chunk is one segment.
+/// Application data in chunks. In stream mode the chunks form one byte sequence, cut at the MSS; in message
+/// mode each chunk is one segment.
 #[derive(Debug)]
 pub(crate) struct SendBuffer {
     /// Chunks that segments in flight were cut from.
     sent: VecDeque<Bytes>,
     /// Number of the first chunk of `sent`.
     first: u32,
-    /// Chunks not cut to their end yet.
+    /// Chunks that are not fully cut yet.
     waiting: VecDeque<Chunk>,
-    /// Bytes of the first waiting chunk that segments carry already.
+    /// Bytes of the first waiting chunk that are already in segments.
     offset: usize,
-    /// The first waiting chunk is also the last of `sent`. True from the first segment cut from a
-    /// chunk until the last.
+    /// The first waiting chunk is also the last of `sent`: some of it, but not all, is cut.
     front_is_shared: bool,
-    /// Bytes that no segment carries yet.
+    /// Bytes that are in no segment yet.
     bytes: usize,
     stream: bool,
 }
@@ -99,18 +97,17 @@ impl SendBuffer {
         self.waiting.is_empty()
     }
 
-    /// Bytes that no segment carries yet.
+    /// Bytes that are in no segment yet.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Segments of at most `mss` payload bytes that the data without a segment will become.
+    /// Segments of at most `mss` payload bytes that the remaining data will become.
     pub(crate) fn segments(&self, mss: usize) -> usize {
         if self.stream { self.bytes.div_ceil(mss) } else { self.waiting.len() }
     }
 
-    /// Full segments of `mss` payload bytes that come next. Zero where segments may be shorter for
-    /// another reason than the end of the data.
+    /// Full segments of `mss` payload bytes that come next; 0 in message mode, where messages may be shorter.
     pub(crate) fn full_segments(&self, mss: usize) -> usize {
         if self.stream { self.bytes / mss } else { 0 }
     }
@@ -122,7 +119,7 @@ impl SendBuffer {
         Some(if self.stream { self.bytes.min(mss) } else { front.data.len() })
     }
 
-    /// Cuts the next segment: its payload and `frg`.
+    /// Cuts the next segment and returns its payload and `frg`.
     #[inline]
     pub(crate) fn take(&mut self, mss: usize) -> Option<(BufferRange, u8)> {
         let len = self.next_len(mss)?;
@@ -183,8 +180,8 @@ impl SendBuffer {
         chunk.get(range.start as usize..)?.get(..range.len())
     }
 
-    /// Frees the chunks before `oldest`, the payload of the oldest segment in flight; `None`:
-    /// nothing is in flight, and all chunks cut to their end are freed.
+    /// Frees the chunks before `oldest`, the payload of the oldest segment in flight. `None` means that
+    /// nothing is in flight; then all fully cut chunks are freed.
     pub(crate) fn release(&mut self, oldest: Option<BufferRange>) {
         let acked = match oldest {
             Some(range) => range.chunk.wrapping_sub(self.first) as usize,
@@ -248,7 +245,7 @@ mod tests {
                     acked.extend_from_slice(buffer.get(ranges.pop_front().unwrap()).unwrap());
                     buffer.release(ranges.front().copied());
                 }
-                // Only chunks with a segment in flight are kept, and the one being cut.
+                // Only chunks with a segment in flight remain, and the chunk being cut.
                 prop_assert!(buffer.sent.len() <= ranges.len() + usize::from(buffer.front_is_shared));
                 buffer.check_invariants();
             }

@@ -1,10 +1,9 @@
-//! The sender: composes send buffer, segments in flight, loss detection and windows, and decides
-//! which segment leaves next (kcp-go `flush`).
+//! The sender combines send buffer, segments in flight, loss detection and windows, and decides which segment
+//! leaves next (kcp-go `flush`).
 //!
-//! Order: a redundant retransmission, which is not paced, then a lost segment if the
-//! [retransmission budget](crate::core::recovery::retransmit_budget) has tokens, then new data, both
-//! only if the pacer allows. kcp-go scans the window in order of sequence number instead, on a
-//! timer.
+//! Order: copies of retransmissions, which are not paced; then a lost segment if the [retransmission
+//! budget](crate::core::recovery::retransmit_budget) has tokens; then new data. Lost segments and new data
+//! wait for the pacer. kcp-go scans the window in order of sequence number instead, on a timer.
 
 mod ack_processing;
 mod backlog;
@@ -47,14 +46,13 @@ pub(crate) struct SendCandidate {
     transmission: Transmission,
 }
 
-/// Which transmission of a segment.
+/// The transmission that a candidate stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transmission {
-    /// The first.
+    /// The segment's first transmission.
     New,
-    /// A retransmission.
     Retransmit(Sn, LossTrigger),
-    /// A further copy of a retransmission.
+    /// Another copy of a retransmission.
     FurtherCopy(Sn),
 }
 
@@ -74,7 +72,7 @@ pub(crate) struct OutgoingSegment<'a> {
 }
 
 impl OutgoingSegment<'_> {
-    /// Appends the PUSH, with `conv`, `wnd`, `ts` and `una` of `template`.
+    /// Appends the PUSH with `conv`, `wnd`, `ts` and `una` of `template`.
     #[inline]
     pub(crate) fn emit(&self, template: Header, out: &mut Vec<u8>) {
         let len = u32::try_from(self.payload.len()).unwrap_or(u32::MAX);
@@ -87,25 +85,24 @@ impl OutgoingSegment<'_> {
 /// Verdict on an ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckOutcome {
-    /// The peer received a transmission with this number and timestamp; the first ACK of the
-    /// segment.
+    /// First ACK of this segment: the peer received a transmission with this number and timestamp.
     NewlyAcked,
-    /// The peer received a transmission with this number and timestamp, as an earlier ACK or `una`
-    /// has shown: the ACK may be a replay.
+    /// The peer received a transmission with this number and timestamp, but an earlier ACK or `una` already
+    /// said so. The ACK may be a replay.
     AckedBefore,
-    /// Of a segment acknowledged so long ago that it is not in the acked history any more.
+    /// The segment was acknowledged so long ago that the acked history has dropped it.
     Stale,
-    /// Of a number that was never sent, or was not sent with this timestamp.
+    /// The number was never sent, or never with this timestamp.
     Invalid,
 }
 
 /// Verdict on a cumulative acknowledgement (RFC 9293 3.10.7.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnaOutcome {
-    /// The newest so far, so `wnd` of the same segment is valid. Acknowledges `newly_acked`
-    /// segments.
+    /// The newest `una` so far, so `wnd` of the same segment is valid. `newly_acked` counts the segments it
+    /// acknowledges.
     Current { newly_acked: u32 },
-    /// Older than one already received, by at most 65,535 segments: a reordered datagram.
+    /// Older than a `una` already received, by at most 65,535 segments: a reordered datagram.
     Stale,
     /// Beyond what was sent, or older than any window allows.
     Invalid,
@@ -121,14 +118,13 @@ pub(crate) struct Sender {
     pub(crate) rtt: RttEstimator,
     pub(crate) remote: RemoteWindow,
     congestion: Congestion,
-    /// Bytes per second at which a model begins.
+    /// Starting rate of the BBR model, bytes per second.
     initial_rate: Option<NonZeroU64>,
     /// Send window, segments (kcp-go `snd_wnd`).
     window: u16,
-    /// Autotuning of `window`; `None` once the application has set a window.
+    /// Autotuning of `window`; `None` once the application set a window.
     autotune: Option<WindowAutotune>,
-    /// ACKs of later transmissions that trigger fast retransmit (kcp-go `fastresend`); zero turns
-    /// fast retransmit off.
+    /// ACKs of later transmissions that trigger fast retransmit (kcp-go `fastresend`); 0: off.
     fast_resend: u32,
     /// Largest payload of new segments, bytes.
     mss: usize,
@@ -137,7 +133,8 @@ pub(crate) struct Sender {
     pub(crate) redundancy: Redundancy,
     acked_history: AckedHistory,
     una_proof: UnaProof,
-    /// Longest time between departure and first ACK of the segments that the current datagram acknowledges, us.
+    /// Longest time from first transmission to first ACK among the segments that the current datagram
+    /// acknowledges, microseconds.
     longest_wait: u64,
     pto_backoff: PtoBackoff,
     /// See [`Sender::set_writer_waits`].
@@ -182,18 +179,18 @@ impl Sender {
         self.fast_resend = preset.fast_resend.map_or(0, |count| u32::from(count.get()));
     }
 
-    /// Sets the send window, segments, and ends its autotuning.
+    /// Sets the send window in segments and ends its autotuning.
     pub(crate) fn set_window(&mut self, segments: u16) {
         (self.window, self.autotune) = (segments, None);
     }
 
-    /// The send window that the application set, or the default, segments: autotuning may have
-    /// shrunk the one in use, which limits how fast data leaves and not what may be written.
+    /// The send window that the application set, or the default, in segments. Autotuning may have shrunk the
+    /// window in use; that limits how fast data leaves, not how much may be written.
     pub(crate) fn configured_window(&self) -> u16 {
         if self.autotune.is_some() { self.window.max(DEFAULT_WINDOW) } else { self.window }
     }
 
-    /// Sets the payload length of segments cut from now on, bytes. Segments in flight keep theirs.
+    /// Sets the largest payload of new segments, bytes. Segments in flight keep their length.
     pub(crate) fn set_mss(&mut self, mss: usize) {
         self.mss = mss;
         self.congestion.set_segment((HEADER_LEN + mss) as u64);
@@ -236,7 +233,7 @@ impl Sender {
             || self.congestion.has_reclaimable_memory()
     }
 
-    /// Frees what an idle connection does not need.
+    /// Frees memory that an idle connection does not need.
     pub(crate) fn release_memory(&mut self) {
         self.send_buffer.release_memory();
         self.sent_segments.release_memory();
@@ -253,19 +250,19 @@ impl Sender {
         self.send_buffer.is_empty() && self.sent_segments.is_empty()
     }
 
-    /// Segments that the send window admits beside those buffered and in flight (kcp-go `WaitSnd`
+    /// Segments that the send window still admits on top of those buffered and in flight (kcp-go `WaitSnd`
     /// against `snd_wnd`).
     pub(crate) fn available(&self) -> usize {
         let used = self.sent_segments.len() as usize + self.send_buffer.segments(self.mss);
         usize::from(self.window).saturating_sub(used)
     }
 
-    /// Whether sending can go on only after a window update or a cumulative acknowledgement, so
-    /// that window probes are needed (RFC 9293 3.8.6.1).
+    /// Whether only a window update or a cumulative acknowledgement lets sending continue, so that window
+    /// probes are needed (RFC 9293 3.8.6.1).
     ///
-    /// True if data waits and the peer's window is zero, and if the oldest segment in flight has an
-    /// ACK of its own but `una` does not pass it: a peer with a slow reader holds `una` back until
-    /// its application reads (kcp-go `parse_data` stops `rcv_nxt` at a full `rcv_queue`). Test
+    /// True if data waits and the peer's window is zero. Also true if the oldest segment in flight has an ACK
+    /// but `una` does not pass it: a peer with a slow reader holds `una` back until its application reads
+    /// (kcp-go `parse_data` stops `rcv_nxt` at a full `rcv_queue`). Test
     /// `window_probe_while_una_is_held_back_is_sent`.
     pub(crate) fn is_window_blocked(&self) -> bool {
         match self.sent_segments.get(self.una()) {
@@ -274,13 +271,14 @@ impl Sender {
         }
     }
 
-    /// Window probes and retransmissions back off to `interval` microseconds at most from now on.
+    /// Limits the back-off of window probes and retransmissions to `interval` microseconds.
     pub(crate) fn limit_probe_interval(&mut self, now: Micros, interval: u64) {
         self.remote.limit_probe_interval(now, interval);
         self.loss.limit_backoff(interval);
     }
 
-    /// Whether retransmissions alone find out that a silent peer is back, and so leave more often.
+    /// Sets whether only retransmissions can detect that a silent peer is back, so that they leave more
+    /// often.
     #[inline]
     pub(crate) fn limit_pto(&mut self, limited: bool) {
         self.loss.limit_pto(limited);
@@ -301,8 +299,8 @@ impl Sender {
         !self.sent_segments.all_acked()
     }
 
-    /// The segment that may leave now: a retransmission first, else new data if `may_send_new` and
-    /// the windows allow.
+    /// The segment that may leave now: a retransmission, else new data if `may_send_new` and the windows
+    /// allow.
     pub(crate) fn next(&self, now: Micros, may_send_new: bool) -> Option<SendCandidate> {
         if let Some(sn) = self.due_copy(now) {
             let len = self.sent_segments.payload(sn)?.len();
@@ -322,7 +320,7 @@ impl Sender {
         new
     }
 
-    /// The new segment that may leave now if nothing is to be retransmitted.
+    /// The new segment that may leave now if there is nothing to retransmit.
     #[inline]
     pub(crate) fn next_new(&self, now: Micros, may_send_new: bool) -> Option<SendCandidate> {
         let open = may_send_new && self.window_is_open() && !self.pacer.is_blocked(now);
@@ -330,14 +328,13 @@ impl Sender {
         len.map(|len| SendCandidate { len, transmission: Transmission::New })
     }
 
-    /// What is transmitted from now on leaves in another datagram than what was before.
+    /// Later transmissions leave in another datagram than earlier ones.
     #[inline]
     pub(crate) fn begin_datagram(&mut self) {
         self.sent_segments.begin_datagram();
     }
 
-    /// Records the transmission of `next` with wire timestamp `ts`, and returns the PUSH to
-    /// write.
+    /// Records the transmission of `next` with wire timestamp `ts`, and returns the PUSH to write.
     #[inline]
     pub(crate) fn transmit(
         &mut self,
@@ -392,7 +389,7 @@ impl Sender {
         Some(OutgoingSegment { sn, frg, payload: self.send_buffer.get(payload)? })
     }
 
-    /// When the pacer lets the next segment leave; may have passed.
+    /// When the pacer lets the next segment leave; may be in the past.
     pub(crate) fn pacer_resume_at(&self) -> Micros {
         self.pacer.resume_at()
     }

@@ -1,32 +1,34 @@
 //! How much of the cumulative acknowledgement counts for the congestion control.
 //!
-//! `una` carries no proof: a peer that receives nothing can send it, and would raise the rate at which it
-//! is sent data (optimistic ACKs, RFC 9000 21.4). An ACK has number and timestamp of a transmission. Every
-//! implementation sends one for the latest of several segments in order, so an ACK proves all segments
-//! before it. So does the first ACK of a segment, for the `una` of its datagram: where it fills a gap, ACKs of
-//! later segments may have been lost, and are not sent again. What `una` covers beyond is released from the send buffer, and stays in flight for windows
-//! and congestion control until an ACK proves it or a timeout, which doubles up to 250 ms, writes off a part. A
-//! timeout lets one segment leave as well, whatever the windows say: its ACK proves all before it, where a peer
-//! has received a window whose ACKs an outage has swallowed.
+//! `una` carries no proof: a peer could send it without receiving anything, to raise its own sending rate
+//! (optimistic ACKs, RFC 9000 21.4). An ACK is proof, since it echoes number and timestamp of a transmission.
+//! Every implementation acknowledges the latest of several segments in order, so an ACK proves all segments
+//! before it. The first ACK of a segment also proves the `una` of its datagram: it may fill a gap behind
+//! which ACKs were lost, and these are not sent again.
+//!
+//! Segments that `una` covers without proof leave the send buffer, but stay in flight for windows and
+//! congestion control until an ACK proves them or a timeout writes some of them off. The timeout doubles up
+//! to 250 ms. Each timeout also lets one segment leave regardless of the windows: its ACK proves all segments
+//! before it if an outage swallowed the ACKs of a whole window.
 
 use crate::core::clock::Micros;
 use crate::core::seq::Sn;
 
-/// Times that the timeout doubles, at most.
+/// Maximum number of doublings of the timeout.
 const MAX_BACKOFF: u8 = 6;
-/// The timeout doubles up to this, microseconds: the ACKs of an honest peer may be lost too.
+/// Limit up to which the timeout doubles, microseconds: an honest peer's ACKs may be lost too.
 const MAX_DOUBLED: u64 = 250_000;
 
-/// Which segments are proved to have arrived.
+/// Tracks which segments are proved to have arrived.
 #[derive(Debug)]
 pub(crate) struct UnaProof {
     /// The number after the last segment that is proved or written off.
     proved: Sn,
-    /// When the timeout was last started.
+    /// Start of the timeout.
     since: Micros,
     /// Timeouts since the latest proof.
     backoff: u8,
-    /// The datagram that is processed has the first ACK of a segment.
+    /// Whether the current datagram carries the first ACK of a segment.
     has_first_ack: bool,
     /// SND.NXT at the latest timeout: this segment may leave.
     probe: Option<Sn>,
@@ -44,7 +46,7 @@ impl UnaProof {
         una.offset_from(self.proved).unwrap_or(0)
     }
 
-    /// Of the next `count` segments from `una` on, those that are proved.
+    /// How many of the `count` segments from `una` on are proved.
     #[inline]
     pub(crate) fn proved(&self, una: Sn, count: u32) -> u32 {
         self.proved.offset_from(una).unwrap_or(0).min(count)
@@ -67,19 +69,19 @@ impl UnaProof {
         self.has_first_ack = true;
     }
 
-    /// Whether an ACK of the same datagram proves `una`.
+    /// Whether an ACK of the current datagram proves `una`.
     #[inline]
     pub(crate) fn has_first_ack(&self) -> bool {
         self.has_first_ack
     }
 
-    /// The acknowledgements of a datagram were processed.
+    /// Called at the end of a datagram that carried acknowledgements.
     #[inline]
     pub(crate) fn end_datagram(&mut self) {
         self.has_first_ack = false;
     }
 
-    /// `una` has advanced; `unproved` segments were not proved before.
+    /// `una` has advanced; `unproved` segments were unproved before.
     #[inline]
     pub(crate) fn on_una(&mut self, now: Micros, una: Sn, unproved: u32) {
         if unproved == 0 && self.unproved(una) > 0 {
@@ -87,20 +89,20 @@ impl UnaProof {
         }
     }
 
-    /// When a part of what is not proved is written off. `rto` in microseconds.
+    /// When some of the unproved segments are written off. `rto` in microseconds.
     pub(crate) fn deadline(&self, una: Sn, rto: u64) -> Option<Micros> {
         let timeout = rto.max((rto << self.backoff).min(MAX_DOUBLED));
         (self.unproved(una) > 0).then(|| self.since.add_micros(timeout))
     }
 
-    /// Whether segment `nxt`, the next one, may leave to ask for a proof.
+    /// Whether `nxt`, the next segment, may leave to ask for proof.
     #[inline]
     pub(crate) fn may_probe(&self, nxt: Sn) -> bool {
         self.probe == Some(nxt)
     }
 
-    /// Writes off segments if the timeout has expired, and lets `nxt` leave: with it at most `max`. Returns how
-    /// many.
+    /// If the timeout has expired, writes off segments and lets `nxt` leave; both together at most `max`.
+    /// Returns how many were written off.
     #[inline]
     pub(crate) fn expire(&mut self, now: Micros, (una, nxt): (Sn, Sn), rto: u64, max: u32) -> u32 {
         if self.deadline(una, rto).is_none_or(|at| now < at) {

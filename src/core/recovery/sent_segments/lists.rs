@@ -1,11 +1,11 @@
 //! Lists in order of transmission.
 //!
-//! Unacknowledged segments are linked in order of their last transmission, one list per back-off
-//! level, and a second one of level 0 for what leaves again of a bulk flow. Within a list RTOs expire, and later
-//! transmissions are acknowledged, from the front on. So loss detection inspects the fronts of at
-//! most 16 lists, where kcp-go's `flush` scans the window: bench `core`, `flush_with_nothing_due`.
+//! Unacknowledged segments are linked in order of their last transmission: one list per back-off level, and a
+//! second list of level 0 for retransmissions of a bulk flow. Within a list, RTOs expire and later
+//! transmissions are acknowledged from the front on. So loss detection inspects the fronts of at most 16
+//! lists, where kcp-go's `flush` scans the window: bench `core`, `flush_with_nothing_due`.
 //!
-//! Invariant: a list holds exactly the unacknowledged segments whose [`SentSegment::list`] it is, in ascending
+//! Invariant: a list holds exactly the unacknowledged segments with that [`SentSegment::list`], in ascending
 //! [`SentSegment::xmit_seq`] (asserted in `check_invariants`).
 
 use std::iter;
@@ -15,7 +15,7 @@ use super::LISTS;
 use super::{SentSegment, SentSegments};
 use crate::core::seq::Sn;
 
-/// First and last segment of a list that is not empty.
+/// First and last segment of a non-empty list.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ListEnds {
     pub(super) front: Sn,
@@ -23,14 +23,12 @@ pub(super) struct ListEnds {
 }
 
 impl SentSegments {
-    /// First and last segment of a list, if any.
     #[inline]
     pub(super) fn list(&self, list: usize) -> Option<ListEnds> {
         let lists = self.lists.as_ref().filter(|_| self.occupied & (1 << list) != 0)?;
         lists.get(list).copied()
     }
 
-    /// Sets [`Self::list`].
     #[inline]
     pub(super) fn set_list(&mut self, list: usize, ends: Option<ListEnds>) {
         self.occupied = (self.occupied & !(1 << list)) | (u16::from(ends.is_some()) << list);
@@ -41,7 +39,7 @@ impl SentSegments {
         }
     }
 
-    /// Of each list in use, the unacknowledged segment that was transmitted first.
+    /// The earliest transmission in each list that is in use.
     pub(crate) fn oldest_per_list(&self) -> impl Iterator<Item = (Sn, SentSegment)> {
         let mut lists = self.occupied | u16::from(!self.runs.all_acked());
         iter::from_fn(move || {
@@ -69,7 +67,7 @@ impl SentSegments {
         of_ring.chain(of_runs.into_iter().flat_map(|sn| self.runs.iter_from(sn)))
     }
 
-    /// Appends a segment to a list. Returns its `prev`; its `next` is itself.
+    /// Appends a segment to a list and returns its `prev`; its `next` is itself.
     #[inline]
     pub(super) fn append_to_list(&mut self, list: u8, sn: Sn) -> Sn {
         let list = usize::from(list);
@@ -104,7 +102,7 @@ impl SentSegments {
         self.set_list(list, ends);
     }
 
-    /// Checks the lists, in time proportional to the window. Returns the number of segments in them.
+    /// Checks the lists, in time proportional to the window. Returns the number of linked segments.
     #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn check_lists(&self) -> usize {
         let mut linked = 0;

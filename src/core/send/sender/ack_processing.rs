@@ -1,8 +1,7 @@
 //! ACK and `una` processing (RFC 9002 A.7 OnAckReceived; kcp-go `parse_ack`, `parse_una`).
 //!
-//! Deviates from kcp-go, which takes any number in flight: an ACK counts only with a timestamp of
-//! one of that segment's transmissions, and `una` only up to what was sent. Test file
-//! `core/tests/malicious_peer.rs`.
+//! Unlike kcp-go, which accepts any number in flight, an ACK counts only with a timestamp of one of the
+//! segment's transmissions, and `una` only up to SND.NXT. Test file `core/tests/malicious_peer.rs`.
 
 use super::{AckOutcome, Sender, UnaOutcome};
 use crate::core::clock::{Clock, Micros};
@@ -12,53 +11,52 @@ use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
 
-/// What an ACK may say about the round trip.
+/// How an ACK may be used to measure the round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AckSample {
-    /// Nothing: FEC has recovered it.
+    /// Not at all: FEC recovered the ACK.
     None,
-    /// How long a segment waited: not the last ACK of its datagram.
+    /// As a waiting time only: it is not the last ACK of its datagram.
     Wait,
-    /// Its RTT as well (kcp-go `Input`): the segment of the last ACK of a datagram arrived last.
+    /// As an RTT sample too: the segment of the last ACK in a datagram arrived last (kcp-go `Input`).
     Rtt,
 }
 
 impl Sender {
-    /// Whether an ACK with this number and timestamp would be the first of a segment.
+    /// Whether this would be the first ACK of a segment.
     pub(crate) fn is_unacked(&self, clock: &Clock, sn: Sn, ts: Ts) -> bool {
         let unacked = self.sent_segments.get(sn).is_some_and(|segment| !segment.acked);
         unacked && self.has_sent(clock, sn, ts)
     }
 
-    /// Whether a PUSH with this number may have left with this timestamp: at its first transmission,
-    /// at its last, or between. Covers the segments in flight and those of the [acked
+    /// Whether a PUSH with this number may have left with this timestamp: at its first transmission, its
+    /// last, or in between. Covers the segments in flight and in the [acked
     /// history](crate::core::recovery::acked_history).
     pub(crate) fn has_sent(&self, clock: &Clock, sn: Sn, ts: Ts) -> bool {
         let in_flight =
             self.sent_segments.get(sn).map(|sent| (sent.first_ts, clock.timestamp(sent.last_sent)));
         let acked = || self.acked_history.timestamps(self.una().offset_from(sn)?);
         let is_within = |(first, last): (Ts, Ts)| {
-            // `last` comes first, as in `on_ack`.
+            // `last` is compared first for the reason given in `on_ack_in_flight`.
             ts == last || (ts.since(first) >= 0 && ts.since(last) <= 0)
         };
         in_flight.or_else(acked).is_some_and(is_within) || self.redundancy.is_bundled_copy(sn, ts)
     }
 
-    /// A valid ACK, the pong of a ping that was not early or a new `una` arrived, or a path was validated: the
-    /// PTO back-off ends, and the retransmissions that it deferred may leave.
+    /// The peer is active: a valid ACK, the pong of a ping that was not early or a new `una` arrived, or a
+    /// path was validated. Ends the PTO back-off, so deferred retransmissions may leave.
     pub(crate) fn on_peer_activity(&mut self, now: Micros) {
         self.pto_backoff.on_peer_activity(now);
     }
 
-    /// A silent peer has answered a ping. That acknowledges no data: a peer that answers pings and
-    /// acknowledges nothing must not draw more than one that is silent, but for a probe per pong.
+    /// A silent peer answered a ping. A pong acknowledges no data, so it allows one probe and no more:
+    /// otherwise a peer that answers pings but acknowledges nothing would receive more than a silent one.
     pub(crate) fn on_early_pong(&mut self, now: Micros) {
         self.pto_backoff.on_early_pong(now);
     }
 
-    /// Processes one ACK. [`AckOutcome::NewlyAcked`] and [`AckOutcome::AckedBefore`] prove that the
-    /// peer received a transmission of ours.
-    ///
+    /// Processes one ACK. [`AckOutcome::NewlyAcked`] and [`AckOutcome::AckedBefore`] prove that the peer
+    /// received one of our transmissions.
     pub(crate) fn on_ack(
         &mut self,
         now: Micros,
@@ -94,8 +92,8 @@ impl Sender {
     ) -> AckOutcome {
         let (first, last) = (segment.first_ts, clock.timestamp(segment.last_sent));
         let echoes_last = ts == last;
-        // `echoes_last` comes first: after an outage of weeks `first` and `last` are more than 2^31
-        // ms apart. Test `ack_of_the_last_transmission_after_26_days_is_valid`.
+        // `echoes_last` is compared first: after an outage of weeks `first` and `last` are more than 2^31 ms
+        // apart. Test `ack_of_the_last_transmission_after_26_days_is_valid`.
         if !echoes_last && (ts.since(first) < 0 || ts.since(last) > 0) {
             return AckOutcome::Invalid;
         }
@@ -145,7 +143,8 @@ impl Sender {
         if acked_before { AckOutcome::AckedBefore } else { AckOutcome::NewlyAcked }
     }
 
-    /// `sn`, which is in flight, is acknowledged for the first time. `echoes_last`: see [`Congestion::on_acked`].
+    /// `sn`, which is in flight, is acknowledged for the first time. For `echoes_last` see
+    /// [`Congestion::on_acked`].
     ///
     /// [`Congestion::on_acked`]: crate::core::congestion::control::Congestion::on_acked
     pub(super) fn on_segment_acked(&mut self, now: Micros, sn: Sn, echoes_last: bool) {
@@ -156,8 +155,7 @@ impl Sender {
         }
     }
 
-    /// A segment with `payload` bytes was acknowledged: the path carries the least of the sizes in
-    /// which it left.
+    /// A segment with `payload` bytes was acknowledged: the path carries the smallest size in which it left.
     fn on_size_acked(&mut self, payload: usize, retransmitted: bool) {
         let size = HEADER_LEN + payload;
         let size = if retransmitted { self.path.retransmission_size(size) } else { size };
@@ -196,9 +194,9 @@ impl Sender {
         match late {
             LateAck::Stale => return AckOutcome::Stale,
             LateAck::Invalid => return AckOutcome::Invalid,
-            // `spurious` does not widen the reordering window here: only the ACK of the
-            // retransmission has arrived, so most likely the ACK of the original was lost, and a
-            // longer wait would not have helped.
+            // `spurious` does not widen the reordering window here: only the ACK of the retransmission
+            // arrived, so most likely the ACK of the original was lost, and a longer wait would not have
+            // helped.
             LateAck::LastTransmission { rtt, xmit_seq, spurious } => {
                 stats.spurious_retransmits += u64::from(spurious);
                 if let Some(rtt) = rtt {
@@ -206,12 +204,12 @@ impl Sender {
                 }
                 self.sample_newest(now, xmit_seq, rtt.filter(|_| sample == AckSample::Rtt));
             }
-            // The ACK of the original arrives after the retransmission: the original was delayed,
-            // not lost.
+            // The ACK of the original arrives after the retransmission, so the original was delayed, not
+            // lost.
             LateAck::EarlierTransmission { spurious: true, apart, judged } => {
                 self.sample_earlier(now, ts, since(clock, now, ts), sample);
                 if judged && let Some(redundant) = &mut self.redundancy.copies {
-                    // It is one loss less, not two.
+                    // The loss was already taken back once, when `una` covered the segment.
                     redundant.loss_rate.on_ack_arrived(now);
                 }
                 self.on_spurious_retransmit(now, (sn, ts), apart, stats);
@@ -221,8 +219,8 @@ impl Sender {
         AckOutcome::AckedBefore
     }
 
-    /// An ACK of the last transmission of a segment; `rtt` in microseconds if it may be a sample,
-    /// which it is if no later transmission was acknowledged before. `xmit_seq` modulo 2^32.
+    /// The last transmission of a segment was acknowledged. `rtt` in microseconds is a sample unless a later
+    /// transmission was acknowledged before; `xmit_seq` modulo 2^32.
     fn sample_newest(&mut self, now: Micros, xmit_seq: u32, rtt: Option<u64>) {
         if self.loss.is_newest_ack(xmit_seq)
             && let Some(rtt) = rtt
@@ -232,7 +230,7 @@ impl Sender {
         }
     }
 
-    /// A segment waited so long for its first ACK.
+    /// Records how long a segment waited for its first ACK.
     #[inline]
     fn note_wait(&mut self, sample: AckSample, wait: u64) {
         if sample != AckSample::None {
@@ -240,9 +238,9 @@ impl Sender {
         }
     }
 
-    /// A cumulative acknowledgement covers the oldest segment. Its wait counts, since an ACK names the latest of
-    /// several segments in order. It does not count in a flow of messages with confirmed losses whose peer
-    /// acknowledges each segment: the ACK was lost, and the next one came later.
+    /// A cumulative acknowledgement covers the oldest segment. Its wait counts, since one ACK may stand for
+    /// several segments in order. It does not count in a message flow with confirmed losses whose peer
+    /// acknowledges each segment: there the ACK was lost and a later one came instead.
     fn note_wait_of_oldest(&mut self, now: Micros) {
         let Some(oldest) = self.sent_segments.get(self.una()) else { return };
         let may_lose_acks = self.loss.has_confirmed_losses() && self.is_latency_bound();
@@ -256,8 +254,8 @@ impl Sender {
         }
     }
 
-    /// The first ACK of a transmission that was not the latest of its segment: where the RTO is below the
-    /// RTT, there is no other sample.
+    /// First ACK of a transmission that was not the segment's latest. With an RTO below the RTT there is no
+    /// other sample.
     fn sample_earlier(&mut self, now: Micros, ts: Ts, rtt: u64, sample: AckSample) {
         if self.may_be_recovered(now, ts) {
             return;
@@ -268,8 +266,8 @@ impl Sender {
         }
     }
 
-    /// A retransmission was not needed: a transmission with timestamp `ts` arrived that left
-    /// `apart` milliseconds before it, or FEC recovered that one.
+    /// A retransmission was not needed: the transmission with timestamp `ts`, which left `apart` milliseconds
+    /// earlier, arrived, or FEC recovered it.
     fn on_spurious_retransmit(
         &mut self,
         now: Micros,
@@ -288,12 +286,12 @@ impl Sender {
         }
     }
 
-    /// Processes a cumulative acknowledgement: removes the segments before `una`, and grows the
-    /// congestion window and, at the end of a round trip, the send window.
+    /// Processes a cumulative acknowledgement: removes the segments before `una`, grows the congestion window
+    /// and, at the end of a round trip, the send window.
     pub(crate) fn on_una(&mut self, now: Micros, clock: &Clock, una: Sn) -> UnaOutcome {
         let advance = una.since(self.una());
         if advance < 0 {
-            // No window is larger than 65,535 segments, so no older `una` was ever valid.
+            // No window exceeds 65,535 segments, so an older `una` was never valid.
             let stale = advance.unsigned_abs() <= u32::from(u16::MAX);
             return if stale { UnaOutcome::Stale } else { UnaOutcome::Invalid };
         }
@@ -329,8 +327,7 @@ impl Sender {
         UnaOutcome::Current { newly_acked }
     }
 
-    /// Removes the oldest `count` segments; `proved` as [`UnaProof`] says, so that they count as
-    /// delivered.
+    /// Removes the oldest `count` segments; `proved` ones count as delivered (see [`UnaProof`]).
     ///
     /// [`UnaProof`]: crate::core::send::una_proof::UnaProof
     #[inline]
@@ -345,8 +342,8 @@ impl Sender {
         }
     }
 
-    /// Removes the oldest segments, at most `max`, up to one that was retransmitted, where nothing but
-    /// counters depends on each of them. Returns how many.
+    /// Removes up to `max` of the oldest segments, stopping at a retransmitted one, if only counters depend
+    /// on each segment. Returns how many.
     fn release_run(&mut self, clock: &Clock, max: u32, proved: bool) -> u32 {
         let counts_each = self.path.is_watching()
             || self.redundancy.fec_wait.is_some()
@@ -363,7 +360,7 @@ impl Sender {
         count
     }
 
-    /// Removes segment `una`, and records what its cumulative acknowledgement says.
+    /// Removes segment `una` and records its acknowledgement.
     fn release_oldest(&mut self, now: Micros, clock: &Clock, proved: bool) {
         let sn = self.una();
         if self.path.is_watching()
@@ -387,7 +384,7 @@ impl Sender {
     }
 }
 
-/// Microseconds since a transmission with timestamp `ts`, to a millisecond.
+/// Microseconds since a transmission with timestamp `ts`; the resolution is a millisecond.
 fn since(clock: &Clock, now: Micros, ts: Ts) -> u64 {
     u64::from(clock.timestamp(now).since(ts).max(0).cast_unsigned()) * 1_000
 }

@@ -1,5 +1,4 @@
-//! The sender's side of the [congestion control](crate::core::congestion::control): events, and
-//! pacing at its rate.
+//! Events for the [congestion control](crate::core::congestion::control), and pacing at its rate.
 
 use std::mem;
 
@@ -13,13 +12,12 @@ use crate::core::recovery::sent_segments::SentSegments;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::Sn;
 
-/// Smoothed RTT up to which a path whose minimum RTT is short has no model: beyond it is another path, or
-/// a queue, microseconds.
+/// Smoothed RTT up to which a path with a short minimum RTT needs no BBR model, microseconds. Above it the
+/// path has changed or has a queue.
 const MAX_UNMODELLED_RTT: u64 = 10_000;
 
 impl Sender {
-    /// Changes the congestion control; another one starts afresh, without samples of what is in
-    /// flight.
+    /// Changes the congestion control. The new one starts without samples of the segments in flight.
     pub(super) fn set_congestion(&mut self, mode: CongestionControl) {
         if self.congestion.mode() == mode {
             return;
@@ -32,12 +30,12 @@ impl Sender {
             self.pacer.reset();
         }
         if was_model && self.autotune.is_some() {
-            // With the model it grew beyond what the path carries.
+            // The model may have grown it beyond what the path carries without one.
             self.window = self.window.min(DEFAULT_WINDOW);
         }
     }
 
-    /// The path for other connections that share its model.
+    /// The path, for other connections that share its model.
     pub(crate) fn shared_path(&mut self) -> PathHandle {
         self.congestion.shared_path()
     }
@@ -56,8 +54,8 @@ impl Sender {
         });
     }
 
-    /// Changes the congestion control, which needs the bytes of a full segment, and of each unproved segment and
-    /// the first `count` from SND.UNA on.
+    /// Changes the congestion control. `change` gets the bytes of a full segment, and the bytes of each
+    /// unproved segment and of the first `count` from SND.UNA on.
     fn with_flight(
         &mut self,
         count: u32,
@@ -68,7 +66,7 @@ impl Sender {
         change(&mut self.congestion, (HEADER_LEN + self.mss) as u64, &mut in_flight);
     }
 
-    /// `sn` was found lost without an RTO: reduces KCP's congestion window, if that is in use.
+    /// `sn` was found lost without an RTO: reduces the Reno window if it is in use.
     pub(super) fn reduce_cwnd(&mut self, sn: Sn) {
         let (nxt, in_flight) = (self.sent_segments.nxt(), self.sent_segments.len());
         let fast_resend = self.fast_resend;
@@ -76,7 +74,7 @@ impl Sender {
             .change_reno(|reno| reno.on_fast_retransmit(sn, nxt, in_flight, fast_resend));
     }
 
-    /// A transmission of `sn` leaves: charges the pacer and the congestion control for it.
+    /// Charges pacer and congestion control for a transmission of `sn`.
     #[inline]
     pub(super) fn on_sent(&mut self, now: Micros, sn: Sn, sent_as: SentAs) {
         if !self.congestion.is_model() {
@@ -91,9 +89,9 @@ impl Sender {
         }
     }
 
-    /// Whether the path needs no model as long as nothing is lost.
+    /// Whether the path needs no model while nothing is lost.
     pub(super) fn is_short_path(&self) -> bool {
-        // Half of it, once a model has begun: not back and forth at each ACK.
+        // Half of it once a model has begun, to avoid switching back and forth with each ACK.
         let most = MAX_UNMODELLED_RTT / if self.congestion.is_model_suspended() { 1 } else { 2 };
         self.rtt.is_short() && self.rtt.srtt().is_some_and(|srtt| srtt < most)
     }
@@ -115,7 +113,7 @@ impl Sender {
         self.pace_at_rate(now, u64::from(bytes), pacing);
     }
 
-    /// `bytes` leave with the pacing of the congestion control.
+    /// `bytes` leave at the pacing rate of the congestion control.
     pub(super) fn pace_at_rate(&mut self, now: Micros, bytes: u64, pacing: Option<Pacing>) {
         match pacing {
             Some(pacing) => {
@@ -127,14 +125,14 @@ impl Sender {
         }
     }
 
-    /// The next segment is not paced.
+    /// Lets the next segment leave without pacing.
     pub(crate) fn unpace(&mut self) {
         self.pacer.unblock();
     }
 
-    /// What limits the sender though the path could carry more: nothing waits, or one of the windows is full
-    /// and neither the RTT nor losses show a queue. While a window is full nothing waits here, however much
-    /// the application has.
+    /// The reason why the sender leaves capacity of the path unused: no data waits, or a window is full while
+    /// neither RTT nor losses show a queue. While a window is full, no data waits here, however much the
+    /// application has.
     fn limit(&self) -> Option<Limit> {
         let in_flight = self.sent_segments.len();
         let remote = self.remote.available(self.una());
@@ -146,7 +144,7 @@ impl Sender {
         (!queue && !self.congestion.overflows()).then_some(Limit::Window)
     }
 
-    /// The datagram with the acknowledgements that were processed has ended.
+    /// Called at the end of a datagram that carried acknowledgements.
     #[inline]
     pub(crate) fn on_acks_processed(&mut self, now: Micros) {
         self.una_proof.end_datagram();
@@ -161,8 +159,8 @@ impl Sender {
         }
     }
 
-    /// For statistics: congestion window, segments, the rate at which segments leave, and that at
-    /// which they arrive, bytes per second; zero while unknown.
+    /// For statistics: congestion window in segments, pacing rate and delivery rate in bytes per second; 0
+    /// while unknown.
     pub(crate) fn congestion_estimates(&self) -> (u32, u64, u64) {
         let (window, pacing_rate, delivery_rate) =
             self.congestion.estimates((HEADER_LEN + self.mss) as u64);
@@ -179,8 +177,8 @@ impl Sender {
     }
 }
 
-/// Bytes of the unproved segments, so many, taken to be full, and of the first `count` segments from
-/// SND.UNA on, zero for those that are acknowledged.
+/// Bytes of each of the `unproved` segments, assumed full, then of the first `count` segments from SND.UNA
+/// on; 0 for acknowledged ones.
 fn bytes_in_flight(
     segments: &SentSegments,
     count: u32,
@@ -195,7 +193,7 @@ fn bytes_in_flight(
     std::iter::repeat_n(bytes_of(mss), unproved as usize).chain(from_una)
 }
 
-/// Bytes of a segment with so many of payload, header included.
+/// Length of a segment with header, bytes.
 fn bytes_of(payload: usize) -> u32 {
     u32::try_from(HEADER_LEN + payload).unwrap_or(u32::MAX)
 }

@@ -1,5 +1,5 @@
-//! What the sender does for its redundancy: copies, repair symbols and bundled copies leave, and the ACKs of what
-//! they brought arrive. What leaves, when, and how long a lost segment waits for it, `core/redundancy` decides.
+//! The sender's part of redundancy: sends copies, repair symbols and bundled copies, and processes their
+//! ACKs. `core/redundancy` decides what leaves, when, and how long a lost segment waits for it.
 
 use super::{AckOutcome, OutgoingSegment, Sender};
 use crate::core::clock::{Clock, Micros};
@@ -15,8 +15,8 @@ use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
 
-/// Segments in flight and buffered up to which a flow counts as one of messages, whose latency
-/// matters more than the datagrams it costs.
+/// Segments in flight and buffered up to which a flow counts as a message flow, whose latency matters more
+/// than the extra datagrams.
 const LATENCY_BOUND_LIMIT: usize = 256;
 
 /// Losses.
@@ -39,9 +39,8 @@ impl Sender {
         self.redundancy.loss_of(&self.outstanding(), segment, no_new_data)
     }
 
-    /// Whether everything that was written has left or may leave now, and it is not much: a flow
-    /// of messages, limited by its application (RFC 9002 7.8) and by no window. A bulk flow on a slow
-    /// path has as little outstanding, but its writer waits.
+    /// Whether this is a message flow, limited by its application (RFC 9002 7.8): little is outstanding, and
+    /// no window holds data back. A bulk flow on a slow path has as little outstanding, but its writer waits.
     pub(crate) fn is_latency_bound(&self) -> bool {
         let outstanding = self.sent_segments.len() as usize + self.send_buffer.segments(self.mss);
         !self.writer_waits
@@ -49,13 +48,13 @@ impl Sender {
             && outstanding < self.effective_window() as usize
     }
 
-    /// Order of transmission that the next segment gets.
+    /// Transmission order of the next segment.
     pub(crate) fn next_xmit_seq(&self) -> u64 {
         self.sent_segments.next_xmit_seq()
     }
 
-    /// `parities` packets left that cover all segments sent for the first time from `first` on, the
-    /// first of them at `opened`; the group has `packets` packets, parity included.
+    /// A FEC group closed. `parities` parity packets cover all segments first sent from `first` on, the
+    /// earliest at `opened`; the group has `packets` packets, parity included.
     pub(crate) fn on_fec_group_closed(
         &mut self,
         clock: &Clock,
@@ -84,8 +83,8 @@ impl Sender {
         }
     }
 
-    /// Whether FEC may have recovered the first transmission with timestamp `ts`, of which an ACK
-    /// arrives after a retransmission.
+    /// Whether FEC may have recovered the first transmission, with timestamp `ts`, whose ACK arrives after a
+    /// retransmission.
     pub(super) fn may_be_recovered(&self, now: Micros, ts: Ts) -> bool {
         self.redundancy.may_have_recovered(now, ts, self.rtt.min())
     }
@@ -93,14 +92,13 @@ impl Sender {
 
 /// Further copies of retransmissions.
 impl Sender {
-    /// The segment of which a further copy is to leave now.
+    /// The segment whose next copy is due.
     pub(crate) fn due_copy(&self, now: Micros) -> Option<Sn> {
         self.redundancy.copies.as_ref()?.due_copy(now)
     }
 
-    /// A retransmission of `sn` leaves with timestamp `ts`: decides how many copies more leave, and
-    /// charges the retransmission budget for them. `lost`: the transmission that was lost
-    /// ([`SentSegment::xmit_seq`]).
+    /// A retransmission of `sn` leaves with timestamp `ts`: decides how many copies follow and charges the
+    /// retransmission budget for them. `lost` is the lost transmission ([`SentSegment::xmit_seq`]).
     pub(super) fn schedule_copies(
         &mut self,
         now: Micros,
@@ -120,7 +118,7 @@ impl Sender {
         }
         let wanted = if latency_bound && !in_long_run { redundant.further_copies() } else { 0 };
         let wanted = wanted.saturating_sub(saved);
-        // No ACK has shown yet that the path carries again.
+        // No ACK has shown yet that the path works again.
         let is_unknown = |lost: &u64| !self.loss.has_acked_since(*lost);
         let may_probe = wanted > 0 && trigger == LossTrigger::Rto && redundant.loses_in_a_row();
         let until_acked = lost.filter(|lost| may_probe && is_unknown(lost));
@@ -138,17 +136,17 @@ impl Sender {
         redundant.on_first_copy(now, (sn, ts), plan);
     }
 
-    /// `una` covers a segment that was retransmitted, and of which no ACK has come. Returns whether it
-    /// cannot be by the retransmission, which is younger than the shortest round trip: the original
-    /// arrived and its ACK was lost (as in F-RTO, RFC 5682). The loss rate does not count it. A peer that sends
-    /// each ACK once shows this whenever an ACK is lost while a gap is open.
+    /// `una` covers a retransmitted segment without an ACK of its own. Returns whether the retransmission
+    /// cannot be the reason, since it is younger than the shortest round trip: the original arrived and its
+    /// ACK was lost (as in F-RTO, RFC 5682). The loss rate does not count it. A peer that sends each ACK once
+    /// shows this whenever an ACK is lost while a gap is open.
     pub(super) fn on_retransmission_covered(
         &mut self,
         now: Micros,
         clock: &Clock,
         (sn, original): (Sn, Ts),
     ) -> bool {
-        // What repairs and copies recover was lost all the same.
+        // A segment that a repair symbol or a copy recovered was lost all the same.
         let (ts, min_rtt) = (clock.timestamp(now), self.rtt.min());
         let span = 2 * self.rtt.srtt_or_rto();
         let may_be_recovered = self.redundancy.may_have_brought(now, (original, span), min_rtt);
@@ -160,8 +158,7 @@ impl Sender {
         is_spurious
     }
 
-    /// Records the transmission of a further copy of `sn`, which was charged for when it was
-    /// scheduled.
+    /// Records the transmission of another copy of `sn`. The budget was charged when the copy was scheduled.
     pub(super) fn retransmit_copy(&mut self, now: Micros, sn: Sn, stats: &mut Counters) {
         stats.redundant_retransmits += 1;
         let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level());
@@ -172,7 +169,7 @@ impl Sender {
         }
     }
 
-    /// ACKs were processed: copies whose burst is over leave no more.
+    /// After ACKs were processed: cancels copies whose burst is over.
     pub(super) fn end_bursts(&mut self) {
         if let Some(redundant) = &mut self.redundancy.copies {
             let dropped = redundant.end_bursts(|lost| self.loss.has_acked_since(lost));
@@ -182,11 +179,10 @@ impl Sender {
 
     /// Whether the window is closed and waits for `sn`.
     ///
-    /// If such a retransmission is lost again, sending stops for another round trip. The second
-    /// copy costs one datagram per loss. Not in the last quarter of the window, which other segments
-    /// keep closed in any case, and not with a congestion window, be it KCP's or one of a model that
-    /// is closed (the effective window is zero then). Test file `core/tests/pacing.rs`,
-    /// `redundant_retransmit_*`.
+    /// If such a retransmission is lost again, sending stops for another round trip; the second copy costs
+    /// one datagram per loss. Excluded are the last quarter of the window, which other segments keep closed
+    /// anyway, Reno, and a model whose window is closed (the effective window is then zero). Tests
+    /// `redundant_retransmit_*` in `core/tests/pacing.rs`.
     fn closes_window(&self, sn: Sn, trigger: LossTrigger) -> bool {
         let Some(offset) = sn.offset_from(self.una()) else { return false };
         let closes_window = !self.window_is_open() && offset < self.effective_window() / 4 * 3;
@@ -196,21 +192,21 @@ impl Sender {
 
 /// Repair symbols.
 impl Sender {
-    /// When the next repair symbol leaves; may have passed.
+    /// When the next repair symbol leaves; may be in the past.
     pub(crate) fn repair_deadline(&self) -> Option<Micros> {
         let repair = self.redundancy.repair.as_ref()?;
         let due = repair.due_at(self.nxt(), self.rtt.srtt_or_rto())?;
         (!self.sent_segments.all_acked()).then(|| due.max(self.pacer.resume_at()))
     }
 
-    /// The encoding window of the repair symbol that leaves now, and its key.
+    /// Encoding window and key of the repair symbol that leaves now.
     pub(crate) fn next_repair(&mut self) -> Option<(EncodingWindow, u32)> {
         let repair = self.redundancy.repair.as_mut()?;
         let window = repair.encoding_window(&self.sent_segments, self.path.current_mtu())?;
         Some((window, repair.next_key()))
     }
 
-    /// Appends the repair symbol of `window` and records that it leaves.
+    /// Appends the repair symbol of `window` and records its transmission.
     pub(crate) fn write_repair(&mut self, now: Micros, window: EncodingWindow, out: &mut Vec<u8>) {
         let Some(repair) = &mut self.redundancy.repair else { return };
         let sources = (0..u32::from(window.count)).map(|offset| {
@@ -229,8 +225,8 @@ impl Sender {
         }
     }
 
-    /// The peer recovered `sn` with the repair symbol of this key: acknowledges the segment. No RTT
-    /// sample; the segment counts as lost, for the congestion control too (RFC 9265 4.2).
+    /// The peer recovered `sn` with the repair symbol of this key: acknowledges the segment. It is no RTT
+    /// sample, and the segment counts as lost for the congestion control too (RFC 9265 4.2).
     pub(crate) fn on_recovered_ack(&mut self, now: Micros, sn: Sn, key: u32) -> AckOutcome {
         if !self.is_covered_by(sn, key) {
             return AckOutcome::Invalid;
@@ -259,7 +255,7 @@ impl Sender {
         self.on_brought(now, sn, segment.retransmitted)
     }
 
-    /// Redundancy has brought `sn` to the peer, which acknowledges it.
+    /// Redundancy brought `sn` to the peer, which acknowledges it.
     fn on_brought(&mut self, now: Micros, sn: Sn, retransmitted: bool) -> AckOutcome {
         if retransmitted {
             self.redundancy.forget_copies(sn);
@@ -268,7 +264,7 @@ impl Sender {
         AckOutcome::NewlyAcked
     }
 
-    /// Whether a repair symbol with this key may have recovered `sn`, which was sent.
+    /// Whether a repair symbol with this key may have recovered `sn`, a number that was sent.
     fn is_covered_by(&self, sn: Sn, key: u32) -> bool {
         let max_age = u32::from(u16::MAX);
         let is_old = || self.una().offset_from(sn).is_some_and(|age| age <= max_age);
@@ -277,13 +273,13 @@ impl Sender {
             && (self.sent_segments.get(sn).is_some() || is_old())
     }
 
-    /// Whether an ACK of a recovered segment with this key would be the first of the segment.
+    /// Whether an ACK of a recovered segment with this key would be the segment's first.
     pub(crate) fn is_unacked_recovered(&self, sn: Sn, key: u32) -> bool {
         let unacked = self.sent_segments.get(sn).is_some_and(|segment| !segment.acked);
         unacked && self.is_covered_by(sn, key)
     }
 
-    /// The only transmission of `sn` was lost, which no retransmission shows. `xmit_seq`: see
+    /// The only transmission of `sn` was lost, and no retransmission shows it. For `xmit_seq` see
     /// [`SentSegment::xmit_seq`].
     fn on_hidden_loss(&mut self, now: Micros, sn: Sn, xmit_seq: u64) {
         let index = sn.offset_from(self.una()).map_or(0, |offset| self.congestion_index(offset));
@@ -298,7 +294,7 @@ impl Sender {
 
 /// Bundled copies.
 impl Sender {
-    /// The next segment before `end` to copy now, if it has at most `space` bytes with its header.
+    /// The next segment before `end` to copy now; at most `space` bytes with its header.
     pub(crate) fn next_bundled(&self, now: Micros, end: Sn, space: usize) -> Option<Sn> {
         let in_flight = (&self.sent_segments, self.rtt.srtt_or_rto());
         self.redundancy.bundling.as_ref()?.next_copy(now, in_flight, (end, space))
@@ -323,7 +319,7 @@ impl Sender {
         Some(OutgoingSegment { sn, frg, payload: self.send_buffer.get(range)? })
     }
 
-    /// What was to be copied of the segments before `end` has left, but for those that are too young.
+    /// Ends the copying of segments before `end`, except for those that are still too young.
     pub(crate) fn end_bundle(&mut self, now: Micros, end: Sn) {
         let in_flight = (&self.sent_segments, self.rtt.srtt_or_rto());
         if let Some(bundling) = &mut self.redundancy.bundling {
@@ -331,7 +327,7 @@ impl Sender {
         }
     }
 
-    /// When copies of what no new segment has followed leave by themselves; may have passed.
+    /// When copies leave in a datagram of their own because no new segment followed; may be in the past.
     pub(crate) fn bundling_deadline(&self) -> Option<Micros> {
         let bundling = self.redundancy.bundling.as_ref()?;
         let at = bundling.tail_at(self.nxt(), self.rtt.srtt_or_rto())?;
@@ -339,8 +335,8 @@ impl Sender {
         may_send.then(|| at.max(self.pacer.resume_at()))
     }
 
-    /// The ACK of a copy arrived: the peer has the segment. It says nothing about the original, since
-    /// peers acknowledge data in order cumulatively, and is no RTT sample.
+    /// The ACK of a copy arrived: the peer has the segment. It says nothing about the original, since peers
+    /// acknowledge data in order cumulatively, and is no RTT sample.
     pub(super) fn on_bundled_ack(&mut self, now: Micros, sn: Sn) -> AckOutcome {
         let segment = self.sent_segments.get(sn).filter(|segment| !segment.acked);
         segment.map_or(AckOutcome::AckedBefore, |segment| {

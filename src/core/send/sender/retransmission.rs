@@ -1,4 +1,4 @@
-//! Which segments count as lost, when, and their retransmission (RFC 9002 A.8 OnLossDetectionTimeout;
+//! Decides which segments are lost and when, and retransmits them (RFC 9002 A.8 OnLossDetectionTimeout;
 //! kcp-go `flush`).
 
 use super::Sender;
@@ -27,16 +27,16 @@ impl Sender {
         earliest([lost_at.map(may_leave_at), copies])
     }
 
-    /// How long an RTO waits for the ACK of newer data; zero where it counts by itself.
+    /// Microseconds that an RTO waits for the ACK of newer data; 0 if it does not wait.
     fn newer_ack_wait(&self) -> u64 {
         if self.loss.postpones_rto() { self.rtt.rto() } else { 0 }
     }
 
-    /// A segment that counts as lost now, and why: SND.UNA, for which the reader waits. Of a bulk flow
-    /// else the one that the reader waits for next: behind a window of losses, what is lost twice
-    /// would wait until all of them have left. Of others the one transmitted first.
+    /// A segment that counts as lost now, and the trigger. SND.UNA comes first, since the reader waits for
+    /// it. In a bulk flow the lowest number follows: behind a window of losses, a segment lost twice would
+    /// otherwise wait until all others have left. In other flows the earliest transmission follows.
     pub(super) fn next_lost(&self, now: Micros, no_new_data: bool) -> Option<(Sn, LossTrigger)> {
-        // Right after a transmission, and on a path without loss, this is all there is to do.
+        // Fast path: right after a transmission, and on a path without loss.
         let bound = self.loss.least_wait(&self.rtt);
         let mut sent_first = self.sent_segments.oldest_per_list();
         if !sent_first.any(|(_, segment)| segment.last_sent.add_micros(bound) <= now) {
@@ -68,13 +68,13 @@ impl Sender {
         Some((if is_rto { self.select_probe(loss.sn) } else { loss.sn }, loss.trigger))
     }
 
-    /// Whether segments leave again by number. Not of messages, whose losses are few. Not without a model
-    /// either: a window that opens sooner fills a full queue.
+    /// Whether retransmissions leave in order of number. Message flows have few losses and do not need it.
+    /// Without a model a window that opens sooner would fill a full queue.
     pub(super) fn retransmits_in_order(&self) -> bool {
         self.congestion.is_model() && !self.is_latency_bound()
     }
 
-    /// Asserts that no segment counts as lost before [`LossDetector::least_wait`] says.
+    /// Asserts that no segment counts as lost before [`LossDetector::least_wait`].
     ///
     /// [`LossDetector::least_wait`]: crate::core::recovery::loss::LossDetector::least_wait
     #[cfg(any(test, feature = "_testkit"))]
@@ -86,15 +86,14 @@ impl Sender {
         }
     }
 
-    /// The segment to retransmit when the RTO of `expired` has expired: during PTO back-off the
-    /// oldest segment, which advances `una` and which the peer accepts with any window.
+    /// The segment to retransmit when the RTO of `expired` expires. During PTO back-off that is the oldest
+    /// segment, which advances `una` and which the peer accepts with any window.
     fn select_probe(&self, expired: Sn) -> Sn {
         if self.pto_backoff.is_active() && self.is_oldest_unacked() { self.una() } else { expired }
     }
 
-    /// Re-arms expired RTOs of segments beyond the peer's window without a retransmission, which
-    /// the peer would discard. The oldest segment is retransmitted all the same: its ACK carries
-    /// `wnd`.
+    /// Re-arms expired RTOs of segments beyond the peer's window without a retransmission, since the peer
+    /// would discard it. The oldest segment is still retransmitted: its ACK carries `wnd`.
     pub(crate) fn defer_out_of_window_rto(&mut self, now: Micros) {
         let (una, window) = (self.una(), self.remote.available(self.una()));
         while self.sent_segments.len() > window {
@@ -109,8 +108,7 @@ impl Sender {
         }
     }
 
-    /// Records the retransmission of `sn`: counters, congestion window, back-off, MTU discovery. Returns
-    /// whether it is the first one.
+    /// Records the retransmission of `sn`. Returns whether it is the segment's first.
     pub(super) fn retransmit(
         &mut self,
         now: Micros,
@@ -155,7 +153,7 @@ impl Sender {
         }
         if let Some(payload) = self.sent_segments.payload(sn) {
             let size = HEADER_LEN + payload.len();
-            // What is lost this time left without FEC header, unless it was the first transmission.
+            // A repeated retransmission was sent without FEC header when it was lost.
             let size = if first.is_some() { size } else { self.path.retransmission_size(size) };
             self.path.on_segment_lost(now, size, self.rtt.rto(), self.una());
         }

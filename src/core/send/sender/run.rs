@@ -1,7 +1,7 @@
 //! Runs: full segments that leave for the first time in one GSO batch.
 //!
-//! Between the segments of a run nothing changes that decides whether the next one may leave, so windows,
-//! pacer and counters are visited once for all of them.
+//! Nothing that decides whether the next segment may leave changes between the segments of a run, so windows,
+//! pacer and counters are visited once per run.
 
 use super::Sender;
 use crate::core::clock::Micros;
@@ -11,8 +11,8 @@ use crate::stats::Counters;
 use crate::util::framing::Framing;
 
 impl Sender {
-    /// Appends the datagrams of up to `max` full new segments, and returns how many. Fewer than may
-    /// leave, perhaps none, where each has to be asked for by itself ([`Sender::next_new`]).
+    /// Appends the datagrams of up to `max` full new segments and returns how many. Returns fewer, perhaps 0,
+    /// if each segment needs a decision of its own ([`Sender::next_new`]).
     pub(crate) fn transmit_run(
         &mut self,
         now: Micros,
@@ -57,8 +57,8 @@ impl Sender {
         framing.begin(out);
         let start = out.len();
         out.extend_from_slice(header);
-        // Over the copy of the header, not before it: a load of bytes that were just written one
-        // field at a time has to wait for all of these stores.
+        // The number is written into the copy, not the template: loading bytes that were just stored field by
+        // field stalls until all those stores are done.
         if let Some(field) = out.get_mut(start..).and_then(|header| header.get_mut(segment::SN)) {
             field.copy_from_slice(&sn.0.to_le_bytes());
         }
@@ -66,8 +66,8 @@ impl Sender {
         framing.end(out);
     }
 
-    /// Full segments that may leave now as a run: none where the pacer, a model of the path, the loss
-    /// rate, repair symbols or copies take note of each transmission.
+    /// Full segments that may leave now as a run; 0 if the pacer, a path model, the loss rate, repair symbols
+    /// or copies must see each transmission.
     fn run_len(&self, now: Micros) -> usize {
         let unpaced = self.rtt.is_short() && !self.pacer.is_blocked(now);
         let unmodelled = !self.congestion.is_model()

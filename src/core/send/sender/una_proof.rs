@@ -1,4 +1,4 @@
-//! Windows, and the segments that count against them though `una` covers them.
+//! Windows, including segments that still count against them although `una` covers them.
 
 use super::Sender;
 use crate::core::clock::Micros;
@@ -7,8 +7,8 @@ use crate::core::segment::HEADER_LEN;
 use crate::core::seq::Sn;
 
 impl Sender {
-    /// Segments that may be in flight: the least of send window, peer's window and congestion
-    /// window (kcp-go `flush`, `cwnd`).
+    /// Segments that may be in flight: the minimum of send window, peer's window and congestion window
+    /// (kcp-go `flush`, `cwnd`).
     #[inline]
     pub(super) fn effective_window(&self) -> u32 {
         u32::from(self.window).min(self.remote.available(self.una())).min(self.congestion.window())
@@ -29,13 +29,13 @@ impl Sender {
         self.window_left() > 0
     }
 
-    /// Segments that `una` covers and no ACK proves.
+    /// Segments that `una` covers without proof by an ACK.
     #[inline]
     pub(super) fn unproved(&self) -> u32 {
         self.una_proof.unproved(self.una())
     }
 
-    /// Position of segment SND.UNA + `offset` among those that the congestion control counts.
+    /// Index of segment SND.UNA + `offset` in the congestion control's list.
     #[inline]
     pub(super) fn congestion_index(&self, offset: u32) -> usize {
         (self.unproved() + offset) as usize
@@ -55,22 +55,22 @@ impl Sender {
         self.on_cumulative_ack(count);
     }
 
-    /// `una` covers `count` more segments that are proved.
+    /// `una` covers `count` more proved segments.
     #[inline]
     pub(super) fn on_cumulative_ack(&mut self, count: u32) {
         let remote_window = self.remote.available(self.una());
         self.congestion.change_reno(|reno| reno.on_ack(count, remote_window));
     }
 
-    /// When more data may leave though nothing more is proved.
+    /// When more data may leave without further proof.
     pub(crate) fn unproved_deadline(&self, may_send_new: bool) -> Option<Micros> {
         let is_held_back = may_send_new && !self.send_buffer.is_empty() && !self.window_is_open();
         let deadline = self.una_proof.deadline(self.una(), self.rtt.rto());
         deadline.filter(|_| is_held_back)
     }
 
-    /// Writes off unproved segments, an initial window at most, if their timeout has expired: neither
-    /// in flight nor delivered.
+    /// Writes off unproved segments, at most an initial window, when their timeout expires: they count as
+    /// neither in flight nor delivered.
     #[inline]
     pub(crate) fn expire_unproved(&mut self, now: Micros) {
         let max = (INITIAL_WINDOW / (HEADER_LEN + self.mss) as u64).max(1);
