@@ -1,53 +1,53 @@
-//! Acknowledgements that come in bursts (draft-ietf-ccwg-bbr 5.5.9 `BBR.extra_acked`): a peer that
-//! collects them for its interval, as kcp-go does, needs more in flight than the bandwidth-delay
-//! product. It is a habit of the peer, so each connection has its own.
+//! Bursts of acknowledgements (draft-ietf-ccwg-bbr 5.5.9 `BBR.extra_acked`). A peer that collects ACKs for an
+//! interval, as kcp-go does, needs more in flight than the bandwidth-delay product. This depends on the peer,
+//! so each connection has its own state.
 
 use crate::core::clock::Micros;
 use crate::core::congestion::controller::Acked;
 use crate::core::congestion::windowed_max::WindowedMax;
 
-/// Longest time of which the bytes count, microseconds.
+/// Longest time whose bytes count, microseconds.
 const MAX_TIME: u64 = 100_000;
-/// ACKs that arrive within this time belong to one tick; ticks last at least the other, microseconds.
+/// ACKs within `SAME_TICK` belong to one tick; a tick is at least `LEAST_TICK` long. Microseconds.
 const SAME_TICK: u64 = 1_000;
 const LEAST_TICK: u64 = 8_000;
-/// Least duration of a round of the filter, microseconds.
+/// Least duration of a filter round, microseconds.
 const LEAST_ROUND: u64 = 50_000;
 const SECOND: u64 = 1_000_000;
 
-/// Bytes acknowledged beyond what the rate explains.
+/// Bytes acknowledged in excess of the estimated rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AckAggregation {
-    /// Since when `acked` counts.
+    /// Start of the time in which `acked` is counted.
     since: Micros,
     acked: u64,
     extra: WindowedMax,
-    /// When ACKs last arrived, and since when they belong to one tick.
+    /// When ACKs last arrived, and when the current tick began.
     arrived_at: Micros,
     tick_began: Micros,
-    /// How long after the ACKs before that tick began, microseconds, and the bytes it acknowledged.
+    /// Time from the previous ACKs to the start of this tick, microseconds, and the bytes it acknowledged.
     gap: u64,
     arrived: u64,
-    /// Longest time between ACKs that acknowledged all of it, microseconds.
+    /// Longest time between ACKs that together acknowledged all of it, microseconds.
     tick: WindowedMax,
-    /// The second longest of all rounds, as with `delay_seen_twice`.
+    /// The second longest of all rounds, for the same reason as `delay_seen_twice`.
     tick_seen_twice: u64,
     /// Longest delay of an ACK, microseconds.
     delay: WindowedMax,
-    /// The second longest of all rounds: one outage does not count.
+    /// The second longest of all rounds, so that a single outage does not count.
     delay_seen_twice: u64,
     rotated_at: Micros,
 }
 
 impl AckAggregation {
-    /// The peer acknowledged bytes, at an estimated `rate` of bytes per second. `acked.in_flight` counts this
-    /// connection alone.
+    /// The peer acknowledged bytes; `rate` is the estimated rate, bytes per second. `acked.in_flight` counts
+    /// this connection alone.
     pub(super) fn on_acked(&mut self, acked: &Acked, rate: u64, min_rtt: Option<u64>) {
         let Acked { now, bytes, .. } = *acked;
         if let Some(min_rtt) = min_rtt
             && rate > 0
         {
-            // What the path and a queue of these bytes do not explain.
+            // The delay that neither the path nor a queue of these bytes explains.
             let queue = (acked.in_flight + bytes).saturating_mul(SECOND) / rate;
             let delay = acked.longest_wait.saturating_sub(min_rtt + queue);
             self.delay.update(delay.min(MAX_TIME));
@@ -62,7 +62,7 @@ impl AckAggregation {
         self.extra.update(extra.min(rate.saturating_mul(MAX_TIME) / SECOND));
     }
 
-    /// Half of the rate is enough: the estimate may be too high.
+    /// Looks for a tick. Half of the rate is enough, since the estimate may be too high.
     fn find_tick(&mut self, now: Micros, bytes: u64, rate: u64) {
         if now.since(self.tick_began) > SAME_TICK {
             (self.gap, self.arrived, self.tick_began) = (now.since(self.arrived_at), 0, now);
@@ -82,7 +82,7 @@ impl AckAggregation {
         rate.saturating_mul(self.tick_seen_twice) / SECOND
     }
 
-    /// A round ended. Rounds may be much shorter than the tick at which a peer acknowledges.
+    /// A round ended. A round may be much shorter than the peer's tick.
     pub(super) fn next_round(&mut self, now: Micros) {
         if now.since(self.rotated_at) >= LEAST_ROUND {
             self.rotated_at = now;
@@ -94,9 +94,9 @@ impl AckAggregation {
         }
     }
 
-    /// Bytes beyond the bandwidth-delay product that keep the path full.
+    /// Bytes in excess of the bandwidth-delay product that keep the path full.
     pub(super) fn extra(&self, rate: u64) -> u64 {
-        // The rate may have fallen since.
+        // The rate may have fallen since they were measured.
         let extra = self.extra.max().min(rate.saturating_mul(MAX_TIME) / SECOND);
         extra.max(rate.saturating_mul(self.delay_seen_twice) / SECOND)
     }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn tick_is_held_by_the_peer_and_what_comes_after_a_pause_is_not() {
-        // Microseconds between two ticks, bytes of each, and what the peer holds at 1 MB/s.
+        // Microseconds between two ticks, bytes of each, and bytes that the peer holds at 1 MB/s.
         for (gap, bytes, held) in [
             (1_000, 1_000, 0),
             (10_000, 10_000, 9_900),
@@ -142,7 +142,7 @@ mod tests {
             let mut aggregation = AckAggregation::default();
             for i in 1..100_u64 {
                 let now = Micros(i * gap);
-                // A datagram has the ACKs of some segments alone.
+                // One datagram holds the ACKs of only some segments.
                 aggregation.on_acked(&acked(now, bytes / 2), 1_000_000, None);
                 aggregation.on_acked(&acked(now.add_micros(100), bytes / 2), 1_000_000, None);
                 aggregation.next_round(now);

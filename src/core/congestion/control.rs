@@ -1,5 +1,4 @@
-//! The congestion control of a connection: none, KCP's congestion window, or a controller with a
-//! model of the path.
+//! Congestion control of a connection: none, KCP's congestion window, or the BBR model of the path.
 
 use std::num::NonZeroU64;
 
@@ -10,17 +9,17 @@ use crate::core::congestion::flow::{Flow, PathHandle};
 use crate::core::congestion::reno::CongestionWindow;
 use crate::core::seq::Sn;
 
-/// Congestion control of one connection. Segments are counted from the oldest that is not acknowledged
-/// cumulatively and with proof ([`UnaProof`](crate::core::send::una_proof::UnaProof)).
+/// Congestion control of one connection. Segments are counted from the oldest that is not both acknowledged
+/// cumulatively and proved ([`UnaProof`](crate::core::send::una_proof::UnaProof)).
 #[derive(Debug)]
 pub(crate) struct Congestion {
-    /// Segments that may be in flight, which is all that sending reads. With a model `u32::MAX`
-    /// while another segment may leave, and zero while none may: the model counts bytes, and not
-    /// those that were acknowledged out of order.
+    /// Segments that may be in flight; sending reads nothing else. With a model it is `u32::MAX` while
+    /// another segment may leave and 0 otherwise: the model counts bytes, without those acknowledged out of
+    /// order.
     ///
-    /// Invariant: as [`Control::window`] says; [`Congestion::change`] keeps it so. Not between the
-    /// acknowledgements of a datagram and [`Congestion::on_acks_processed`]. What other connections change in a
-    /// shared model shows with the next event of this one.
+    /// Invariant: equals [`Control::window`], except between the acknowledgements of a datagram and
+    /// [`Congestion::on_acks_processed`]; [`Congestion::change`] keeps it so. A change that another
+    /// connection makes to a shared model shows with the next event here.
     window: u32,
     control: Control,
     /// The path, if other connections share its model.
@@ -31,17 +30,17 @@ pub(crate) struct Congestion {
 enum Control {
     Disabled,
     Reno(CongestionWindow),
-    /// Entered when a segment leaves; left when the connection is idle, or its round trip is short and
-    /// nothing was lost.
+    /// Entered when a segment leaves. Left when the connection is idle, or when its round trip is short and
+    /// it has lost nothing.
     Model(Box<Flow>),
-    /// A model without state, which [`Congestion::begin_model`] makes: with nothing in flight, since
-    /// after an idle time the path may be another one (RFC 5681 4.1), and on a path with a short round
+    /// A model without state; [`Congestion::begin_model`] creates the state. Used while nothing is in flight,
+    /// since after an idle time the path may have changed (RFC 5681 4.1), and on a path with a short round
     /// trip until something is lost.
     IdleModel(SlowStart),
 }
 
-/// Slow start (RFC 5681 3.1) in place of a model, which costs a tenth of what sending does where the
-/// round trip is short: as long as nothing is lost, a larger window is no worse.
+/// Slow start (RFC 5681 3.1) in place of a model. On a path with a short round trip the model would cost a
+/// tenth of the sending time, and while nothing is lost a large window does no harm.
 #[derive(Clone, Copy, Debug)]
 struct SlowStart {
     /// Segments.
@@ -49,25 +48,25 @@ struct SlowStart {
 }
 
 impl SlowStart {
-    /// Segments at the start: kcp-go's default window.
+    /// Window at the start, segments: kcp-go's default.
     const INITIAL: u32 = DEFAULT_WINDOW as u32;
     const NEW: Self = Self { window: Self::INITIAL };
 }
 
-/// What keeps more from leaving though the path could carry it.
+/// The reason why the sender leaves capacity of the path unused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// Nothing is written.
+    /// No data is written.
     Application,
-    /// Either the send window or the peer's window is full.
+    /// The send window or the peer's window is full.
     Window,
 }
 
-/// Which transmission of a segment leaves.
+/// The transmission of a segment that leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SentAs {
     New,
-    /// The transmission before it was found lost, by the RTO or by acknowledgements.
+    /// The previous transmission was found lost, by the RTO or by acknowledgements.
     Retransmission {
         by_timeout: bool,
     },
@@ -88,12 +87,11 @@ impl Control {
 }
 
 impl Congestion {
-    /// No congestion control; [`Self::set_mode`] starts another one.
+    /// No congestion control until [`Self::set_mode`].
     pub(crate) fn disabled() -> Self {
         Self { window: u32::MAX, control: Control::Disabled, path: None }
     }
 
-    /// The mode in use.
     pub(crate) fn mode(&self) -> CongestionControl {
         match self.control {
             Control::Disabled => CongestionControl::Disabled,
@@ -102,14 +100,14 @@ impl Congestion {
         }
     }
 
-    /// Whether a model has no state.
+    /// Whether a model is selected but has no state.
     #[inline]
     pub(crate) fn is_model_suspended(&self) -> bool {
         matches!(self.control, Control::IdleModel(_))
     }
 
-    /// The state of a model begins. `segment`: bytes of a full segment, `in_flight`: those of each
-    /// from SND.UNA on, as in [`Self::set_mode`]; `initial_rate`: configured, bytes per second.
+    /// Creates the state of the model. `segment`: length of a full segment, bytes; `in_flight`: as in
+    /// [`Self::set_mode`]; `initial_rate`: configured, bytes per second.
     pub(crate) fn begin_model(
         &mut self,
         segment: u64,
@@ -128,7 +126,7 @@ impl Congestion {
         Box::new(Flow::join(path, segment, in_flight))
     }
 
-    /// The path for other connections that share its model.
+    /// The path, for other connections that share its model.
     pub(crate) fn shared_path(&mut self) -> PathHandle {
         let path = match &self.control {
             Control::Model(flow) => flow.path().clone(),
@@ -137,7 +135,7 @@ impl Congestion {
         (**self.path.get_or_insert_with(|| Box::new(path))).clone()
     }
 
-    /// Uses the model of `path` from now on. `segment` and `in_flight` as in [`Self::begin_model`].
+    /// Uses the model of `path` from now on. `segment` and `in_flight`: as in [`Self::begin_model`].
     pub(crate) fn share_path(
         &mut self,
         path: PathHandle,
@@ -151,7 +149,7 @@ impl Congestion {
         self.rejoin(segment, in_flight);
     }
 
-    /// Leaves a path that other connections share, and begins with a new model. Keeps a model that no other
+    /// Leaves a path that other connections share, and begins a new model. Keeps a model that no other
     /// connection shares.
     pub(crate) fn leave_path(&mut self, segment: u64, in_flight: impl Iterator<Item = u32>) {
         let Some(path) = self.path.take() else { return };
@@ -168,14 +166,14 @@ impl Congestion {
         }
     }
 
-    /// Frees the state of a model: slow start goes on with `window` segments, or with its first window.
+    /// Frees the state of a model. Slow start continues with `window` segments, at least its initial window.
     fn suspend_with(&mut self, window: u32) {
         let window = window.max(SlowStart::INITIAL);
         self.change(|control| *control = Control::IdleModel(SlowStart { window }));
     }
 
-    /// A segment leaves for the first time on a path with a short round trip. Frees the state of a model
-    /// that has found no loss, with `in_flight` segments. Returns whether there is none.
+    /// A segment leaves for the first time on a path with a short round trip. Frees the state of a model that
+    /// has found no loss; `in_flight` in segments. Returns whether the model has no state now.
     #[inline]
     pub(crate) fn suspend_on_short_path(&mut self, in_flight: u32) -> bool {
         match &self.control {
@@ -198,8 +196,8 @@ impl Congestion {
         }
     }
 
-    /// Starts `mode` afresh. `una` is SND.UNA, `segment` the bytes of a full segment, `in_flight` the
-    /// bytes of each from SND.UNA on, zero for those that are acknowledged.
+    /// Starts `mode` afresh. `una` is SND.UNA, `segment` the length of a full segment in bytes, `in_flight`
+    /// the bytes of each segment from SND.UNA on, 0 for acknowledged ones.
     pub(crate) fn set_mode(
         &mut self,
         mode: CongestionControl,
@@ -223,20 +221,20 @@ impl Congestion {
         self.window = self.control.window();
     }
 
-    /// Segments that may be in flight; `u32::MAX` is no limit.
+    /// Segments that may be in flight; `u32::MAX`: no limit.
     #[inline]
     pub(crate) fn window(&self) -> u32 {
         self.window
     }
 
-    /// The only place that changes a control, but for single acknowledgements, and keeps `window` true.
+    /// Changes the control and updates `window`. All changes go through here, except single acknowledgements.
     #[inline]
     fn change(&mut self, change: impl FnOnce(&mut Control)) {
         change(&mut self.control);
         self.window = self.control.window();
     }
 
-    /// Changes KCP's congestion window, if that is in use.
+    /// Changes the Reno window if it is in use.
     #[inline]
     pub(crate) fn change_reno(&mut self, change: impl FnOnce(&mut CongestionWindow)) {
         if let Control::Reno(_) = &self.control {
@@ -248,7 +246,7 @@ impl Congestion {
         }
     }
 
-    /// Changes the flow of a model and `window` with it.
+    /// Changes the flow of a model and updates `window`.
     #[inline]
     fn change_flow<T>(&mut self, change: impl FnOnce(&mut Flow) -> T) -> Option<T> {
         let Control::Model(flow) = &mut self.control else { return None };
@@ -270,13 +268,13 @@ impl Congestion {
         matches!(self.control, Control::Model(_) | Control::IdleModel(_))
     }
 
-    /// Whether a model takes each segment as a sample of the delivery rate.
+    /// Whether a model samples the delivery rate with each segment.
     #[inline]
     pub(crate) fn samples_rate(&self) -> bool {
         matches!(self.control, Control::Model(_))
     }
 
-    /// Whether a model has seen that a queue overflows.
+    /// Whether the model has seen a queue overflow.
     #[inline]
     pub(crate) fn overflows(&self) -> bool {
         self.flow().is_some_and(Flow::overflows)
@@ -287,13 +285,13 @@ impl Congestion {
         self.change_flow(|flow| flow.on_burst_lost(now));
     }
 
-    /// Whether KCP's congestion window limits sending (kcp-go `nc` 0).
+    /// Whether Reno limits sending (kcp-go `nc` 0).
     pub(crate) fn is_reno(&self) -> bool {
         matches!(self.control, Control::Reno(_))
     }
 
-    /// Segment `index` leaves, `bytes` with its header. `limit`: nothing more may leave
-    /// for now, for another reason than the model's. With a model returns its pacing.
+    /// Segment `index` leaves; `bytes` with its header. `limit`: another reason than the model's why nothing
+    /// more may leave for now. Returns the pacing of a model.
     pub(crate) fn on_sent(
         &mut self,
         now: Micros,
@@ -304,8 +302,8 @@ impl Congestion {
         self.change_flow(|flow| flow.on_sent(now, (index, bytes), sent_as, limit)).flatten()
     }
 
-    /// Segment `index` was acknowledged for the first time. `is_latest`: what arrived is
-    /// its latest transmission, as far as is known.
+    /// Segment `index` was acknowledged for the first time. `is_latest`: as far as known, its latest
+    /// transmission arrived.
     #[inline]
     pub(crate) fn on_acked(&mut self, now: Micros, index: usize, is_latest: bool) {
         if let Control::Model(flow) = &mut self.control {
@@ -313,18 +311,18 @@ impl Congestion {
         }
     }
 
-    /// The only transmission of segment `index` was lost, and repair symbols recovered the
-    /// segment: KCP's congestion window is changed by [`Self::change_reno`].
+    /// The only transmission of segment `index` was lost, and repair symbols recovered the segment. Reno is
+    /// handled by [`Self::change_reno`].
     pub(crate) fn on_hidden_loss(&mut self, now: Micros, index: usize) {
         self.change_flow(|flow| flow.on_hidden_loss(now, index));
     }
 
-    /// With a model its pacing.
+    /// The pacing of a model.
     pub(crate) fn pacing(&self) -> Option<Pacing> {
         self.flow().and_then(Flow::pacing)
     }
 
-    /// SND.UNA passes a segment, which is proved to have arrived.
+    /// SND.UNA passes a segment that is proved to have arrived.
     #[inline]
     pub(crate) fn on_una(&mut self, now: Micros) {
         if let Control::Model(flow) = &mut self.control {
@@ -332,7 +330,7 @@ impl Congestion {
         }
     }
 
-    /// The first `count` segments are in flight no longer, though nothing proves that they have arrived.
+    /// The first `count` segments are no longer in flight, although nothing proves that they arrived.
     #[inline]
     pub(crate) fn write_off(&mut self, count: u32) {
         if count > 0 {
@@ -348,7 +346,7 @@ impl Congestion {
         }
     }
 
-    /// The acknowledgements of a datagram were processed.
+    /// Called at the end of a datagram that carried acknowledgements.
     #[inline]
     pub(crate) fn on_acks_processed(&mut self, now: Micros, longest_wait: u64) {
         self.change_flow(|flow| flow.on_acks_processed(now, longest_wait));
@@ -359,7 +357,7 @@ impl Congestion {
         self.change_flow(Flow::on_spurious_loss);
     }
 
-    /// Bytes of a full segment, header included.
+    /// Sets the length of a full segment, header included, bytes.
     pub(crate) fn set_segment(&mut self, segment: u64) {
         self.change_flow(|flow| flow.set_segment(segment));
     }
@@ -369,15 +367,15 @@ impl Congestion {
         self.flow().is_some_and(Flow::is_empty)
     }
 
-    /// Frees what an idle connection does not need.
+    /// Frees memory that an idle connection does not need.
     pub(crate) fn release_memory(&mut self) {
         if self.has_reclaimable_memory() || self.is_model_suspended() {
             self.suspend_with(0);
         }
     }
 
-    /// For statistics: the window in full segments of `segment` bytes, and the rates at which
-    /// segments leave and arrive, bytes per second, zero while unknown.
+    /// For statistics: window in full segments of `segment` bytes, pacing rate and delivery rate in bytes per
+    /// second; 0 while unknown.
     pub(crate) fn estimates(&self, segment: u64) -> (u32, u64, u64) {
         let Some(flow) = self.flow() else { return (self.window, 0, 0) };
         let (window, pacing_rate, delivery_rate) = flow.estimates();

@@ -1,6 +1,6 @@
-//! What the [model](super::model) of a path sees and decides (RFC 9002 7; BBRv3, draft-ietf-ccwg-bbr 4).
+//! Input and output of the [BBR model](super::model) of a path (RFC 9002 7; BBRv3, draft-ietf-ccwg-bbr 4).
 //!
-//! It sees bytes, times and counts, no segment and no clock, and costs O(1) per event.
+//! The model works on bytes, times and counts, without segments or a clock, in O(1) per event.
 //! [`Flow`](super::flow) feeds it and enforces its decisions.
 
 use std::num::NonZeroU64;
@@ -12,19 +12,19 @@ use crate::core::congestion::delivery_rate::RateSample;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acked {
     pub(crate) now: Micros,
-    /// Segments that were acknowledged for the first time.
+    /// Segments acknowledged for the first time.
     pub(crate) segments: u32,
     /// Bytes of these segments, headers included.
     pub(crate) bytes: u64,
-    /// Bytes acknowledged since the controller began, these included.
+    /// Bytes acknowledged since the controller began, including these.
     pub(crate) delivered: u64,
-    /// Bytes in flight after it.
+    /// Bytes in flight afterwards.
     pub(crate) in_flight: u64,
     /// RTT sample, microseconds.
     pub(crate) rtt: Option<u64>,
-    /// Longest time that one of these segments waited for its first ACK, microseconds; zero if unknown.
+    /// Longest time that one of these segments waited for its first ACK, microseconds; 0: unknown.
     pub(crate) longest_wait: u64,
-    /// Delivery rate sample; `None` where it would not be meaningful.
+    /// Delivery rate sample, if a meaningful one exists.
     pub(crate) rate: Option<RateSample>,
 }
 
@@ -32,13 +32,13 @@ pub(crate) struct Acked {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lost {
     pub(crate) now: Micros,
-    /// When it left; `None` if that is not known.
+    /// When it left, if known.
     pub(crate) sent_at: Option<Micros>,
     /// Found by the RTO, not by acknowledgements of later transmissions.
     pub(crate) by_timeout: bool,
 }
 
-/// How segments are spaced.
+/// Spacing of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pacing {
     /// Bytes per second.

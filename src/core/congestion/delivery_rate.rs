@@ -1,9 +1,9 @@
-//! Delivery rate samples (draft-cheng-iccrg-delivery-rate-estimation): bytes acknowledged between
-//! the departure of a transmission and its acknowledgement, by the longer of the time in which they
-//! left and the time in which they were acknowledged. And bytes in flight.
+//! Delivery rate samples (draft-cheng-iccrg-delivery-rate-estimation), and bytes in flight. A sample is the
+//! bytes acknowledged between the departure of a transmission and its acknowledgement, divided by the longer
+//! of the time in which they left and the time in which they were acknowledged.
 //!
-//! A rate is never higher than that at which the bytes left, so a peer that acknowledges in bursts
-//! or too early does not raise it beyond that.
+//! A sample is never higher than the sending rate of its bytes, so a peer that acknowledges in bursts or too
+//! early cannot raise it further.
 
 use std::collections::VecDeque;
 
@@ -17,21 +17,20 @@ const SECOND: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 struct Transmission {
     sent_at: Micros,
-    /// Send time of the transmission that was acknowledged most recently then (draft
-    /// `P.first_sent_time`).
+    /// Send time of the most recently acknowledged transmission (draft `P.first_sent_time`).
     first_sent: Micros,
-    /// When that was acknowledged (draft `P.delivered_time`).
+    /// When that one was acknowledged (draft `P.delivered_time`).
     delivered_at: Micros,
     /// Bytes acknowledged by then (draft `P.delivered`).
     delivered: u64,
-    /// Bytes that had left, these included.
+    /// Bytes sent by then, including these.
     sent: u64,
     /// Header and payload.
     bytes: u32,
     acked: bool,
-    /// The application, not the controller, limited what left (draft `P.is_app_limited`).
+    /// The application, not the controller, limited sending (draft `P.is_app_limited`).
     app_limited: bool,
-    /// Left before the controller began, so there is no state for it.
+    /// Left before the controller began, so it has no state.
     unknown: bool,
 }
 
@@ -40,23 +39,23 @@ struct Transmission {
 pub(crate) struct RateSample {
     /// Bytes per second.
     pub(crate) rate: u64,
-    /// Time that this is the rate of, microseconds.
+    /// Time that the rate covers, microseconds.
     pub(crate) elapsed: u64,
-    /// When the transmission left, and the bytes that had left by then.
+    /// When the transmission left, and the bytes sent by then.
     pub(crate) sent_at: Micros,
     pub(crate) sent: u64,
-    /// Bytes acknowledged when the transmission left that this is a sample of: a round trip ends
-    /// when this passes the number of bytes acknowledged at its start.
+    /// Bytes acknowledged when the sampled transmission left. A round trip ends when this passes the bytes
+    /// acknowledged at its start.
     pub(crate) prior_delivered: u64,
     pub(crate) app_limited: bool,
 }
 
-/// What was acknowledged by one datagram.
+/// The acknowledgements of one datagram.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) segments: u32,
     pub(crate) bytes: u64,
-    /// The latest of the transmissions, if any may be sampled.
+    /// The latest of the transmissions that may be sampled.
     newest: Option<Newest>,
 }
 
@@ -70,26 +69,26 @@ struct Newest {
     app_limited: bool,
 }
 
-/// What the connections of a path have in common: bytes in flight, and the state that a sample compares.
+/// State that the connections of a path share: bytes in flight, and the totals that a sample compares.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PathTotals {
-    /// Invariant: the sum of [`DeliveryRate::in_flight`] of all connections of the path.
+    /// Invariant: the sum of [`DeliveryRate::in_flight`] over all connections of the path.
     in_flight: u64,
     /// Bytes acknowledged (draft `C.delivered`).
     delivered: u64,
-    /// Bytes that have left, retransmissions included.
+    /// Bytes sent, including retransmissions.
     sent: u64,
-    /// When bytes were last acknowledged, or sending began again (draft `C.delivered_time`).
+    /// When bytes were last acknowledged, or sending restarted (draft `C.delivered_time`).
     delivered_at: Micros,
     /// Send time of the most recently acknowledged transmission (draft `C.first_sent_time`).
     first_sent: Micros,
-    /// Transmissions are limited by the application until this number of bytes is acknowledged; zero if
-    /// they are not (draft `C.app_limited`).
+    /// Transmissions are application-limited until this number of bytes is acknowledged; 0: they are not
+    /// (draft `C.app_limited`).
     app_limited_until: u64,
 }
 
 impl PathTotals {
-    /// Bytes that left and are neither acknowledged nor found lost.
+    /// Bytes sent that are neither acknowledged nor found lost.
     #[inline]
     pub(crate) fn in_flight(&self) -> u64 {
         self.in_flight
@@ -99,13 +98,13 @@ impl PathTotals {
         self.delivered
     }
 
-    /// Bytes acknowledged once all that is in flight now is.
+    /// Bytes acknowledged once all bytes now in flight are.
     pub(crate) fn delivered_later(&self) -> u64 {
         (self.delivered + self.in_flight).max(1)
     }
 
-    /// What is in flight now was limited by the applications or the peers' windows: rates of it say
-    /// only that the path carries as much.
+    /// The applications or the peers' windows limited the bytes now in flight: their rates only show a lower
+    /// bound of the path's capacity.
     pub(crate) fn on_app_limited(&mut self) {
         self.app_limited_until = self.delivered_later();
     }
@@ -114,22 +113,20 @@ impl PathTotals {
 /// Estimator of one connection.
 #[derive(Debug)]
 pub(crate) struct DeliveryRate {
-    /// One entry for each segment from the oldest that is not acknowledged cumulatively and with proof.
+    /// One entry for each segment from the oldest that is not both acknowledged cumulatively and proved.
     transmissions: VecDeque<Transmission>,
-    /// Invariant: the sum of `bytes` of all entries that are not acknowledged. Further copies of a
-    /// retransmission do not count: they hedge the loss of the first one, and a flow of messages
-    /// has to wait for none of them.
+    /// Invariant: the sum of `bytes` of all unacknowledged entries. Copies of a retransmission do not count:
+    /// they hedge against the loss of the first one, and a message flow must not wait for them.
     in_flight: u64,
-    /// Bytes that the path had delivered when this connection last had an acknowledgement, and when that was:
-    /// a sample begins and ends with one, since peers acknowledge several segments at once.
+    /// Bytes that the path had delivered at this connection's last acknowledgement, and its time. A sample
+    /// begins and ends with an acknowledgement, since peers acknowledge several segments at once.
     delivered: u64,
     delivered_at: Micros,
     batch: Batch,
 }
 
 impl DeliveryRate {
-    /// Starts with segments in flight that left before, of so many bytes each, zero for those that
-    /// are acknowledged.
+    /// Starts with segments in flight that left earlier. `in_flight`: bytes of each, 0 for acknowledged ones.
     pub(crate) fn new(in_flight: impl Iterator<Item = u32>, path: &mut PathTotals) -> Self {
         let unknown = |bytes| Transmission {
             sent_at: Micros(0),
@@ -149,7 +146,7 @@ impl DeliveryRate {
         Self { transmissions, in_flight, delivered, delivered_at, batch }
     }
 
-    /// Bytes of this connection that left and are neither acknowledged nor found lost.
+    /// Bytes of this connection that are neither acknowledged nor found lost.
     #[inline]
     pub(crate) fn in_flight(&self) -> u64 {
         self.in_flight
@@ -168,12 +165,12 @@ impl DeliveryRate {
         queue::push(&mut self.transmissions, sent);
     }
 
-    /// When the latest transmission of segment `index` left, if that is known.
+    /// When the latest transmission of segment `index` left, if known.
     pub(crate) fn sent_at(&self, index: usize) -> Option<Micros> {
         self.transmissions.get(index).filter(|sent| !sent.unknown).map(|sent| sent.sent_at)
     }
 
-    /// Segment `index` was found lost and leaves again.
+    /// Segment `index` was found lost and is retransmitted.
     pub(crate) fn on_retransmitted(
         &mut self,
         path: &mut PathTotals,
@@ -188,16 +185,16 @@ impl DeliveryRate {
         self.transmissions[index] = sent;
     }
 
-    /// `bytes` are in flight no longer.
+    /// `bytes` are no longer in flight.
     fn end_flight(&mut self, path: &mut PathTotals, bytes: u64) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
         path.in_flight = path.in_flight.saturating_sub(bytes);
     }
 
-    /// The state for a transmission that leaves now, which is counted as in flight.
+    /// The state of a transmission that leaves now; counts it as in flight.
     #[inline]
     fn transmission(&mut self, path: &mut PathTotals, now: Micros, bytes: u32) -> Transmission {
-        // Nothing is known of what left before this estimator began.
+        // Transmissions before this estimator began are unknown.
         if path.in_flight == 0 || path.delivered_at == Micros(0) {
             (path.first_sent, path.delivered_at) = (now, now);
         }
@@ -220,8 +217,8 @@ impl DeliveryRate {
         }
     }
 
-    /// Segment `index` was acknowledged for the first time. `is_latest`: what arrived is
-    /// its latest transmission, as far as is known.
+    /// Segment `index` was acknowledged for the first time. `is_latest`: as far as known, its latest
+    /// transmission arrived.
     #[inline]
     pub(crate) fn on_acked(
         &mut self,
@@ -241,7 +238,7 @@ impl DeliveryRate {
         (self.delivered, self.delivered_at) = (path.delivered, now);
         self.batch.segments = self.batch.segments.saturating_add(1);
         self.batch.bytes += u64::from(sent.bytes);
-        // Of the acknowledgements of several datagrams too: they may be reordered.
+        // Compared across datagrams too, since they may be reordered.
         let is_newest = sent.sent_at >= path.first_sent
             && self.batch.newest.is_none_or(|newest| sent.delivered >= newest.prior_delivered);
         if is_latest && !sent.unknown && is_newest {
@@ -257,15 +254,15 @@ impl DeliveryRate {
         }
     }
 
-    /// SND.UNA passes the oldest segment, and an ACK has proved that it arrived. No sample: unlike an ACK,
-    /// `una` names no timestamp.
+    /// SND.UNA passes the oldest segment, and an ACK has proved that it arrived. No sample, since `una`
+    /// echoes no timestamp.
     #[inline]
     pub(crate) fn on_una(&mut self, path: &mut PathTotals, now: Micros) {
         self.on_acked(path, now, 0, false);
         self.transmissions.pop_front();
     }
 
-    /// The first `count` segments are in flight no longer, and not delivered.
+    /// The first `count` segments are no longer in flight, and count as not delivered.
     pub(crate) fn write_off(&mut self, path: &mut PathTotals, count: u32) {
         for _ in 0..count {
             let Some(sent) = self.transmissions.pop_front() else { return };
@@ -273,9 +270,9 @@ impl DeliveryRate {
         }
     }
 
-    /// Ends the acknowledgements of a datagram: what they covered, and the sample. `min_rtt` in
-    /// microseconds: without one, or over less time, there is no sample, since then not the path but
-    /// a retransmission whose original arrived was measured (section 4.1.4 of the draft).
+    /// Ends a datagram's acknowledgements: returns what they covered, and the sample. `min_rtt` in
+    /// microseconds. There is no sample without it or over a shorter time: then a retransmission whose
+    /// original arrived was measured, not the path (section 4.1.4 of the draft).
     pub(crate) fn take_batch(
         &mut self,
         path: &mut PathTotals,
@@ -353,7 +350,7 @@ mod tests {
             self.rate.take_batch(&mut self.path, now, min_rtt)
         }
 
-        /// Bytes in flight of connection and path, which are the same, and bytes delivered.
+        /// Bytes in flight, equal for connection and path, and bytes delivered.
         fn bytes(&self) -> (u64, u64) {
             assert_eq!(self.rate.in_flight(), self.path.in_flight());
             (self.path.in_flight(), self.path.delivered())
@@ -364,14 +361,14 @@ mod tests {
         Alone::new(std::iter::empty())
     }
 
-    /// The ACK of the oldest segment, and a `una` beyond it.
+    /// ACK of the oldest segment, and a `una` beyond it.
     fn ack(rate: &mut Alone, now: u64) {
         rate.on_acked(Micros(now), 0, true);
         rate.on_una(Micros(now));
     }
 
-    /// Sends a packet each `gap` us, each acknowledged `rtt` later in steps of `batch` packets;
-    /// returns the largest rate.
+    /// Sends a packet every `gap` us; each is acknowledged `rtt` later in batches of `batch` packets. Returns
+    /// the largest rate.
     fn largest_rate(gap: u64, rtt: u64, batch: u64) -> u64 {
         let (mut rate, mut largest, mut acked) = (empty(), 0, 0);
         for i in 0..2_000_u64 {
@@ -391,7 +388,7 @@ mod tests {
     fn rate_is_that_of_departure_however_acks_are_batched() {
         for batch in [1, 2, 20, 100] {
             let rate = largest_rate(500, 50_000, batch);
-            // 1,000 bytes each 0.5 ms.
+            // 1,000 bytes every 0.5 ms.
             assert!((1_900_000..=2_060_000).contains(&rate), "{batch}: {rate}");
         }
     }
@@ -412,7 +409,7 @@ mod tests {
         rate.rate.on_retransmitted(&mut rate.path, Micros(60_000), 0, PACKET);
         assert_eq!(rate.bytes(), (3_000, 0));
         rate.rate.check_invariants([true, true, true].into_iter());
-        // The original arrived: no sample of the retransmission.
+        // The original arrived, so the retransmission is not sampled.
         rate.on_acked(Micros(61_000), 0, false);
         assert_eq!(rate.take_batch(Micros(61_000), Some(50_000)).1, None);
         assert_eq!(rate.bytes(), (2_000, 1_000));
@@ -467,7 +464,7 @@ mod tests {
             flow.on_sent(&mut path, now, PACKET);
         }
         assert_eq!((flows[0].in_flight(), path.in_flight()), (50_000, 100_000));
-        // 1,000 bytes each 0.5 ms.
+        // 1,000 bytes every 0.5 ms.
         assert!((1_900_000..=2_060_000).contains(&largest), "{largest}");
         flows[0].leave(&mut path);
         assert_eq!((flows[0].in_flight(), path.in_flight()), (0, 50_000));
@@ -492,7 +489,7 @@ mod tests {
         assert!(rate.take_batch(Micros(53_000), Some(50_000)).1.is_some());
         rate.on_acked(Micros(53_500), 0, true);
         assert_eq!(rate.take_batch(Micros(53_500), Some(50_000)).1, None);
-        // What leaves next counts from the latest departure.
+        // The next transmission counts from the latest departure.
         rate.on_sent(Micros(54_000), PACKET);
         assert_eq!(rate.rate.transmissions[3].first_sent, Micros(3_000));
     }

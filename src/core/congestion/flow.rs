@@ -1,8 +1,8 @@
-//! A connection as one of the flows of a path, which share a model (RFC 3124, the congestion manager).
+//! A connection as one of the flows of a path, which share a BBR model (RFC 3124, the congestion manager).
 //!
-//! Each flow on its own would probe for bandwidth while the others do, and take their queue for a part of the
-//! path. One model sees the path as a whole. What it allows is divided: a flow that always has data gets an
-//! equal part of what the others leave, and a flow of messages takes what it needs.
+//! Flows with separate models would probe for bandwidth at the same time and take each other's queue for part
+//! of the path. One model sees the whole path, and its limits are divided: a flow that always has data gets
+//! an equal part of what the others leave, and a message flow takes what it needs.
 
 use std::num::NonZeroU64;
 
@@ -15,25 +15,26 @@ use crate::core::congestion::model::{INITIAL_WINDOW, Model, Share};
 use crate::util::sync::{Arc, Mutex, lock};
 
 const SECOND: u64 = 1_000_000;
-/// Least time in which flows are counted, microseconds: a flow of many on a short path sends less often than
-/// once in a round trip.
+/// Least time in which flows are counted, microseconds. One of many flows on a short path sends less often
+/// than once per round trip.
 const LEAST_PERIOD: u64 = 100_000;
-/// Time after which no round trip has to end, microseconds: nothing may be delivered.
+/// Longest time in which flows are counted, microseconds, whether or not a round trip ends: nothing may be
+/// delivered.
 const LONGEST_PERIOD: u64 = 1_000_000;
 
-/// The model of a path, while one of its connections uses it. No other lock is taken while this one is held.
+/// The model of a path, while a connection uses it. While this lock is held, no other lock is taken.
 type Slot = Mutex<Option<Box<PathModel>>>;
 
 /// A path that connections share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PathHandle {
     slot: Arc<Slot>,
-    /// Time of the path's clock at `Micros(0)` of the connection's, microseconds.
+    /// Path clock minus connection clock, microseconds.
     pub(crate) clock_offset: i64,
 }
 
 impl PathHandle {
-    /// The path of the same model, for a connection with another clock.
+    /// The same path for a connection with another clock.
     pub(crate) fn with_offset(&self, clock_offset: i64) -> Self {
         Self { slot: self.slot.clone(), clock_offset }
     }
@@ -42,7 +43,7 @@ impl PathHandle {
         Arc::ptr_eq(&self.slot, &other.slot)
     }
 
-    /// Handles of this path.
+    /// Number of handles of this path.
     pub(super) fn handles(&self) -> usize {
         Arc::strong_count(&self.slot)
     }
@@ -56,23 +57,22 @@ impl PathHandle {
 struct PathModel {
     model: Model,
     totals: PathTotals,
-    /// Flows with this model.
     flows: u32,
     period: Period,
 }
 
-/// The time in which busy flows are counted: a round trip at least, as long as something is delivered.
+/// Period in which busy flows are counted: at least a round trip, as long as data is delivered.
 #[derive(Clone, Copy, Debug, Default)]
 struct Period {
     number: u64,
     began: Micros,
-    /// Round of the model in which it began.
+    /// Round of the model at the start.
     round: u64,
-    /// Flows that always had data, in this period and in the one before.
+    /// Flows that always had data, in this period and in the previous one.
     busy: [u32; 2],
-    /// Bytes that other flows sent in this period.
+    /// Bytes that the other flows sent in this period.
     sent_by_others: u64,
-    /// Bytes per second that other flows sent before.
+    /// Bytes per second that the other flows sent, smoothed.
     rate_of_others: u64,
 }
 
@@ -98,23 +98,23 @@ impl Period {
 #[derive(Clone, Copy, Debug)]
 struct Demand {
     is_busy: bool,
-    /// Period in which it sent last.
+    /// The period in which it last sent.
     period: u64,
-    /// Its application or a window limited it in that period.
+    /// The application or a window limited it in that period.
     was_limited: bool,
-    /// First and last period in a row in which it is counted as busy.
+    /// First and last of the consecutive periods in which it counts as busy.
     counted: Option<(u64, u64)>,
 }
 
 impl Demand {
-    /// Nothing is known of a flow that begins within a period.
+    /// A flow that begins within a period does not count as busy in it.
     fn new(period: u64) -> Self {
         Self { is_busy: false, period, was_limited: true, counted: None }
     }
 
     fn on_sent(&mut self, period: &mut Period, bytes: u64, limited: bool) {
         if self.period != period.number {
-            // Also if it has not sent for some periods: data waited then for the window or the pacer.
+            // Also after periods without sending: then data waited for the window or the pacer.
             self.is_busy = !self.was_limited;
             (self.period, self.was_limited) = (period.number, false);
         }
@@ -130,7 +130,7 @@ impl Demand {
         }
     }
 
-    /// Other flows that always have data.
+    /// Number of other flows that always have data.
     fn others(&self, period: &Period) -> u32 {
         let counted = |number: u64| {
             let is_counted = |(first, last)| (first..=last).contains(&number);
@@ -157,42 +157,42 @@ impl PathModel {
             return Share::Small(Share::WHOLE / busy);
         }
         let rate = self.model.delivery_rate().max(1);
-        // Many small flows may leave little: a busy flow gets as much as each of all flows would.
+        // Many small flows may leave little, so a busy flow gets at least an equal part among all flows.
         let left = rate.saturating_sub(self.period.rate_of_others);
         let left = left.max(rate.saturating_mul(busy) / u64::from(self.flows).max(busy));
         Share::Part(left.saturating_mul(Share::WHOLE) / rate / busy)
     }
 }
 
-/// A connection with a model of its path.
+/// A connection that uses a model of its path.
 #[derive(Debug)]
 pub(super) struct Flow {
     path: PathHandle,
     member: Member,
 }
 
-/// The state of the connection itself.
+/// The connection's own state.
 #[derive(Debug)]
 struct Member {
     rate: DeliveryRate,
     messages: MessageWindow,
-    /// How the peer acknowledges, and the round of the model when that was last counted.
+    /// How the peer acknowledges, and the model's round when that was last updated.
     peer: AckAggregation,
     round: u64,
     demand: Demand,
-    /// Bytes acknowledged on the path at which the latest transmission with a full window is acknowledged.
+    /// Acknowledged bytes of the path at which the latest transmission with a full window is acknowledged.
     window_limited_until: u64,
-    /// RTT sample of the datagram that is processed, microseconds.
+    /// RTT sample of the current datagram, microseconds.
     rtt: Option<u64>,
-    /// When the peer last acknowledged something, or something left with nothing in flight.
+    /// When the peer last acknowledged data, or data left with nothing in flight.
     acked_at: Micros,
-    /// Another segment may leave, as of the latest [`Flow::change`].
+    /// Whether another segment may leave, as of the last [`Flow::change`].
     is_open: bool,
 }
 
 impl Flow {
-    /// Joins `path` with segments in flight that left before, of these bytes each, zero for those that are
-    /// acknowledged. `segment`: bytes of a full segment, header included.
+    /// Joins `path` with segments in flight that left earlier. `in_flight`: bytes of each, 0 for acknowledged
+    /// ones. `segment`: length of a full segment with header, bytes.
     pub(super) fn join(
         path: PathHandle,
         segment: u64,
@@ -226,7 +226,7 @@ impl Flow {
         self.change(|path, _| path.model.set_initial_rate(rate.get()));
     }
 
-    /// Bytes of a full segment, header included.
+    /// Sets the length of a full segment, header included, bytes.
     pub(super) fn set_segment(&mut self, segment: u64) {
         self.change(|path, _| path.model.set_segment(segment));
     }
@@ -250,8 +250,8 @@ impl Flow {
         self.inspect(|path, member| path.model.pacing(path.share(&member.demand)))
     }
 
-    /// The part of this connection: bytes that may be in flight, and bytes per second that leave and that the
-    /// path delivers, zero while unknown.
+    /// This connection's part: bytes that may be in flight, pacing rate and delivery rate in bytes per
+    /// second; 0 while unknown.
     pub(super) fn estimates(&self) -> (u64, u64, u64) {
         self.inspect(|path, member| {
             let share = path.share(&member.demand);
@@ -274,7 +274,7 @@ impl Flow {
         self.change(|path, _| path.model.on_burst_lost(now));
     }
 
-    /// Segment `index` leaves, `bytes` with its header.
+    /// Segment `index` leaves; `bytes` with its header.
     pub(super) fn on_sent(
         &mut self,
         now: Micros,
@@ -284,7 +284,7 @@ impl Flow {
     ) -> Option<Pacing> {
         let now = self.path.now(now);
         self.change(|path, member| {
-            // Nothing of this connection could be acknowledged before.
+            // Without data in flight nothing could be acknowledged.
             let is_first = member.rate.in_flight() == 0;
             let in_flight = if is_first { 0 } else { path.totals.in_flight() };
             if is_first {
@@ -311,7 +311,7 @@ impl Flow {
             path.period.advance(now, path.model.rounds());
             member.demand.on_sent(&mut path.period, bytes.into(), limit.is_some());
             if member.may_send(path) && limit.is_some() {
-                // Others that always have data fill the path.
+                // Other busy flows fill the path.
                 if member.demand.others(&path.period) == 0 {
                     path.totals.on_app_limited();
                 }
@@ -324,8 +324,8 @@ impl Flow {
         })
     }
 
-    /// Segment `index` was acknowledged for the first time. `is_latest`: what arrived is
-    /// its latest transmission, as far as is known.
+    /// Segment `index` was acknowledged for the first time. `is_latest`: as far as known, its latest
+    /// transmission arrived.
     #[inline]
     pub(super) fn on_acked(&mut self, now: Micros, index: usize, is_latest: bool) {
         let now = self.path.now(now);
@@ -341,14 +341,14 @@ impl Flow {
         });
     }
 
-    /// SND.UNA passes a segment, which is proved to have arrived.
+    /// SND.UNA passes a segment that is proved to have arrived.
     #[inline]
     pub(super) fn on_una(&mut self, now: Micros) {
         let now = self.path.now(now);
         self.with(|path, member| member.rate.on_una(&mut path.totals, now));
     }
 
-    /// The first `count` segments are in flight no longer, though nothing proves that they have arrived.
+    /// The first `count` segments are no longer in flight, although nothing proves that they arrived.
     pub(super) fn write_off(&mut self, count: u32) {
         self.change(|path, member| member.rate.write_off(&mut path.totals, count));
     }
@@ -359,13 +359,13 @@ impl Flow {
         self.member.rtt = Some(rtt);
     }
 
-    /// The acknowledgements of a datagram were processed.
+    /// Called at the end of a datagram that carried acknowledgements.
     pub(super) fn on_acks_processed(&mut self, now: Micros, longest_wait: u64) {
         let now = self.path.now(now);
         self.change(|path, member| {
             let min_rtt = path.model.min_rtt();
             let (batch, rate) = member.rate.take_batch(&mut path.totals, now, min_rtt);
-            // Peers acknowledge several segments of bulk at once. A sample that begins and ends between them is off
+            // Peers acknowledge several bulk segments at once. A sample that begins or ends in between is off
             // by these.
             let is_whole = member.demand.is_busy || member.demand.others(&path.period) == 0;
             let is_first = path.model.delivery_rate() == 0;
@@ -397,7 +397,7 @@ impl Flow {
         self.change(|path, _| path.model.on_spurious_loss());
     }
 
-    /// Changes the model, which exists as long as a flow has joined its path.
+    /// Changes the model, which exists while a flow has joined its path.
     #[inline]
     fn with<T: Default>(&mut self, change: impl FnOnce(&mut PathModel, &mut Member) -> T) -> T {
         let Self { path, member } = self;
@@ -405,7 +405,7 @@ impl Flow {
         slot.as_deref_mut().map(|path| change(path, member)).unwrap_or_default()
     }
 
-    /// The same, and finds out whether another segment may leave.
+    /// As [`Self::with`], and updates whether another segment may leave.
     #[inline]
     fn change<T: Default>(&mut self, change: impl FnOnce(&mut PathModel, &mut Member) -> T) -> T {
         self.with(|path, member| {
@@ -439,21 +439,21 @@ impl Member {
     fn may_send(&self, path: &PathModel) -> bool {
         let (share, in_flight) = (path.share(&self.demand), self.rate.in_flight());
         let is_within = in_flight < path.model.window(share, &self.peer);
-        // Several connections that begin at once are all small.
+        // Connections that begin at the same time are all small.
         let overfills = matches!(share, Share::Small(_))
             && in_flight >= INITIAL_WINDOW
             && path.totals.in_flight() >= path.model.window(Share::Whole, &self.peer);
         (is_within && !overfills) || in_flight < self.messages.window
     }
 
-    /// Whether the peer of this connection acknowledges nothing while the others of the path do: its losses say
-    /// nothing about the path.
+    /// Whether this connection's peer acknowledges nothing while other peers of the path do. Its losses then
+    /// say nothing about the path.
     fn is_gone(&self, now: Micros, path: &PathModel) -> bool {
         let is_silent = |at| now.since(at) > SECOND;
         is_silent(self.acked_at) && path.model.acked_at().is_some_and(|at| !is_silent(at))
     }
 
-    /// Counts how the peer acknowledges.
+    /// Updates how the peer acknowledges.
     fn count_acked(&mut self, path: &PathModel, acked: &Acked) {
         if self.round != path.model.rounds() {
             self.round = path.model.rounds();
@@ -481,29 +481,29 @@ impl Drop for Flow {
     }
 }
 
-/// Bytes in flight of a flow whose application writes less than the path carries. A radio link, or its return
-/// path, stops for a moment and then delivers everything. A sender that waits for ACKs loses that time. So the flow
-/// goes on, with at most what it writes in [`Self::WITHOUT_ACKS`].
+/// Bytes in flight allowed to a flow whose application writes less than the path carries. A radio link, or
+/// its return path, may stop for a moment and then deliver everything; a sender that waits for ACKs loses
+/// that time. So the flow goes on, with at most what it writes in [`Self::WITHOUT_ACKS`].
 #[derive(Clone, Copy, Debug, Default)]
 struct MessageWindow {
     /// Bytes.
     window: u64,
-    /// Bytes that left while nothing waited, in this second and in the one before.
+    /// Bytes sent while no data waited, in this second and in the previous one.
     written: [u64; 2],
     /// When this second began.
     since: Micros,
-    /// Bytes that left since nothing waited, and when the first of them did.
+    /// Bytes sent since data last stopped waiting, and when the first of them left.
     pending: u64,
     pending_since: Micros,
-    /// When nothing waited last.
+    /// When data last stopped waiting.
     limited_at: Option<Micros>,
 }
 
 impl MessageWindow {
-    /// How long ACKs may be late until messages wait, seconds. After as long a flow that always has data is no
-    /// flow of messages.
+    /// How long ACKs may be late before messages wait, seconds. A flow that has always had data for this long
+    /// is no message flow.
     const WITHOUT_ACKS: u64 = 3;
-    /// Most bytes, whatever is written.
+    /// Upper limit of the window, bytes.
     const MAX: u64 = 512 * 1024;
 
     /// `bytes` leave for the first time.
@@ -517,7 +517,7 @@ impl MessageWindow {
         }
         self.pending += u64::from(bytes);
         if is_limited {
-            // What takes longer to leave is bulk.
+            // Data that takes longer to leave is bulk.
             if now.since(self.pending_since) > SECOND {
                 self.pending = 0;
             }
@@ -548,7 +548,7 @@ mod tests {
     #[test]
     fn window_of_messages_is_what_leaves_in_three_seconds() {
         let mut messages = MessageWindow::default();
-        // 1,000 bytes each 10 ms.
+        // 1,000 bytes every 10 ms.
         (0..300).for_each(|i| messages.on_sent(Micros(i * 10 * MILLIS), 1_000, true, false));
         assert!((300_000..=306_000).contains(&messages.window), "{}", messages.window);
         messages.on_sent(Micros(5_900 * MILLIS), 1_000, false, false);

@@ -1,32 +1,31 @@
-//! The loss rate that a path has while nothing queues: random loss, which sending slower does not
-//! reduce. Congestion is what exceeds it.
+//! Random loss rate of a path: loss while nothing queues, which slower sending does not reduce. Only loss
+//! above it is congestion.
 //!
-//! BBRv3 takes 2 % for congestion (draft-ietf-ccwg-bbr `BBR.LossThresh`), so that random loss of 5 %
-//! leaves a sixteenth of the rate. Here the threshold lies 2 %, and two standard deviations, above
-//! what was measured while less was sent than the path takes (`model/loss_probe.rs`).
+//! BBRv3 treats 2 % as congestion (draft-ietf-ccwg-bbr `BBR.LossThresh`), so random loss of 5 % leaves a
+//! sixteenth of the rate. Here the threshold is 2 % and two standard deviations above the loss measured while
+//! less is sent than the path carries (`model/loss_probe.rs`).
 
 /// Loss above the base that counts as congestion, per million (draft `BBR.LossThresh`).
 const THRESHOLD: u64 = 20_000;
-/// Segments that count as sent and not lost at the start.
+/// Segments counted as sent and not lost at the start.
 const PRIOR: u64 = 64;
-/// Segments that are remembered; of more, each counts less.
+/// Segments remembered; beyond that the older ones lose weight.
 const MEMORY: u64 = 4_096;
 /// Highest base, per million.
 const MAX_BASE: u64 = 350_000;
-/// Least base of which the standard deviation is taken, per million.
+/// Base used for the standard deviation is at least this, per million.
 const MIN_VARIANCE_BASE: u64 = 2_000;
-/// Segments below which a round says nothing.
+/// Rounds with fewer segments are not judged.
 const MIN_SEGMENTS: u64 = 8;
 const MILLION: u64 = 1_000_000;
 
 /// Estimator of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LossBase {
-    /// Segments of measurements without a queue, and those of them that were lost, in thousandths of a
-    /// segment.
+    /// Segments of the measurements without a queue, and the lost ones among them, in thousandths.
     sent: u64,
     lost: u64,
-    /// True from the first measurement on.
+    /// True after the first measurement.
     is_measured: bool,
     /// Invariant: `lost` per million of `sent`, at most [`MAX_BASE`].
     per_million: u64,
@@ -37,7 +36,7 @@ impl LossBase {
         Self { sent: PRIOR * 1_000, lost: 0, is_measured: false, per_million: 0 }
     }
 
-    /// A measurement without a queue, in which `lost` of `sent` segments were lost.
+    /// A measurement without a queue: `lost` of `sent` segments were lost.
     pub(crate) fn on_round(&mut self, sent: u64, lost: u64) {
         self.is_measured = true;
         self.sent += sent.min(MEMORY) * 1_000;
@@ -49,7 +48,7 @@ impl LossBase {
         self.update();
     }
 
-    /// Another round with a queue that stands: the base may come from an earlier one. It fades until it is
+    /// Another round with a standing queue. The base may come from an earlier one, so it fades until it is
     /// measured again.
     pub(crate) fn on_queue(&mut self) {
         self.lost -= self.lost / 16;
@@ -61,33 +60,33 @@ impl LossBase {
         self.per_million = (self.lost * MILLION / self.sent).min(MAX_BASE);
     }
 
-    /// The loss rate without a queue, per million.
+    /// Loss rate without a queue, per million.
     pub(crate) fn per_million(&self) -> u64 {
         self.per_million
     }
 
-    /// Whether the loss rate was measured at all.
+    /// Whether the loss rate was ever measured.
     pub(crate) fn is_measured(&self) -> bool {
         self.is_measured
     }
 
-    /// Whether `lost` of `sent` segments are more than random loss explains.
+    /// Whether `lost` of `sent` segments exceed random loss.
     pub(crate) fn is_exceeded(&self, sent: u64, lost: u64) -> bool {
         sent >= MIN_SEGMENTS && rate(sent, lost) > self.threshold(sent)
     }
 
-    /// The same of many segments, which are judged often.
+    /// As [`Self::is_exceeded`], stricter, for large counts that are judged often.
     pub(crate) fn is_surely_exceeded(&self, sent: u64, lost: u64) -> bool {
         let threshold = self.threshold(sent);
         rate(sent, lost) > threshold + (threshold - self.per_million - THRESHOLD) / 2
     }
 
-    /// The same, and more than `least` per million.
+    /// As [`Self::is_exceeded`], and above `least` per million.
     pub(crate) fn is_exceeded_by(&self, sent: u64, lost: u64, least: u64) -> bool {
         self.is_exceeded(sent, lost) && rate(sent, lost) > least
     }
 
-    /// Loss of a round of `sent` segments above which it is congestion, per million.
+    /// Loss of `sent` segments above which it is congestion, per million.
     fn threshold(&self, sent: u64) -> u64 {
         let base = self.per_million();
         let p = base.max(MIN_VARIANCE_BASE);
@@ -118,7 +117,7 @@ mod tests {
     #[test]
     fn only_loss_beyond_the_base_is_congestion() {
         let mut base = LossBase::new();
-        // Two percent and two standard deviations of 0.2 % of 100 segments are 2.9 %.
+        // The threshold is 2 % plus two standard deviations: 2.9 % with a base of 0.2 % and 100 segments.
         assert!(base.is_exceeded(100, 3) && !base.is_exceeded(100, 2) && !base.is_exceeded(7, 7));
         (0..200).for_each(|_| base.on_round(100, 20));
         assert!(!base.is_exceeded(100, 29) && base.is_exceeded(100, 31));

@@ -1,15 +1,14 @@
-//! A congestion controller with a model of the path, its bandwidth and its shortest RTT, as BBRv3
-//! (draft-ietf-ccwg-bbr). Deviates in what counts as congestive loss: see [`LossBase`], which
-//! learns of a [`LossProbe`].
+//! BBR model of a path, its bandwidth and shortest RTT, as in BBRv3 (draft-ietf-ccwg-bbr). It differs in what
+//! counts as congestive loss: see [`LossBase`], which learns from a [`LossProbe`].
 //!
-//! Two limits: data leaves at the bandwidth, times the gain of the [phase], and at most two
+//! Two limits apply: data leaves at the bandwidth times the gain of the [phase], and at most two
 //! bandwidth-delay products are in flight.
 //!
-//! The bandwidth is the rate at which segments are acknowledged. What is lost at random leaves on top
-//! of it, so the pacing rate is the bandwidth divided by the share that arrives.
+//! The bandwidth is the rate at which segments are acknowledged. Segments lost at random are sent on top of
+//! it, so the pacing rate is the bandwidth divided by the share that arrives.
 //!
-//! A path with a round trip below 2 ms has no model until it loses something: there the host is mostly
-//! the bottleneck, and a model costs a tenth of what sending does (`control.rs`).
+//! A path with a round trip below 2 ms has no model until it loses something: there the host is mostly the
+//! bottleneck, and a model costs a tenth of the sending time (`control.rs`).
 
 mod loss_probe;
 mod min_rtt;
@@ -30,41 +29,40 @@ use crate::core::congestion::loss_base::LossBase;
 use crate::core::congestion::pacer::MAX_BURST_SEGMENTS;
 use crate::core::congestion::windowed_max::WindowedMax;
 
-/// Window before the bandwidth is known, bytes: kcp-go's default window, 32 segments of the default
-/// MTU.
+/// Window before the bandwidth is known, bytes: kcp-go's default, 32 segments of the default MTU.
 pub(crate) const INITIAL_WINDOW: u64 = 32 * 1_400;
 /// Least window, segments (draft `BBR.MinPipeCwnd`).
 const MIN_WINDOW: u64 = 4;
-/// The same of one of several connections: with fewer no acknowledgement of a later segment shows a loss.
+/// Least window of one of several connections, segments: with fewer, no ACK of a later segment would show a
+/// loss.
 const LEAST_PART: u64 = 2;
-/// Segments that may leave at once, of a flow that its application does not limit: a queue may hold as few
-/// as five.
+/// Burst of a flow that its application does not limit, segments: a queue may hold as few as five.
 const MAX_BURST: u64 = 2;
-/// Time without an acknowledgement after which the model begins again with a loss by timeout,
-/// microseconds (persistent congestion, RFC 9002 7.6).
+/// Time without an acknowledgement after which a loss by timeout restarts the model, microseconds (persistent
+/// congestion, RFC 9002 7.6).
 const PERSISTENT_CONGESTION: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000;
-/// RTT for the window of a configured initial rate before the first sample, microseconds.
+/// RTT assumed for the window of a configured initial rate before the first sample, microseconds.
 const UNKNOWN_RTT: u64 = 250_000;
 /// Least pacing rate before the first sample, bytes per second.
 const LEAST_INITIAL_RATE: u64 = INITIAL_WINDOW;
 const MILLION: u64 = 1_000_000;
 
-/// What a connection may use of its path.
+/// A connection's share of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
-    /// No other connection uses it.
+    /// No other connection uses the path.
     Whole,
-    /// The connection always has data: this part, of [`Share::WHOLE`].
+    /// The connection always has data: this part of [`Share::WHOLE`].
     Part(u64),
-    /// Its application limits what it sends. The part it would have otherwise.
+    /// The application limits the connection. The part it would otherwise have.
     Small(u64),
 }
 
 impl Share {
     pub(crate) const WHOLE: u64 = MILLION;
 
-    /// The share of a number of bytes.
+    /// The share of `bytes`.
     pub(crate) fn of(self, bytes: u64) -> u64 {
         match self {
             Self::Whole => bytes,
@@ -76,53 +74,53 @@ impl Share {
     }
 }
 
-/// A limit that a loss event set, for when the losses prove spurious.
+/// A limit set by a loss event, kept in case the losses prove spurious.
 #[derive(Clone, Copy, Debug)]
 struct LossEvent {
-    /// Bytes in flight that were allowed before.
+    /// Previous limit of the bytes in flight.
     in_flight_hi: u64,
     /// Losses of the event that have not proved spurious.
     lost: u64,
 }
 
-/// What bandwidth, loss and shortest RTT make: computed when one of them changes.
+/// Values derived from bandwidth, loss and shortest RTT; recomputed when one of them changes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pipe {
-    /// Bandwidth, loss per million and shortest RTT that this is computed of.
+    /// The inputs: bandwidth, loss per million and shortest RTT.
     of: (u64, u64, Option<u64>),
-    /// Bytes per second that must leave so that the bandwidth arrives.
+    /// Sending rate at which the bandwidth arrives, bytes per second.
     sending_rate: u64,
-    /// Bandwidth-delay product, bytes; zero before the first sample.
+    /// Bandwidth-delay product, bytes; 0 before the first sample.
     bdp: u64,
-    /// Bytes per second at which the initial window leaves in a round trip.
+    /// Rate at which the initial window leaves in a round trip, bytes per second.
     initial_rate: u64,
 }
 
-/// What may be in flight on the path: computed with each acknowledgement.
+/// Limits of the bytes in flight; recomputed with each acknowledgement.
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
-    /// Bytes, without those that the peers' habits need.
+    /// Bytes, without the extra that a peer's acknowledgement pattern needs.
     bytes: u64,
-    /// No more than this, and the bandwidth-delay product; `None` is no limit.
+    /// Upper limit, unless the bandwidth-delay product is larger; `None`: no limit.
     most: Option<u64>,
     /// Least window of a connection that has the path alone.
     least: u64,
     /// Bandwidth-delay product.
     bdp: u64,
-    /// The peers' habits do not matter: the path is to be empty.
+    /// No extra for the peers' acknowledgement patterns: the path is to drain.
     is_fixed: bool,
     /// See [`Model::update_window`].
     grows: bool,
 }
 
-/// The model of one path.
+/// BBR model of one path.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
-    /// Bytes of a full segment.
+    /// Length of a full segment, bytes.
     segment: u64,
     /// Connections that use the model.
     flows: u64,
-    /// Bytes per second at which Startup begins, as configured; zero: unknown.
+    /// Configured starting rate of Startup, bytes per second; 0: none.
     initial_rate: u64,
     phase: Phase,
     /// Round in which `phase` began.
@@ -134,54 +132,54 @@ pub(crate) struct Model {
     interval: RateInterval,
     /// Rates taken since the bandwidth filter last forgot one.
     unaged: u64,
-    /// Bytes per second acknowledged (draft `BBR.max_bw`).
+    /// Acknowledged bytes per second (draft `BBR.max_bw`).
     bandwidth: WindowedMax,
-    /// What was delivered in a round with congestive loss limits the bandwidth until Refill (draft
-    /// `BBR.bw_shortterm`); `u64::MAX` is no limit.
+    /// Limit of the bandwidth until Refill: the delivery rate of a round with congestive loss (draft
+    /// `BBR.bw_shortterm`); `u64::MAX`: none.
     bandwidth_lo: u64,
     min_rtt: MinRtt,
     loss: LossBase,
     loss_probe: LossProbe,
     pipe: Pipe,
     window: Window,
-    /// Bandwidth of the last round in which it grew, and rounds since then (draft `BBR.full_bw`).
+    /// Bandwidth of the last round in which it grew, and rounds since (draft `BBR.full_bw`).
     full_bandwidth: u64,
     full_rounds: u32,
     /// Startup has found the bandwidth (draft `BBR.full_bw_reached`).
     is_filled: bool,
     /// Bytes in flight when Up began.
     up_from: u64,
-    /// Rounds that Cruise lasts.
+    /// Length of this Cruise, rounds.
     cruise_rounds: u64,
     /// Bytes in flight above which congestive loss was seen (draft `BBR.inflight_longterm`).
     in_flight_hi: u64,
     event: Option<LossEvent>,
-    /// The latest sample was limited by the application.
+    /// The application limited the latest sample.
     app_limited: bool,
     /// A window was full in the latest round trip.
     window_limited: bool,
-    /// In the latest round segments queued, and some were lost.
+    /// In the latest round segments queued and some were lost.
     overflows: bool,
-    /// Rounds in a row in which the RTT showed a queue.
+    /// Consecutive rounds whose RTT showed a queue.
     queued_rounds: u64,
-    /// Rounds in a row in which the path carried less than half of the bandwidth.
+    /// Consecutive rounds in which the path carried less than half of the bandwidth.
     collapsed_rounds: u64,
-    /// Something was lost.
+    /// Whether any segment was lost.
     has_lost: bool,
-    /// What was in flight has left the path in the latest probe of the RTT.
+    /// The path drained in the latest RTT probe.
     is_probe_drained: bool,
-    /// When many segments in a row were last lost: the queue may hold less than a thin flow sends at once.
+    /// When many segments in a row were last lost: the queue may be shorter than a burst of a thin flow.
     burst_lost_at: Option<Micros>,
     delivered: u64,
-    /// When something was last acknowledged, or later left with nothing in flight; `None` until
-    /// something leaves.
+    /// When data was last acknowledged, or left later with nothing in flight; `None` before the first
+    /// departure.
     acked_at: Option<Micros>,
-    /// The model before it began again by a timeout, while that may prove spurious.
+    /// The model before a timeout restarted it, while that may prove spurious.
     before_timeout: Option<Box<Self>>,
 }
 
 impl Model {
-    /// `segment`: bytes of a full segment, header included.
+    /// `segment`: length of a full segment with header, bytes.
     pub(crate) fn new(segment: u64) -> Self {
         let mut model = Self {
             segment: segment.max(1),
@@ -224,14 +222,14 @@ impl Model {
         model
     }
 
-    /// The path is said to carry so many bytes per second: Startup sends at this rate, at least, and
-    /// keeps as much in flight. What is lost or delivered ends Startup as without it.
+    /// Sets the configured rate of the path, bytes per second: Startup sends at least at this rate and keeps
+    /// that much in flight. Losses and deliveries end Startup as usual.
     pub(crate) fn set_initial_rate(&mut self, rate: u64) {
         self.initial_rate = rate;
         self.update_window();
     }
 
-    /// Bytes per second at which data may leave without being measured.
+    /// Rate at which data may leave unmeasured, bytes per second.
     fn configured_rate(&self) -> u64 {
         if self.phase == Phase::Startup { self.initial_rate } else { 0 }
     }
@@ -245,7 +243,7 @@ impl Model {
         self.flows = u64::from(flows.max(1));
     }
 
-    /// Bytes per second that the path delivers, as estimated; zero before the first sample.
+    /// Estimated delivery rate of the path, bytes per second; 0 before the first sample.
     pub(crate) fn delivery_rate(&self) -> u64 {
         self.bandwidth.max()
     }
@@ -255,7 +253,7 @@ impl Model {
         self.min_rtt.get()
     }
 
-    /// Whether a queue overflows, so that what is in flight is more than the path holds.
+    /// Whether a queue overflows: more is in flight than the path holds.
     pub(crate) fn overflows(&self) -> bool {
         self.overflows
     }
@@ -269,7 +267,7 @@ impl Model {
         self.window_limited = limited;
     }
 
-    /// When something was last acknowledged, or left with nothing in flight.
+    /// When data was last acknowledged, or left with nothing in flight.
     pub(crate) fn acked_at(&self) -> Option<Micros> {
         self.acked_at
     }
@@ -279,7 +277,7 @@ impl Model {
         self.rounds.count
     }
 
-    /// Whether something was lost.
+    /// Whether any segment was lost.
     pub(crate) fn has_lost(&self) -> bool {
         self.has_lost
     }
@@ -302,8 +300,8 @@ impl Model {
         self.pipe = Pipe { of, sending_rate, bdp, initial_rate };
     }
 
-    /// Whether the initial window is the least one: in Startup, and while the application limits what
-    /// leaves. Such a flow waits for nothing when it must retransmit, also where others queue.
+    /// Whether the initial window is the minimum: in Startup, and while the application limits sending. Such
+    /// a flow does not wait to retransmit, even where other flows queue.
     fn is_thin(&self) -> bool {
         self.phase == Phase::Startup || (self.app_limited && !self.window_limited)
     }
@@ -329,15 +327,16 @@ impl Model {
             _ => (bdp.saturating_mul(2), Some(self.in_flight_hi)),
         };
         let is_fixed = matches!(self.phase, Phase::ProbeRtt { .. });
-        // A window that is acknowledged at once, or of few segments, has to grow to show that more arrives.
+        // A window that is acknowledged at once, or that holds few segments, must grow to show that the path
+        // carries more.
         let grows = self.phase == Phase::Up;
         let least = self.least_window();
         self.window = Window { bytes, most, least, bdp, is_fixed, grows };
     }
 
-    /// Congestive loss in `round`, with `in_flight` bytes in flight: no more than that from now on,
-    /// until Up finds that more is possible. Never below what must be in flight so that as much is
-    /// delivered, if the losses go on: a lost segment counts for a round trip.
+    /// Congestive loss in `round`, with `in_flight` bytes in flight: limits the bytes in flight to a part of
+    /// that until Up finds room. The limit stays above what delivers the same rate if the losses go on, since
+    /// a lost segment counts as in flight for a round trip.
     fn limit_in_flight(&mut self, in_flight: u64, round: &RoundStats) {
         let before = self.in_flight_hi;
         let event = self.event.get_or_insert(LossEvent { in_flight_hi: before, lost: 0 });
@@ -347,15 +346,15 @@ impl Model {
         self.in_flight_hi = before.min(in_flight / 100 * 85).max(delivering);
     }
 
-    /// Nothing was acknowledged for long: what the model has measured may be of another path.
+    /// No acknowledgement for long: the measurements may belong to another path.
     fn restart_by_timeout(&mut self, now: Micros) {
         let before = self.before_timeout.take().unwrap_or_else(|| Box::new(self.clone()));
         self.restart(now);
         self.before_timeout = Some(before);
     }
 
-    /// What was retransmitted had arrived: the path, or the return path, held packets up, and is
-    /// the same (RFC 4015, the response to a spurious timeout).
+    /// The retransmitted segments had arrived: the path, or the return path, only delayed packets and is the
+    /// same (RFC 4015, response to a spurious timeout).
     fn undo_restart(&mut self, before: Self) {
         let Self { segment, flows, delivered, acked_at, .. } = *self;
         *self = Self { segment, flows, delivered, acked_at, has_lost: true, ..before };
@@ -363,7 +362,7 @@ impl Model {
         self.update_window();
     }
 
-    /// What the model has measured is of another path.
+    /// Discards all measurements, since the path is another one.
     pub(in crate::core::congestion) fn restart(&mut self, now: Micros) {
         let Self { flows, delivered, mut rounds, has_lost, .. } = *self;
         rounds.stats = RoundStats::default();
@@ -382,7 +381,7 @@ impl Model {
             self.rounds.stats.rtt.on_rtt(rtt);
             self.loss_probe.on_rtt(rtt);
             if self.min_rtt.on_sample(acked.now, rtt) {
-                // What was taken for random loss was that of a queue.
+                // The loss measured so far came from a queue, not from random loss.
                 (self.loss, self.loss_probe) = (LossBase::new(), LossProbe::default());
             }
         }
@@ -406,7 +405,7 @@ impl Model {
                 self.on_round(acked, &round);
                 // Little is sent in these phases, which on a path of 10 ms last longer than the filter.
                 let low = matches!(self.phase, Phase::Drain | Phase::ProbeRtt { .. });
-                // In Startup the RTT varies by the queue that it makes.
+                // In Startup the model's own queue makes the RTT vary.
                 let starts = self.phase == Phase::Startup;
                 let spread = if starts { 0 } else { round.rtt.spread() };
                 self.interval.on_round(spread, round.rtt.min_rtt().unwrap_or(0));
@@ -428,7 +427,7 @@ impl Model {
     #[inline]
     pub(crate) fn on_sent(&mut self, now: Micros, in_flight: u64) {
         if in_flight == 0 || self.acked_at.is_none() {
-            // Nothing could be acknowledged before.
+            // Without data in flight nothing could be acknowledged.
             self.acked_at = Some(now);
         }
         self.loss_probe.on_sent();
@@ -451,7 +450,7 @@ impl Model {
         }
     }
 
-    /// A transmission that was found lost has arrived (RFC 3522): its loss is undone.
+    /// A transmission that was found lost has arrived (RFC 3522): undoes the loss.
     pub(crate) fn on_spurious_loss(&mut self) {
         if let Some(before) = self.before_timeout.take() {
             self.undo_restart(*before);
@@ -470,7 +469,7 @@ impl Model {
         }
     }
 
-    /// Bytes that a connection with this share, and a peer with these habits, may have in flight.
+    /// Bytes that a connection with this share and this peer may have in flight.
     #[inline]
     pub(crate) fn window(&self, share: Share, peer: &AckAggregation) -> u64 {
         let Window { bytes, most, least, bdp, is_fixed, grows } = self.window;
@@ -478,14 +477,14 @@ impl Model {
         let extra = if is_fixed { 0 } else { peer.extra(rate) };
         let mut window = share.of(bytes).saturating_add(extra);
         if let Some(most) = most {
-            // What waits for its ACK at the peer makes no queue.
+            // Data that waits for its ACK at the peer does not queue.
             let held = peer.held_by_peer(rate);
             window = window.min(share.of(most).max(share.of(bdp).saturating_add(held)));
         }
         let least_part = self.segment * LEAST_PART;
         let least = match share {
             Share::Whole => least,
-            // The path is to become empty.
+            // The path is to drain.
             _ if is_fixed => self.segment,
             Share::Part(_) if self.phase == Phase::Startup => share.of(least).max(least_part),
             Share::Part(_) => least_part,
@@ -495,11 +494,11 @@ impl Model {
         window.max(least).saturating_add(more)
     }
 
-    /// How a connection with this share spaces its segments; `None` is no pacing.
+    /// Pacing of a connection with this share; `None`: no pacing.
     pub(crate) fn pacing(&self, share: Share) -> Option<Pacing> {
         let configured = share.of(self.configured_rate());
         if self.min_rtt.get().is_none() {
-            // Not below the initial window in a second: retransmissions wait for it too.
+            // At least the initial window per second, since retransmissions wait for the pacer too.
             let rate = if configured > 0 { configured.max(LEAST_INITIAL_RATE) } else { 0 };
             return NonZeroU64::new(rate).map(|rate| Pacing { rate, burst: MAX_BURST });
         }
@@ -512,21 +511,21 @@ impl Model {
             let burst = if self.burst_lost_at.is_some() { MAX_BURST } else { MAX_BURST_SEGMENTS };
             (self.pipe.initial_rate, burst)
         } else {
-            // Whatever was measured: a retransmission waits for it too.
+            // Independent of measurements, since retransmissions wait for the pacer too.
             let rtt = self.min_rtt.get().unwrap_or(UNKNOWN_RTT).clamp(UNKNOWN_RTT, SECOND);
             (self.segment * SECOND / rtt, MAX_BURST)
         };
         let starts = self.phase == Phase::Startup;
         let least = if starts { least.max(share.of(self.pipe.initial_rate)) } else { least };
-        // Below the bandwidth, so that what is lost is lost at random.
+        // Below the bandwidth, so that all loss is random.
         let below = matches!(self.phase, Phase::Drain | Phase::Down);
         let rate = if below { self.pipe.of.0 } else { self.pipe.sending_rate };
-        // A burst of the application spreads over a round trip once one was too large for the queue.
+        // An application's burst spreads over a round trip once a burst was too large for the queue.
         let is_limited = self.app_limited || matches!(share, Share::Small(_));
         let spreads = is_limited && self.burst_lost_at.is_some();
         let gain = self.phase.pacing_gain();
         let gain = if spreads { gain.min(100) } else { gain };
-        // What a small flow sends is counted, and left to it by the others.
+        // A small flow's traffic is measured, and the other flows leave room for it.
         let rate = if let Share::Part(_) = share { share.of(rate) } else { rate };
         let rate = rate.max(least).saturating_mul(gain) / 100;
         NonZeroU64::new(rate.max(configured)).map(|rate| Pacing { rate, burst })

@@ -1,11 +1,9 @@
-//! Pacing (RFC 9002 7.7): a window of segments leaves over most of a round trip instead of in one
-//! burst.
+//! Pacing (RFC 9002 7.7): a window of segments leaves over most of a round trip instead of in one burst.
 //!
-//! kcp-go has none: it writes the whole window at once. The longer the path, the more of such a
-//! burst arrives at once in a socket buffer that holds about a hundred datagrams
-//! (docs/lab.md, "Long paths").
+//! kcp-go writes the whole window at once. The longer the path, the more of such a burst reaches a socket
+//! buffer at the same time, which holds about a hundred datagrams: docs/lab.md, "Long paths".
 //!
-//! Applies before a datagram is built, so that timestamp and RTO start when the datagram leaves.
+//! Pacing applies before a datagram is built, so that timestamp and RTO start when the datagram leaves.
 
 use std::time::Duration;
 
@@ -13,26 +11,25 @@ use crate::core::clock::Micros;
 use crate::core::congestion::controller::Pacing;
 use crate::core::recovery::rtt::RttEstimator;
 
-/// Share of a round trip in which a window leaves, as a fraction: a rate of 1.25 windows per `srtt`
-/// (N = 1.25 in RFC 9002 7.7). Above one, so that ACKs limit the rate, not the pacer.
+/// Fraction of a round trip in which a window leaves: 1.25 windows per `srtt` (N = 1.25 in RFC 9002 7.7). It
+/// is shorter than a round trip, so that ACKs limit the rate, not the pacer.
 const WINDOW_SPREAD: (u64, u64) = (4, 5);
-/// A blocked sender resumes an interval after its pacing deadline, so that each timer releases a batch; at most
-/// this part of the minimum RTT after it: the queue of a short path holds less.
+/// A blocked sender resumes an interval after its pacing deadline, so that each timer releases a batch. The
+/// delay is at most this fraction of the minimum RTT, since the queue of a short path holds less.
 const INTERVAL_DIVISOR: u64 = 20;
-/// How late a sender that the pacer held back may resume and still make up for it, microseconds. Timers of a
-/// busy host are some milliseconds late; what they keep from leaving would be measured as the path's limit.
+/// Delay of a paced sender's timer that it may catch up on, microseconds. Timers of a busy host are some
+/// milliseconds late; without catching up, that would be measured as the path's limit.
 const MAX_LATE_MICROS: u64 = 2_500;
-/// The same, at most this part of the minimum RTT.
+/// Same limit as a fraction of the minimum RTT.
 const LATE_DIVISOR: u64 = 4;
-/// A sender that resumes so long after its time has waited for something else than a timer, nanoseconds.
+/// A sender that resumes later than this waited for something else than a timer, nanoseconds.
 const MAX_TIMER_WAIT_NANOS: u64 = 10_000_000;
-/// Burst limit on any path, segments (RFC 9002 7.7 suggests the initial window): a third of what a
-/// receive buffer of 208 KiB, the Linux default, holds.
+/// Largest burst on any path, segments (RFC 9002 7.7 suggests the initial window): a third of a receive
+/// buffer of 208 KiB, the Linux default.
 pub(crate) const MAX_BURST_SEGMENTS: u64 = 32;
 const SECOND_NANOS: u64 = 1_000_000_000;
 
-/// Pacer of one connection: a virtual clock that each segment advances by its share of the round
-/// trip.
+/// Pacer of one connection: a virtual clock that each segment advances by its share of the round trip.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacer {
     /// Data of this time at the paced rate leaves at once, nanoseconds; see `KcpConfig::pacing_interval`.
@@ -41,9 +38,9 @@ pub(crate) struct Pacer {
     departure: u64,
     /// No segment leaves before this time.
     resume_at: Micros,
-    /// How late the burst that leaves now began, microseconds, see [`MAX_LATE_MICROS`].
+    /// How late the current burst began, microseconds; see [`MAX_LATE_MICROS`].
     late: u32,
-    /// When the last segment left, another one waited that the windows allowed.
+    /// When the last segment left, another one that the windows allow was waiting.
     holds: bool,
 }
 
@@ -53,12 +50,12 @@ impl Pacer {
         Self { interval, departure: 0, resume_at: Micros(0), late: 0, holds: false }
     }
 
-    /// Forgets what has left: from now on another rule applies.
+    /// Forgets past departures, for a new pacing rule.
     pub(crate) fn reset(&mut self) {
         (self.departure, self.resume_at, self.late, self.holds) = (0, Micros(0), 0, false);
     }
 
-    /// When the next segment may leave; may have passed.
+    /// When the next segment may leave; may be in the past.
     pub(crate) fn resume_at(&self) -> Micros {
         self.resume_at
     }
@@ -82,8 +79,8 @@ impl Pacer {
         }
     }
 
-    /// A segment leaves that takes `interval` at the paced rate; what takes `most`, and one segment, may leave
-    /// at once. Returns when the next one may, if not now: `quantum` later than at exactly the rate. All in
+    /// A segment leaves that takes `interval` at the paced rate; `most`, plus one segment, may leave at once.
+    /// Returns when the next one may leave, `quantum` after the exact time, unless that is now. All in
     /// nanoseconds.
     fn advance(&mut self, now: Micros, interval: u64, most: u64, quantum: u64) -> Option<Micros> {
         let now = now.0.saturating_mul(1_000);
@@ -93,8 +90,8 @@ impl Pacer {
         (self.departure > now).then_some(Micros(resume_at))
     }
 
-    /// The next segment waits no longer than `most` microseconds from now on: the rate may have risen
-    /// since the last one left.
+    /// Limits the wait of the next segment to `most` microseconds: the rate may have risen since the last one
+    /// left.
     #[inline]
     pub(crate) fn limit_wait(&mut self, now: Micros, most: u64) {
         let latest = now.add_micros(most);
@@ -104,15 +101,15 @@ impl Pacer {
         }
     }
 
-    /// What leaves is not paced.
+    /// Lets segments leave unpaced.
     #[inline]
     pub(crate) fn unblock(&mut self) {
         (self.resume_at, self.late, self.holds) = (Micros(0), 0, false);
     }
 
-    /// `bytes` leave with the pacing of a congestion controller; `more`: another segment waits that the
-    /// windows allow. No faster than `window`, the lesser of send window and peer's window, segments, leaves
-    /// without one: of a rate that exceeds it only bursts would be left.
+    /// `bytes` leave at the pacing of a congestion controller; `more`: another segment that the windows allow
+    /// is waiting. The rate never exceeds the pace of `window`, the smaller of send window and peer's window
+    /// in segments: a higher rate would only produce bursts.
     pub(crate) fn on_sent_at_rate(
         &mut self,
         now: Micros,
@@ -140,7 +137,7 @@ impl Pacer {
     }
 }
 
-/// Nanoseconds between segments of a window, of which `srtt` is in microseconds.
+/// Nanoseconds between segments of a window; `srtt` in microseconds.
 fn window_interval(srtt: u64, window: u32) -> u64 {
     srtt.saturating_mul(1_000 * WINDOW_SPREAD.0) / (WINDOW_SPREAD.1 * u64::from(window.max(1)))
 }
@@ -164,7 +161,7 @@ mod tests {
         rtt
     }
 
-    /// Sends whenever the pacer allows for a second: segments sent, and the longest burst.
+    /// Sends whenever the pacer allows for a second. Returns segments sent and the longest burst.
     fn send_for_a_second(window: u32, rtt: &RttEstimator) -> (u64, u64) {
         let (mut pacer, mut now) = (Pacer::new(INTERVAL), Micros(10 * SECOND));
         let (mut sent, mut burst, mut longest) = (0, 0, 0);
@@ -192,8 +189,8 @@ mod tests {
         }
     }
 
-    /// Sends segments of 1,400 bytes at a rate for ten seconds; each wait ends `late` microseconds after
-    /// its time. Returns the pacer, the time, the bytes sent and the longest burst.
+    /// Sends segments of 1,400 bytes at a rate for ten seconds; each wait ends `late` microseconds late.
+    /// Returns the pacer, the time, the bytes sent and the longest burst.
     fn send_at_rate(
         rate_burst_more: (u64, u64, bool),
         rtt: &RttEstimator,
@@ -248,8 +245,8 @@ mod tests {
         }
     }
 
-    /// A sender whose timers are late sends at the rate if it always has more. Its bursts are as short as
-    /// others if it has not, or if it waited for something else than a timer.
+    /// With late timers a sender keeps its rate if it always has data. Otherwise, or if it waited for
+    /// something else than a timer, its bursts stay short.
     #[test]
     fn pacer_late_timers_lower_no_rate() {
         const RATE: u64 = 6_000_000;
@@ -262,7 +259,7 @@ mod tests {
             let mut wakes = 0_u64;
             let late = || {
                 wakes += 1;
-                // Every lateness up to the most, in a mixed order.
+                // Every lateness up to the maximum, in mixed order.
                 wakes * 997 % (most_late + 1)
             };
             let (_, _, sent, longest) = send_at_rate((RATE, 2, more), &path(&[(rtt, 1)]), late);

@@ -1,7 +1,7 @@
-//! The rate limit that the application sets: a token bucket (kcp-go `SetRateLimit`).
+//! Rate limit set by the application: a token bucket (kcp-go `SetRateLimit`).
 //!
-//! Applies before a datagram is built, so that timestamp and RTO start when the datagram leaves.
-//! Deviates: kcp-go applies its bucket after `flush`, when timestamp and RTO have started.
+//! It applies before a datagram is built, so that timestamp and RTO start when the datagram leaves; kcp-go
+//! applies its bucket after `flush`, when both have started.
 
 use std::num::NonZeroU64;
 
@@ -15,31 +15,31 @@ const SECOND: u64 = 1_000_000;
 /// Token bucket of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RateLimiter {
-    /// Bytes per second; `None` is unlimited.
+    /// Bytes per second; `None`: unlimited.
     rate: Option<NonZeroU64>,
     /// No datagram leaves before this time.
     next: Micros,
 }
 
 impl RateLimiter {
-    /// Sets the rate, bytes per second. The next datagram may leave at once: bytes sent at the old
-    /// rate are not charged any more.
+    /// Sets the rate, bytes per second. The next datagram may leave at once: bytes sent at the old rate are
+    /// no longer charged.
     pub(crate) fn set_rate(&mut self, rate: Option<NonZeroU64>) {
         self.rate = rate;
         self.next = Micros(0);
     }
 
-    /// Bytes per second; `None` without a limit.
+    /// Bytes per second; `None`: unlimited.
     pub(crate) fn rate(&self) -> Option<NonZeroU64> {
         self.rate
     }
 
-    /// When the next datagram may leave; `None` if it may now.
+    /// When the next datagram may leave, if not now.
     pub(crate) fn blocked_until(&self, now: Micros) -> Option<Micros> {
         (self.rate.is_some() && self.next.since(now) > 0).then_some(self.next)
     }
 
-    /// When the next datagram may leave, possibly in the past; `None` without a limit.
+    /// When the next datagram may leave, possibly in the past; `None`: unlimited.
     pub(crate) fn next(&self) -> Option<Micros> {
         self.rate.map(|_| self.next)
     }

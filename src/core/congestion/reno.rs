@@ -1,14 +1,13 @@
 //! KCP's congestion window: slow start, congestion avoidance and fast recovery (RFC 5681; kcp-go
 //! `cwnd`, `incr`, `ssthresh`).
 //!
-//! Deviates from kcp-go, which grows the window once per `Input` and reduces it once per `flush`:
-//! * Growth counts acknowledged segments (RFC 3465), so it does not depend on how the peer batches
+//! Unlike kcp-go, which grows the window once per `Input` and reduces it once per `flush`:
 //!   its ACKs.
 //! * Losses within one window of data reduce it once (`recover`, RFC 6582 3.2).
 
 use crate::core::seq::Sn;
 
-/// Least slow-start threshold, segments (IKCP_THRESH_MIN; RFC 5681 3.1 has 2 segments as well).
+/// Least slow-start threshold, segments (IKCP_THRESH_MIN; as in RFC 5681 3.1).
 #[doc(alias = "IKCP_THRESH_MIN")]
 const MIN_SSTHRESH: u32 = 2;
 
@@ -21,8 +20,8 @@ pub(crate) struct CongestionWindow {
     ssthresh: u32,
     /// Segments acknowledged since the window last grew in congestion avoidance (RFC 3465 2.1).
     acked_since_growth: u32,
-    /// SND.NXT when the window was last reduced: losses of earlier segments are the same loss
-    /// event (RFC 6582 3.2).
+    /// SND.NXT at the last reduction: losses of earlier segments belong to the same loss event (RFC 6582
+    /// 3.2).
     recover: Sn,
 }
 
@@ -32,8 +31,7 @@ impl CongestionWindow {
         Self { cwnd: 1, ssthresh: MIN_SSTHRESH, acked_since_growth: 0, recover: start }
     }
 
-    /// Starts with a window of what is in flight, segments, of which it must not hold back the
-    /// acknowledgements.
+    /// Starts with the segments in flight as window, so that their acknowledgements do not wait.
     pub(crate) fn with_in_flight(start: Sn, segments: usize) -> Self {
         let cwnd = u32::try_from(segments).unwrap_or(u32::MAX).max(1);
         Self { cwnd, ssthresh: cwnd.max(MIN_SSTHRESH), ..Self::new(start) }
@@ -44,9 +42,8 @@ impl CongestionWindow {
         self.cwnd
     }
 
-    /// `count` segments were acknowledged cumulatively. The window grows up to `remote_window`,
-    /// segments (kcp-go `Input`, `rmt_wnd`). Of each call at most `cwnd` acknowledged segments
-    /// count (RFC 3465 2.3 bounds them by L).
+    /// `count` segments were acknowledged cumulatively. The window grows up to `remote_window` segments
+    /// (kcp-go `Input`, `rmt_wnd`). At most `cwnd` segments count per call (RFC 3465 2.3 has the limit L).
     pub(crate) fn on_ack(&mut self, count: u32, remote_window: u32) {
         for _ in 0..count.min(self.cwnd) {
             if self.cwnd >= remote_window {
@@ -65,8 +62,8 @@ impl CongestionWindow {
         }
     }
 
-    /// Segment `lost` was found lost by ACKs of later transmissions; `nxt` is SND.NXT (RFC 5681
-    /// 3.2, kcp-go `flush`: `cwnd` becomes half of `in_flight`, plus `fastresend`).
+    /// ACKs of later transmissions showed that segment `lost` is lost; `nxt` is SND.NXT (RFC 5681 3.2; kcp-go
+    /// `flush`: `cwnd` becomes half of `in_flight`, plus `fastresend`).
     pub(crate) fn on_fast_retransmit(
         &mut self,
         lost: Sn,
@@ -83,8 +80,8 @@ impl CongestionWindow {
         self.acked_since_growth = 0;
     }
 
-    /// The RTO of segment `lost` expired; `nxt` is SND.NXT, `window` the effective window (RFC 5681
-    /// 3.1, kcp-go `flush`: `cwnd` becomes one segment).
+    /// The RTO of segment `lost` expired; `nxt` is SND.NXT, `window` the effective window (RFC 5681 3.1;
+    /// kcp-go `flush`: `cwnd` becomes one segment).
     pub(crate) fn on_timeout(&mut self, lost: Sn, nxt: Sn, window: u32) {
         if lost.since(self.recover) < 0 {
             return;

@@ -1,17 +1,18 @@
-//! Window autotuning, as Linux does for TCP buffers (dynamic right-sizing,
-//! `tcp_rcv_space_adjust`): send and receive windows that the application has not set track the
-//! bandwidth-delay product.
+//! Window autotuning, as Linux does for TCP buffers (dynamic right-sizing, `tcp_rcv_space_adjust`): send and
+//! receive windows that the application has not set follow the bandwidth-delay product.
 //!
-//! Once per round trip a window doubles if three quarters of it were delivered, and:
-//! * send window: it was full, `srtt` is near the minimum RTT, so that the window does not fill a
-//!   queue, and at most an eighth of the segments were retransmitted. It shrinks by a quarter, down
-//!   to the default, when `srtt` exceeds twice the minimum.
+//! Once per round trip a window doubles if three quarters of it were delivered and:
+//! * send window: it was full, `srtt` is near the minimum RTT, so that the window fills no queue, and at most
+//!   an eighth of the segments were retransmitted. It shrinks by a quarter, down to the default, when `srtt`
+//!   exceeds twice the minimum.
 //! * receive window: at most a quarter of it is unread.
 //!
-//! Congestive loss: a queue, and more than a quarter of the segments of a full window retransmitted,
-//! in [`CONGESTED_ROUNDS`] round trips in a row. The send window becomes 1.25 times the measured
-//! bandwidth-delay product, below the default too, and grows by an eighth per round trip from then
-//! on, while no queue shows. Loss without a queue is none: it may be random.
+//! Congestive loss means a queue, and more than a quarter of the segments of a full window retransmitted, in
+//! [`CONGESTED_ROUNDS`] consecutive round trips. The send window then becomes 1.25 times the measured
+//! bandwidth-delay product, even below the default, and from then on grows by an eighth per round trip while
+//! no queue shows. Loss without a queue may be random and does not count.
+//!
+//! With a BBR model, which limits rate and bytes in flight itself, a full send window simply doubles.
 //!
 //! Paths with a round trip below 2 ms keep the default. kcp-go has fixed windows. Tested in
 //! `core/tests/window_autotune.rs`.
@@ -25,10 +26,10 @@ use crate::core::seq::Sn;
 pub(crate) const MAX_AUTO_WINDOW: u16 = 8_192;
 /// Jitter by which `srtt` may exceed its minimum without counting as a queue, microseconds.
 const QUEUE_DELAY_TOLERANCE: u64 = 2_000;
-/// Round trips in a row with congestive loss after which the send window shrinks.
+/// Consecutive round trips with congestive loss after which the send window shrinks.
 const CONGESTED_ROUNDS: u8 = 2;
-/// Least send window after congestive loss, segments; a round trip in which fewer are acknowledged
-/// says nothing about the path. kcp-go's default window.
+/// Least send window after congestive loss, segments: kcp-go's default. A round trip in which fewer are
+/// acknowledged is not judged.
 const MIN_AUTO_WINDOW: u32 = 32;
 
 /// Autotuning of one window.
@@ -36,26 +37,25 @@ const MIN_AUTO_WINDOW: u32 = 32;
 pub(crate) struct WindowAutotune {
     /// When the current round trip began.
     round_start: Micros,
-    /// SND.UNA (send window) or RCV.NXT (receive window) at that time.
+    /// SND.UNA (send window) or RCV.NXT (receive window) at its start.
     round_start_sn: Sn,
-    /// The send window was full in the current round trip: the opposite of app-limited (RFC 9002
-    /// 7.8). Cleared at its end.
+    /// The send window was full in the current round trip, so sending was not application-limited (RFC 9002
+    /// 7.8).
     window_limited: bool,
-    /// Segments acknowledged and retransmissions in the current round trip (send window).
+    /// Segments acknowledged, and retransmissions, in the current round trip (send window).
     acked: u32,
     retransmits: u32,
-    /// Latest round trips in a row with congestive loss.
+    /// Consecutive round trips with congestive loss.
     congested_rounds: u8,
-    /// The send window has shrunk on congestive loss.
+    /// The send window has shrunk because of congestive loss.
     was_congested: bool,
-    /// Minimum RTT of the connection, microseconds; not of the last 10 s as [`RttEstimator::min`],
-    /// because a queue that this window keeps full lasts longer than that.
+    /// Minimum RTT of the connection, microseconds. Unlike [`RttEstimator::min`] it covers more than 10 s,
+    /// since a queue that this window keeps full lasts longer.
     base_rtt: u64,
 }
 
 impl WindowAutotune {
-    /// `Some` if `window`, segments, is the default and `auto` is on. `start` is the first sequence
-    /// number.
+    /// `Some` if `window` (segments) is the default and `auto` is on. `start` is the first sequence number.
     pub(crate) fn for_window(window: u16, auto: bool, start: Sn) -> Option<Self> {
         let autotune = Self {
             round_start: Micros(0),
@@ -91,8 +91,8 @@ impl WindowAutotune {
         next.offset_from(self.round_start_sn).unwrap_or(0)
     }
 
-    /// Ends the current round trip if it has lasted `srtt`. Returns the segments delivered in it,
-    /// and whether the send window was full.
+    /// Ends the current round trip if it has lasted `srtt`. Returns the segments delivered in it, and whether
+    /// the send window was full.
     fn end_round(&mut self, now: Micros, next: Sn, rtt: &RttEstimator) -> Option<(u32, bool)> {
         let srtt = rtt.srtt().filter(|_| !rtt.is_short())?;
         if now.since(self.round_start) < srtt {
@@ -104,8 +104,8 @@ impl WindowAutotune {
         Some((delivered, window_limited))
     }
 
-    /// The new send window, segments; `una` is SND.UNA. `rate_based`: a congestion control limits
-    /// rate and bytes in flight, so the window need not, and doubles when it was full and a quarter of it was delivered.
+    /// The new send window, segments; `una` is SND.UNA. `rate_based`: a BBR model limits rate and bytes in
+    /// flight. Then the window doubles if it was full and a quarter of it was delivered.
     pub(crate) fn send_window(
         &mut self,
         now: Micros,
@@ -119,13 +119,13 @@ impl WindowAutotune {
         let acked = std::mem::take(&mut self.acked);
         let retransmits = std::mem::take(&mut self.retransmits);
         if rate_based {
-            // What is acknowledged above a gap leaves the window open for more, but a window that is
-            // full of that need not grow.
+            // Segments acknowledged above a gap do not limit the model, but a window full of them need not
+            // grow.
             let is_used = window_limited && delivered >= u32::from(window) / 4;
             return if is_used { window.saturating_mul(2).min(MAX_AUTO_WINDOW) } else { window };
         }
         let srtt = rtt.srtt().unwrap_or(0);
-        // A window that has shrunk lets its queue drain within 10 s: the path has become longer.
+        // The queue of a window that has shrunk drains within 10 s, so the path itself has become longer.
         if self.was_congested && rtt.min() > 2 * self.base_rtt + QUEUE_DELAY_TOLERANCE {
             self.base_rtt = rtt.min();
         }
@@ -138,7 +138,7 @@ impl WindowAutotune {
         }
         if self.congested_rounds >= CONGESTED_ROUNDS {
             (self.congested_rounds, self.was_congested) = (0, true);
-            // What the path delivered in `srtt`, for the minimum RTT: without the queue.
+            // Delivered in `srtt`, scaled to the minimum RTT: without the queue.
             let bdp = u64::from(acked) * self.base_rtt / srtt.max(1);
             let target = (bdp + bdp / 4).max(u64::from(MIN_AUTO_WINDOW));
             return u16::try_from(target).map_or(window, |target| target.min(window));
@@ -150,8 +150,8 @@ impl WindowAutotune {
             return window;
         }
         if self.was_congested {
-            // Congestion avoidance, faster than RFC 5681's: many round trips lie between two losses
-            // of a long fat path.
+            // Congestion avoidance, faster than in RFC 5681: on a long fat path many round trips pass between
+            // two losses.
             return window.saturating_add(window / 8).min(MAX_AUTO_WINDOW);
         }
         // A window that is full because a lost segment holds SND.UNA back delivers less.
@@ -159,8 +159,8 @@ impl WindowAutotune {
         if used { window.saturating_mul(2).min(MAX_AUTO_WINDOW) } else { window }
     }
 
-    /// The new receive window, segments; `next` is RCV.NXT, `unread` the segments that the
-    /// application has not read.
+    /// The new receive window, segments; `next` is RCV.NXT, `unread` the segments that the application has
+    /// not read.
     pub(crate) fn recv_window(
         &mut self,
         now: Micros,

@@ -1,19 +1,19 @@
-//! Maximum of the last rounds: BBR's max_bw filter (draft-ietf-ccwg-bbr 2.9 `BBR.MaxBwFilterLen`).
+//! Maximum over the last rounds: BBR's max_bw filter (draft-ietf-ccwg-bbr 2.9 `BBR.MaxBwFilterLen`).
 
-/// Rounds, the current one included.
+/// Number of rounds, including the current one.
 const ROUNDS: usize = 10;
 
 /// Largest value of the last [`ROUNDS`] rounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WindowedMax {
-    /// Largest value of each round, a ring; `current` is the latest.
+    /// Largest value of each round, as a ring; `current` is the latest.
     rounds: [u64; ROUNDS],
     current: usize,
     max: u64,
 }
 
 impl WindowedMax {
-    /// A value of the current round.
+    /// Adds a value to the current round.
     #[inline]
     pub(crate) fn update(&mut self, value: u64) {
         self.max = self.max.max(value);
@@ -21,14 +21,14 @@ impl WindowedMax {
         *round = (*round).max(value);
     }
 
-    /// The next round begins, and the oldest one is forgotten.
+    /// Begins the next round and forgets the oldest one.
     pub(crate) fn next_round(&mut self) {
         self.current = (self.current + 1) % ROUNDS;
         self.rounds[self.current] = 0;
         self.max = self.rounds.iter().copied().max().unwrap_or(0);
     }
 
-    /// The largest value without the round of [`Self::max`].
+    /// The largest value outside the round of [`Self::max`].
     pub(crate) fn second(&self) -> u64 {
         let mut sorted = self.rounds;
         sorted.sort_unstable();

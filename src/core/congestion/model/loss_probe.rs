@@ -1,21 +1,20 @@
-//! Which loss is random: that of segments which left below the bandwidth of the path, in Drain and
-//! Down, while nothing queued.
+//! Measures random loss: the loss of segments sent below the path's bandwidth, in Drain and Down, while
+//! nothing queues.
 //!
-//! A queue that overflows, and a policer, lose nothing then; a path with random loss loses as much
-//! as at any rate. BBRv3 has no such measurement (draft-ietf-ccwg-bbr 5.5.10 takes 2 % for congestion
-//! at any time).
+//! Overflowing queues and policers lose nothing then; a path with random loss loses the same as at any rate.
+//! BBRv3 has no such measurement (draft-ietf-ccwg-bbr 5.5.10 takes 2 % for congestion at any time).
 
 use crate::core::clock::Micros;
 
-/// Rounds after the end of a probe in which its losses are found.
+/// Rounds after the end of a probe until its losses are found.
 const ROUNDS: u64 = 2;
 
 /// The latest phase below the bandwidth.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LossProbe {
-    /// When it began; `None` before the first one and after its result.
+    /// Start; `None` before the first probe and after its result was taken.
     from: Option<Micros>,
-    /// When and in which round it ended.
+    /// Time and round of its end.
     until: Option<(Micros, u64)>,
     sent: u64,
     lost: u64,
@@ -57,13 +56,12 @@ impl LossProbe {
         self.lost += u64::from(begun && !ended);
     }
 
-    /// A loss proves spurious, maybe one of these.
+    /// A loss proved spurious; it may belong to this probe.
     pub(super) fn on_spurious_loss(&mut self) {
         self.lost = self.lost.saturating_sub(1);
     }
 
-    /// The result, once, in the first round in which all losses are found: segments sent and lost,
-    /// and the shortest RTT.
+    /// The result, once, as soon as all losses are found: segments sent and lost, and the shortest RTT.
     pub(super) fn take(&mut self, round: u64) -> Option<(u64, u64, Option<u64>)> {
         let (_, ended) = self.until.filter(|(_, ended)| round >= ended + ROUNDS)?;
         debug_assert!(round > ended);

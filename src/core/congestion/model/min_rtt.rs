@@ -1,14 +1,13 @@
-//! Shortest round-trip time of the path, and when it must be measured again (draft-ietf-ccwg-bbr
-//! 4.3.4, ProbeRTT).
+//! Shortest round-trip time of the path, and when to measure it again (draft-ietf-ccwg-bbr 4.3.4, ProbeRTT).
 
 use super::round::{RoundStats, RttSamples};
 use crate::core::clock::Micros;
 
-/// Age at which the shortest RTT must be measured again, microseconds (draft `BBR.MinRTTFilterLen`).
+/// Age after which the shortest RTT is measured again, microseconds (draft `BBR.MinRTTFilterLen`).
 const MAX_AGE: u64 = 10_000_000;
-/// Longest RTT that counts, microseconds: beyond it a host was suspended, or the ACK is forged.
+/// Longest RTT that counts, microseconds. Above it the host was suspended, or the ACK is forged.
 const MAX_RTT: u64 = 10_000_000;
-/// An RTT that exceeds the shortest one by at most this share, as divisor, renews it.
+/// A sample renews the shortest RTT if it exceeds it by at most 1 / `RENEWED_WITHIN`.
 const RENEWED_WITHIN: u64 = 64;
 
 /// Shortest RTT, microseconds.
@@ -18,25 +17,26 @@ pub(super) struct MinRtt {
     min: Option<u64>,
     /// When `min` was measured or renewed.
     at: Micros,
-    /// Shortest RTT of the probe that runs.
+    /// Shortest RTT of the running probe.
     probed: Option<u64>,
-    /// Least mean RTT of the current window and of the one before: the RTT without a queue, jitter included.
+    /// Least mean RTT of the current window and of the previous one: the RTT without a queue, jitter
+    /// included.
     calm: [Option<Calm>; 2],
     calm_since: Micros,
-    /// Samples that make the next mean.
+    /// Samples for the next mean.
     samples: RttSamples,
-    /// Rounds in a row without an RTT that is close to `min`.
+    /// Consecutive rounds without an RTT close to `min`.
     far_rounds: u64,
     /// Shortest RTT of these rounds.
     far_min: u64,
-    /// When the latest probe of a path that may have become longer began, and the least time to the next.
+    /// Start of the latest probe for a longer path, and least time until the next, microseconds.
     suspected_at: Micros,
     suspect_interval: u64,
-    /// `min` is what an application-limited flow found last: a shorter RTT says nothing about a queue.
+    /// `min` was last set by an application-limited flow: then a shorter RTT says nothing about a queue.
     is_renewed: bool,
 }
 
-/// A mean RTT, and what the RTT varied by then, microseconds.
+/// A mean RTT, and the spread of the RTT at that time, microseconds.
 #[derive(Clone, Copy, Debug)]
 struct Calm {
     mean: u64,
@@ -46,16 +46,16 @@ struct Calm {
 /// Duration of a window of [`Calm`], microseconds.
 const CALM_WINDOW: u64 = 6_000_000;
 
-/// Rounds without an RTT close to the shortest one after which the path may have become longer.
+/// Rounds without an RTT close to the shortest after which the path may have become longer.
 const FAR_ROUNDS: u64 = 8;
-/// Least and longest time between probes of a path that may have become longer, microseconds: doubled by each
-/// that finds it longer.
+/// Least and greatest time between probes for a longer path, microseconds. It doubles with each probe that
+/// finds the path longer.
 const SUSPECT_INTERVAL: (u64, u64) = (3_000_000, 12_000_000);
-/// RTT samples that make a mean.
+/// RTT samples of a mean.
 const MEAN_SAMPLES: u64 = 8;
 
 impl MinRtt {
-    /// Returns whether the shortest RTT before was that of a queue: this one is shorter by an eighth.
+    /// Returns whether the previous shortest RTT included a queue: this one is shorter by an eighth.
     pub(super) fn on_sample(&mut self, now: Micros, rtt: u64) -> bool {
         self.probed = self.probed.map(|probed| probed.min(rtt));
         let rtt = rtt.clamp(1, MAX_RTT);
@@ -67,7 +67,6 @@ impl MinRtt {
         was_queue
     }
 
-    /// The shortest RTT; `None` before the first sample.
     #[inline]
     pub(super) fn get(&self) -> Option<u64> {
         self.min
@@ -106,17 +105,17 @@ impl MinRtt {
         Some(self.calmest().map_or(min, |calm| calm.mean.clamp(min, 3 * min + 1_000)))
     }
 
-    /// What the RTT varies by without a queue.
+    /// Spread of the RTT without a queue.
     fn jitter(&self) -> u64 {
         self.calmest().map_or(0, |calm| calm.jitter.min(calm.mean))
     }
 
-    /// Whether `rtt` shows no more queue than a twentieth of the RTT and 1 ms, and what jitter explains.
+    /// Whether `rtt` shows no queue: at most 1/20 of the RTT, 1 ms, and jitter above the calm RTT.
     pub(super) fn is_near(&self, rtt: u64) -> bool {
         self.calm().is_some_and(|calm| rtt <= calm + calm / 20 + 1_000 + self.jitter() / 2)
     }
 
-    /// The same of a single sample.
+    /// As [`Self::is_near`], for a single sample.
     pub(super) fn is_sample_near(&self, rtt: u64) -> bool {
         self.is_near(rtt.saturating_sub(self.jitter() / 2))
     }
@@ -131,13 +130,13 @@ impl MinRtt {
             && now.since(self.suspected_at) > self.suspect_interval.max(SUSPECT_INTERVAL.0)
     }
 
-    /// Begins a probe: in-flight data is low from now on, so that queues drain.
+    /// Begins a probe. From now on little is in flight, so that queues drain.
     pub(super) fn begin_probe(&mut self, now: Micros) {
         (self.probed, self.suspected_at) = (Some(u64::MAX), now);
     }
 
-    /// Ends a probe: its shortest RTT is the path's. Without a sample the old one stays. Returns whether the
-    /// path has become another one, of at least twice the RTT, if what was in flight has `drained`.
+    /// Ends a probe and takes over its shortest RTT; without a sample the old one stays. Returns whether the
+    /// path has changed: it drained (`drained`), and its RTT has at least doubled.
     pub(super) fn end_probe(&mut self, now: Micros, drained: bool) -> bool {
         (self.at, self.far_rounds) = (now, 0);
         let Some(probed) = self.probed.take().filter(|probed| *probed < u64::MAX) else {
@@ -147,7 +146,7 @@ impl MinRtt {
         let (least, most) = SUSPECT_INTERVAL;
         self.suspect_interval =
             if longer { (2 * self.suspect_interval).clamp(least, most) } else { least };
-        // Others may have filled the queue: then the mean was as long before.
+        // Other flows may have filled the queue; then the mean was as long before.
         let calm = self.calm().unwrap_or(u64::MAX);
         let other = drained && probed / 2 > calm.saturating_add(self.jitter() / 2 + 5_000);
         self.replace(now, probed);
@@ -157,14 +156,14 @@ impl MinRtt {
         other
     }
 
-    /// The application limits what leaves, so nothing queues, and an RTT that is outdated is not probed for.
+    /// An application-limited flow renews an outdated RTT without a probe, since nothing queues.
     pub(super) fn renew(&mut self, now: Micros, rtt: u64) {
         let rtt = if self.is_suspect(now) { self.far_min } else { rtt };
         self.replace(now, rtt);
         (self.far_rounds, self.suspected_at, self.is_renewed) = (0, now, true);
     }
 
-    /// The path was not filled lately, so `rtt` is its RTT.
+    /// Sets the RTT of the path, which was not filled lately.
     pub(super) fn replace(&mut self, now: Micros, rtt: u64) {
         (self.min, self.at, self.is_renewed) = (Some(rtt.clamp(1, MAX_RTT)), now, false);
     }

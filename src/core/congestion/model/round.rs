@@ -1,20 +1,20 @@
-//! Packet-timed round trips (draft-ietf-ccwg-bbr 4.5.1): a round ends when something is acknowledged
-//! that left after its start; and what happened in it.
+//! Packet-timed round trips (draft-ietf-ccwg-bbr 4.5.1) and their statistics. A round ends with the
+//! acknowledgement of data that left after its start.
 
 use crate::core::clock::Micros;
 use crate::core::congestion::controller::Acked;
 use crate::core::congestion::delivery_rate::RateSample;
 
-/// What happened in a round.
+/// Statistics of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RoundStats {
     /// Segments acknowledged.
     pub(super) acked: u64,
-    /// Segments that left again after they had left in the current phase.
+    /// Segments lost that left in the current phase.
     pub(super) lost: u64,
-    /// Segments that left again after they had left in an earlier phase.
+    /// Segments lost that left in an earlier phase.
     pub(super) lost_of_before: u64,
-    /// Most bytes in flight.
+    /// Largest number of bytes in flight.
     pub(super) in_flight: u64,
     /// Largest delivery rate sample, bytes per second.
     pub(super) rate: u64,
@@ -25,7 +25,7 @@ pub(super) struct RoundStats {
     pub(super) intervals: u64,
     /// Bytes acknowledged.
     pub(super) bytes: u64,
-    /// Duration, microseconds; zero before the end.
+    /// Duration, microseconds; 0 before the end.
     pub(super) duration: u64,
 }
 
@@ -33,17 +33,17 @@ impl RoundStats {
     pub(super) fn on_acked(&mut self, acked: &Acked) {
         self.acked += u64::from(acked.segments);
         self.bytes += acked.bytes;
-        // Not what the ACKs have left of it: those of a burst of segments arrive at once.
+        // Before these ACKs, since the ACKs of a burst arrive at once.
         self.in_flight = self.in_flight.max(acked.in_flight + acked.bytes);
     }
 
-    /// Bytes per second acknowledged, after the end.
+    /// Acknowledged bytes per second; valid after the end.
     pub(super) fn delivery_rate(&self) -> u64 {
         per_second(self.bytes, self.duration).unwrap_or(u64::MAX)
     }
 }
 
-/// `time` in microseconds; `None` if that is zero.
+/// `time` in microseconds; `None` if it is zero.
 fn per_second(bytes: u64, time: u64) -> Option<u64> {
     (bytes * 1_000_000).checked_div(time)
 }
@@ -71,7 +71,6 @@ impl RttSamples {
         }
     }
 
-    /// Mean RTT; `None` without a sample.
     pub(super) fn mean_rtt(&self) -> Option<u64> {
         self.sum.checked_div(self.count)
     }
@@ -80,47 +79,46 @@ impl RttSamples {
         self.count
     }
 
-    /// Longest RTT less the shortest.
+    /// Longest RTT minus the shortest.
     pub(super) fn spread(&self) -> u64 {
         self.max.saturating_sub(self.min)
     }
 
-    /// Shortest RTT; `None` without a sample.
     pub(super) fn min_rtt(&self) -> Option<u64> {
         (self.count > 0).then_some(self.min)
     }
 }
 
-/// Acknowledged bytes of a time that is long compared with timers and with what the RTT varies: the
-/// largest rate of shorter times comes from ACKs that arrive close together.
+/// Rate over a time that is long compared with timers and with the spread of the RTT. Over shorter times ACKs
+/// that arrive close together give too high a rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RateInterval {
-    /// Bytes acknowledged, the time, and the departure of what was acknowledged, at the beginning.
+    /// At the start: bytes acknowledged, the time, and the departure of the acknowledged data.
     delivered: u64,
     began: Micros,
     sent_at: Micros,
-    /// Bytes that had left when it did.
+    /// Bytes sent at that departure.
     sent: u64,
     app_limited: bool,
     /// Least duration, microseconds.
     least: u64,
 }
 
-/// Least time that a rate is taken of, microseconds: ten times the granularity of timers.
+/// Least time of a rate, microseconds: ten times the granularity of timers.
 const LEAST_INTERVAL: u64 = 10_000;
 
 impl RateInterval {
-    /// Whether a sample of this time needs no longer one.
+    /// Whether a sample of this length can be used directly.
     pub(super) fn is_long(&self, elapsed: u64) -> bool {
         elapsed >= self.least.max(LEAST_INTERVAL)
     }
 
-    /// A round ended in which the RTT varied by `spread`.
+    /// A round ended; its RTT varied by `spread`.
     pub(super) fn on_round(&mut self, spread: u64, rtt: u64) {
         self.least = (8 * spread).min(16 * rtt);
     }
 
-    /// Adds a sample. Returns the interval's sample if this one ends it.
+    /// Adds a sample. Returns the interval's rate if this sample ends it.
     pub(super) fn on_sample(
         &mut self,
         now: Micros,
@@ -132,7 +130,7 @@ impl RateInterval {
         if self.began != Micros(0) && !self.is_long(elapsed) {
             return None;
         }
-        // Of ACKs that were withheld not more than what left in the time.
+        // ACKs may have been withheld, so no more counts than what left in that time.
         let left = sample.sent.saturating_sub(self.sent);
         let bytes = delivered.saturating_sub(self.delivered).min(left);
         let rate = bytes.saturating_mul(1_000_000) / elapsed.max(1);
@@ -144,17 +142,17 @@ impl RateInterval {
     }
 }
 
-/// Rounds of one connection.
+/// Counts the rounds of a path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rounds {
     pub(super) count: u64,
-    /// The round ends when bytes are acknowledged that left after so many were.
+    /// Acknowledged bytes at the start: the round ends when data sent after that is acknowledged.
     ends_at: u64,
     began: Micros,
     pub(super) stats: RoundStats,
 }
 
-/// What became of the segments of several rounds: a round of a short path says little.
+/// Losses over several rounds, since one round of a short path says little.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) acked: u64,
@@ -164,7 +162,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Segments that make a tally.
+    /// Segments needed for a verdict.
     const SEGMENTS: u64 = 100;
 
     pub(super) fn add(&mut self, round: &RoundStats) {
@@ -189,8 +187,8 @@ impl Tally {
 }
 
 impl Rounds {
-    /// Something was acknowledged that left when `prior_delivered` bytes were acknowledged; now
-    /// `delivered` are. Returns what happened in the round if that ends it.
+    /// Data was acknowledged that left when `prior_delivered` bytes were acknowledged; now `delivered` are.
+    /// Returns the statistics of the round if this ends it.
     pub(super) fn on_acked(
         &mut self,
         now: Micros,

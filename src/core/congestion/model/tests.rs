@@ -1,15 +1,15 @@
-//! The phases, each driven by hand: what ends it, and what it allows.
+//! Drives each phase by hand: what ends it, and what it allows.
 
 use super::*;
 use crate::core::congestion::delivery_rate::RateSample;
 
 const SEGMENT: u64 = 1_000;
 const RTT: u64 = 50_000;
-/// Bytes per second, and the bandwidth-delay product of it.
+/// Bytes per second, and its bandwidth-delay product.
 const RATE: u64 = 2_000_000;
 const BDP: u64 = RATE * RTT / SECOND;
 
-/// A model and the path that acknowledges what it sent.
+/// A model and a path that acknowledges what was sent.
 struct Driver {
     model: Model,
     now: Micros,
@@ -53,7 +53,7 @@ impl Driver {
         });
     }
 
-    /// One round trip: so many percent of what leaves in it are lost, the rest arrives at `rate`.
+    /// One round trip: `lost_percent` of the segments are lost, the rest arrives at `rate`.
     fn round(&mut self, rate: u64, rtt: u64, lost_percent: u64) {
         let segments = rate * RTT / SECOND / SEGMENT;
         let lost = segments * lost_percent / (100 - lost_percent);
@@ -79,7 +79,7 @@ impl Driver {
             .expect("the phase is entered within 20 rounds")
     }
 
-    /// Of a peer that acknowledges at once.
+    /// Window towards a peer that acknowledges at once.
     fn window(&self) -> u64 {
         self.model.window(Share::Whole, &AckAggregation::default())
     }
@@ -158,7 +158,7 @@ fn up_ends_with_a_queue_and_down_lasts_a_round() {
     assert_eq!(driver.model.phase, Phase::Cruise);
 }
 
-/// What is lost in Down, below the bandwidth, is random: it raises the rate, and is no congestion.
+/// Loss in Down, below the bandwidth, is random: it raises the sending rate and is no congestion.
 #[test]
 fn loss_below_the_bandwidth_is_learned() {
     let mut driver = Driver::in_cruise();
@@ -175,7 +175,7 @@ fn loss_below_the_bandwidth_is_learned() {
     assert_eq!(driver.model.bandwidth_lo, u64::MAX);
 }
 
-/// A policer: what exceeds its rate is lost, and nothing below it.
+/// A policer drops what exceeds its rate, and nothing below it.
 #[test]
 fn loss_above_the_bandwidth_is_congestion() {
     let mut driver = Driver::in_cruise();
@@ -229,7 +229,7 @@ fn probe_of_the_shortest_rtt_does_not_end_startup() {
     assert_eq!(driver.model.phase, Phase::Startup);
 }
 
-/// Also where others fill the queue: the flow sends little, and its latency counts.
+/// Holds even where others fill the queue: the flow sends little, and its latency counts.
 #[test]
 fn app_limited_flow_may_send_the_initial_window() {
     let mut driver = Driver::in_cruise();
@@ -241,7 +241,7 @@ fn app_limited_flow_may_send_the_initial_window() {
         assert_eq!(pacing.burst, MAX_BURST_SEGMENTS);
         assert!(pacing.rate.get() * RTT / SECOND * 100 >= INITIAL_WINDOW * 35);
     }
-    // Once more is written than the path takes, its share counts again.
+    // Once more is written than the path carries, the flow's share counts again.
     (0..12).for_each(|_| driver.round(20_000, RTT, 0));
     assert!(driver.window() <= 3 * SEGMENT * MIN_WINDOW, "{}", driver.window());
 }
@@ -264,8 +264,7 @@ fn timeout_after_a_second_without_acks_restarts_the_model() {
     assert_eq!(driver.window(), INITIAL_WINDOW);
 }
 
-/// A retransmission by RTO was not needed: the model is as before. Not once a loss is found, or some rounds have
-/// ended.
+/// A spurious timeout restores the model, unless a loss was found or some rounds have ended since.
 #[test]
 fn spurious_timeout_undoes_the_restart() {
     for (is_confirmed, rounds, undoes) in [(false, 0, true), (true, 0, false), (false, 4, false)] {
@@ -280,7 +279,7 @@ fn spurious_timeout_undoes_the_restart() {
         if is_confirmed {
             driver.model.on_lost(&lost(driver.now.0 + 6 * SECOND, false));
         }
-        // Each is faster than the one before, so that Startup goes on.
+        // Each round is faster than the previous one, so Startup goes on.
         (0..rounds).for_each(|round| driver.round((RATE / 100) << round, RTT, 0));
         driver.model.on_spurious_loss();
         assert_eq!(driver.model.phase, if undoes { Phase::Cruise } else { Phase::Startup });
@@ -288,7 +287,8 @@ fn spurious_timeout_undoes_the_restart() {
     }
 }
 
-/// A tenth of the bandwidth arrives twice in a row, and the rest overflows a queue: that tenth is the bandwidth.
+/// Twice in a row a tenth of the bandwidth arrives and a queue drops the rest: then the tenth is the
+/// bandwidth.
 #[test]
 fn two_rounds_that_lose_most_with_a_queue_shrink_the_model() {
     for (rtt, lost, shrinks) in [(2 * RTT, 90, true), (RTT, 90, false), (2 * RTT, 20, false)] {
@@ -302,13 +302,13 @@ fn two_rounds_that_lose_most_with_a_queue_shrink_the_model() {
     }
 }
 
-/// A model begins after an idle time of any length.
+/// A model may begin after an idle time of any length.
 #[test]
 fn timeout_of_what_leaves_first_keeps_the_configured_rate() {
     let mut driver = Driver::new();
     driver.model.set_initial_rate(RATE);
     let at = |wait| Micros(100 * SECOND).add_micros(wait);
-    // It may begin with the loss of what left before.
+    // It may begin with the loss of an earlier transmission.
     driver.model.on_lost(&Lost { now: at(0), sent_at: None, by_timeout: true });
     assert_eq!(driver.model.initial_rate, RATE);
     driver.model.on_sent(at(0), 0);
@@ -318,7 +318,7 @@ fn timeout_of_what_leaves_first_keeps_the_configured_rate() {
     }
 }
 
-/// The peer that had nothing to acknowledge for a minute is not gone.
+/// A peer that had nothing to acknowledge for a minute is not gone.
 #[test]
 fn timeout_after_a_time_with_nothing_in_flight_restarts_nothing() {
     let mut driver = Driver::in_cruise();
@@ -347,7 +347,7 @@ fn startup_begins_with_the_configured_rate() {
 fn configured_rate_that_is_too_high_ends_with_startup() {
     let mut driver = Driver::new();
     driver.model.set_initial_rate(100 * RATE);
-    // Three quarters of what leaves do not arrive.
+    // Three quarters of the sent data do not arrive.
     (0..8).for_each(|_| driver.round(RATE, RTT, 75));
     assert_ne!(driver.model.phase, Phase::Startup);
     let rate = driver.model.pacing(Share::Whole).map_or(0, |pacing| pacing.rate.get());

@@ -1,4 +1,4 @@
-//! What ends the phases of the model, and what a round teaches it (draft-ietf-ccwg-bbr 4.2, 4.3).
+//! Phase transitions of the BBR model, and what it learns from a round (draft-ietf-ccwg-bbr 4.2, 4.3).
 
 use super::Model;
 use super::phase::Phase;
@@ -7,38 +7,38 @@ use crate::core::clock::Micros;
 use crate::core::congestion::controller::Acked;
 use crate::core::congestion::windowed_max::WindowedMax;
 
-/// Growth of the bandwidth in a round, in percent, below which it counts as reached in Startup
-/// (draft `BBR.FullBwThresh`).
+/// Growth of the bandwidth per round, in percent, below which Startup counts it as reached (draft
+/// `BBR.FullBwThresh`).
 const STARTUP_GROWTH: u64 = 125;
-/// Rounds without such growth after which Startup ends (draft `BBR.FullBwCount`).
+/// Rounds without that growth after which Startup ends (draft `BBR.FullBwCount`).
 const FULL_ROUNDS: u32 = 3;
-/// Loss that ends Startup, per million, if it exceeds the base as well.
+/// Loss that ends Startup if it also exceeds the base, per million.
 const STARTUP_LOSS: u64 = 250_000;
-/// A queue overflows if it shows in the RTT and more than one in this many segments is lost.
+/// A queue overflows if it shows in the RTT and more than 1 / `LOSS_DIVISOR` of the segments are lost.
 const LOSS_DIVISOR: u64 = 50;
-/// Loss of a round, per million, with which a queue that overflows shows that the path has become slower: its
-/// rate is what was delivered.
+/// Loss of a round with an overflowing queue that means the path has become slower, per million. Its rate is
+/// then the delivery rate.
 const COLLAPSE_LOSS: u64 = 330_000;
-/// Such rounds in a row: a burst of losses is over by then.
+/// Consecutive rounds of that kind: longer than a burst of losses.
 const COLLAPSED_ROUNDS: u64 = 2;
-/// Rounds of a new model within which a spurious loss brings the one before back: later ones say nothing about
-/// the timeout.
+/// Rounds of a restarted model within which a spurious loss restores the previous one. Later losses say
+/// nothing about the timeout.
 const UNDO_ROUNDS: u64 = 2;
-/// Rounds in a row with a queue after which it stands: longer than Up and Down take.
+/// Consecutive rounds with a queue after which the queue is standing: longer than Up and Down take.
 const STANDING_ROUNDS: u64 = 8;
-/// Growth of the bandwidth in a round, in percent, with which Up goes on.
+/// Growth of the bandwidth per round with which Up continues, in percent.
 const UP_GROWTH: u64 = 110;
-/// Rounds of Up without such growth, and rounds of Drain and Down: what is lost and cannot leave again
-/// yet counts as in flight, and does not drain.
+/// Limit for rounds of Up without that growth, and for rounds of Drain and Down: lost segments that wait for
+/// retransmission count as in flight and do not drain.
 const MAX_PROBE_ROUNDS: u64 = 4;
-/// Bytes in flight at which Up ends once the RTT shows a queue, and up to which it fills the path
-/// before that, in percent of those when it began, or of the bandwidth-delay product.
+/// Bytes in flight in percent of those at the start of Up, or of the bandwidth-delay product: at which Up
+/// ends if the RTT shows a queue, and up to which it fills the path otherwise.
 const UP_IN_FLIGHT: (u64, u64) = (110, 116);
-/// Least rounds of Cruise, and how many there may be more.
+/// Least number of rounds in Cruise, and the range of the random addition.
 const CRUISE_ROUNDS: (u64, u64) = (4, 5);
 /// How long a thin flow sends no large bursts after one was lost, microseconds.
 const BURST_LOSS_TIME: u64 = 60_000_000;
-/// Duration of a probe of the shortest RTT, microseconds (draft `BBR.ProbeRTTDuration`).
+/// Duration of an RTT probe, microseconds (draft `BBR.ProbeRTTDuration`).
 const PROBE_RTT_TIME: u64 = 200_000;
 
 impl Model {
@@ -55,11 +55,11 @@ impl Model {
         }
         if phase == Phase::Refill {
             self.bandwidth_lo = u64::MAX;
-            // What proves spurious later does not undo a limit that Up is to find again.
+            // A loss that proves spurious later must not undo a limit that Up will find again.
             self.event = None;
         }
         if phase == Phase::Cruise {
-            // Not in step with other flows; no randomness in this layer.
+            // Mixed so that flows do not move in step; this layer has no randomness.
             let mixed = (self.delivered ^ self.rounds.count).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             self.cruise_rounds = CRUISE_ROUNDS.0 + (mixed >> 32) % CRUISE_ROUNDS.1;
         }
@@ -91,7 +91,7 @@ impl Model {
         self.burst_lost_at = self.burst_lost_at.filter(|at| !is_over(*at));
         let congested = self.loss.is_exceeded(segments, lost);
         match self.phase {
-            // Else the application or the peer's window limited what left.
+            // Otherwise the application or the peer's window limited sending.
             Phase::Startup if !self.app_limited && round.sampled && round.intervals > 0 => {
                 self.on_startup_round(acked, round);
             }
@@ -102,7 +102,7 @@ impl Model {
                 }
             }
             Phase::Cruise => {
-                // Without a queue the loss may be random, as long as that is not known.
+                // Without a queue, and before the random loss is known, the loss may be random.
                 let is_known = self.loss.is_measured() || !self.is_near(round.rtt.mean_rtt());
                 self.tally.add(round);
                 let Tally { acked: arrived, lost, .. } = self.tally;
@@ -138,9 +138,9 @@ impl Model {
         self.learn_loss();
     }
 
-    /// Whether the path carries less than half of the bandwidth, or of what the phase sends of it, and the
-    /// queue before it overflows. Where much is lost, a segment leaves again many rounds after it left, so
-    /// the phase it left in does not matter.
+    /// Whether the path carries less than half of the bandwidth (or of what the phase sends) and its queue
+    /// overflows. Under heavy loss a segment is retransmitted many rounds after it left, so losses of earlier
+    /// phases count too.
     fn collapses(&self, round: &RoundStats) -> bool {
         let probes = matches!(self.phase, Phase::Startup | Phase::ProbeRtt { .. });
         let lost = round.lost + round.lost_of_before;
@@ -152,7 +152,7 @@ impl Model {
                 < self.bandwidth.max() / 200 * self.phase.pacing_gain().min(100)
     }
 
-    /// What the filters remember is of a faster path.
+    /// Resets the filters, whose values belong to a faster path.
     fn shrink(&mut self, acked: &Acked, round: &RoundStats) {
         self.bandwidth = WindowedMax::default();
         self.bandwidth.update(round.delivery_rate());
@@ -161,8 +161,8 @@ impl Model {
         self.enter(acked.now, Phase::Drain);
     }
 
-    /// Startup ends when the bandwidth grows no more, at once if much is lost as well. What is lost
-    /// while it grows and nothing queues is lost at random.
+    /// Startup ends when the bandwidth stops growing, at once if much is lost too. Loss while it grows and
+    /// nothing queues is random.
     fn on_startup_round(&mut self, acked: &Acked, round: &RoundStats) {
         let full_rounds = self.is_full(STARTUP_GROWTH);
         let may_be_congested = full_rounds > 0 || !self.is_near(round.rtt.min_rtt());
@@ -179,7 +179,7 @@ impl Model {
         rtt.is_some_and(|rtt| self.min_rtt.is_near(rtt))
     }
 
-    /// Learns the random loss of the path, if nothing queued while it was measured.
+    /// Learns the random loss of the path, if nothing queued during the measurement.
     fn learn_loss(&mut self) {
         if let Some((sent, lost, rtt)) = self.loss_probe.take(self.rounds.count)
             && self.is_near(rtt)
@@ -188,12 +188,12 @@ impl Model {
         }
     }
 
-    /// Bytes that may be in flight in Up: so few more that the RTT shows the queue before it is long.
+    /// Bytes that may be in flight in Up: enough that the RTT shows a queue before it is long.
     pub(super) fn up_window(&self) -> u64 {
         self.up_from.max(self.bdp()).saturating_mul(UP_IN_FLIGHT.1) / 100
     }
 
-    /// Rounds in a row in which the bandwidth did not grow to `growth` percent.
+    /// Consecutive rounds in which the bandwidth did not grow to `growth` percent.
     fn is_full(&mut self, growth: u64) -> u32 {
         let bandwidth = self.bandwidth.max();
         if bandwidth.saturating_mul(100) >= self.full_bandwidth.saturating_mul(growth) {
@@ -204,12 +204,12 @@ impl Model {
         self.full_rounds
     }
 
-    /// What ends a phase within a round: that the queue is gone, or that the time is over.
+    /// Ends a phase within a round, when the queue is gone or its time is over.
     pub(super) fn on_progress(&mut self, acked: &Acked) {
         let drained = acked.in_flight <= self.bdp();
         match self.phase {
             Phase::Drain if drained => self.enter(acked.now, Phase::Cruise),
-            // A round at least, to find out how much is lost in it.
+            // At least a round, to measure the loss.
             Phase::Down if drained && self.rounds_in_phase() >= 1 => {
                 self.enter(acked.now, Phase::Cruise);
             }
@@ -220,7 +220,7 @@ impl Model {
                     self.enter(acked.now, Phase::Down);
                 }
             }
-            // What is lost and has not left again counts as in flight.
+            // Lost segments that wait for retransmission count as in flight.
             Phase::ProbeRtt { window, until: None }
                 if acked.in_flight <= window || self.rounds_in_phase() > MAX_PROBE_ROUNDS =>
             {
@@ -232,7 +232,7 @@ impl Model {
                 if acked.now >= until && self.rounds_in_phase() >= 1 =>
             {
                 if self.min_rtt.end_probe(acked.now, self.is_probe_drained) {
-                    // Another path.
+                    // The path has changed.
                     let min_rtt = self.min_rtt;
                     self.restart(acked.now);
                     self.min_rtt = min_rtt;
@@ -246,8 +246,8 @@ impl Model {
         self.check_min_rtt(acked);
     }
 
-    /// Begins a probe if the shortest RTT is outdated. While the application limits what leaves,
-    /// nothing queues, and the RTT of today is the shortest.
+    /// Begins a probe if the shortest RTT is outdated. An application-limited flow queues nothing, so its
+    /// present RTT is taken without a probe.
     fn check_min_rtt(&mut self, acked: &Acked) {
         let probing = matches!(self.phase, Phase::ProbeRtt { .. });
         if probing || !self.min_rtt.is_outdated(acked.now) {
