@@ -1,12 +1,12 @@
-//! Which segments ride a second time in a datagram with newer ones (redundant data bundling of thin
-//! TCP streams; RFC 2198 for RTP).
+//! Bundling: segments leave a second time in a datagram with newer ones (redundant data bundling of thin TCP
+//! streams; RFC 2198 for RTP).
 //!
-//! A small message leaves most of its datagram empty. A copy of the message before costs a segment
-//! header and its bytes there, and no packet; if the datagram before was lost, the peer has its
-//! message as soon as the next one arrives, which is earlier than a retransmission. To every KCP a
-//! copy is a retransmission.
-//! A message that has no other behind it is copied in a datagram of its own. How many leave is limited
-//! by [`RedundancyCredit`].
+//! A small message leaves most of its datagram empty. A copy of the previous message costs a segment header
+//! and its bytes there, and no packet. If the previous datagram was lost, the peer has its message when the
+//! next one arrives, earlier than by a retransmission. To every KCP a copy is a retransmission.
+//!
+//! A message without a successor is copied in a datagram of its own. [`RedundancyCredit`] limits the number
+//! of copies.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -18,26 +18,24 @@ use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 use crate::util::queue;
 
-/// Longest time in microseconds that a segment waits for a datagram to ride in; half a round trip if
-/// that is shorter.
+/// Longest time that a segment waits for a datagram to join, microseconds; at most half a round trip.
 const MAX_TAIL_DELAY: u64 = 20_000;
-/// Age in microseconds up to which a segment is copied; a round trip if that is shorter. Then its
-/// ACK or its retransmission is due.
+/// Age up to which a segment is copied, microseconds; at most a round trip. After it, the ACK or the
+/// retransmission is due.
 const MAX_AGE: u64 = 50_000;
-/// Bytes that may be copied at once at most.
+/// Largest credit, bytes.
 const MAX_CREDIT: usize = 1_400;
-/// Least age of a segment that is copied, microseconds: copies differ from originals by their
-/// timestamp, in milliseconds, and what leaves at once is lost at once.
+/// Least age of a copied segment, microseconds. Copies differ from originals by their timestamp, in
+/// milliseconds, and segments that leave together are lost together.
 const MIN_AGE: u64 = 2_000;
-/// Copies that are remembered: up to 256 segments are in flight, and ACKs come a round trip later.
+/// Copies remembered: up to 256 segments are in flight, and their ACKs arrive a round trip later.
 const MAX_REMEMBERED: usize = 256;
-/// Copies of segments so far before SND.UNA are not.
+/// Copies of segments further before SND.UNA are forgotten.
 const MAX_BEHIND: i32 = 64;
-/// Copies that an idle connection remembers: the RST of a peer names the latest segment that it
-/// received, which may be a copy.
+/// Copies that an idle connection remembers: a peer's RST names the latest segment that it received, which
+/// may be a copy.
 const IDLE_REMEMBERED: usize = 2;
 
-/// A copy that has left.
 #[derive(Clone, Copy, Debug)]
 struct BundledCopy {
     at: Micros,
@@ -45,15 +43,15 @@ struct BundledCopy {
     ts: Ts,
 }
 
-/// Redundant data bundling of one connection. Exists while it is on.
+/// Redundant data bundling of one connection.
 #[derive(Debug)]
 pub(crate) struct RedundantBundling {
     credit: RedundancyCredit,
     /// When the latest new segment left.
     last_new: Micros,
-    /// Segments before this are not copied any more.
+    /// Segments before this are not copied again.
     covered: Sn,
-    /// The latest ones, oldest first, at most [`MAX_REMEMBERED`].
+    /// The latest copies, oldest first, at most [`MAX_REMEMBERED`].
     copies: VecDeque<BundledCopy>,
 }
 
@@ -77,12 +75,12 @@ impl RedundantBundling {
         self.credit.rate()
     }
 
-    /// Copies that have left, and their bytes.
+    /// Copies sent, and their bytes.
     pub(crate) fn sent(&self) -> (u64, u64) {
         self.credit.sent()
     }
 
-    /// Nothing that has left so far is copied.
+    /// Skips all segments sent so far.
     pub(crate) fn skip(&mut self, nxt: Sn) {
         self.credit.clear();
         self.covered = nxt;
@@ -99,13 +97,13 @@ impl RedundantBundling {
         self.credit.has(HEADER_LEN + len)
     }
 
-    /// Ages between which a segment is copied, microseconds.
+    /// Ages at which a segment is copied, microseconds.
     fn ages(srtt: u64) -> RangeInclusive<u64> {
         MIN_AGE..=MAX_AGE.min(srtt)
     }
 
-    /// The next segment before `end` to copy now, the newest first, if it has at most `space` bytes
-    /// with its header, or `None`. `srtt` in microseconds.
+    /// The newest segment before `end` to copy now, if it has at most `space` bytes with its header. `srtt`
+    /// in microseconds.
     pub(crate) fn next_copy(
         &self,
         now: Micros,
@@ -133,8 +131,8 @@ impl RedundantBundling {
         None
     }
 
-    /// What was to be copied of the segments before `end` has left, but for those that are too young.
-    /// `srtt` in microseconds.
+    /// Ends the copying of segments before `end`, except for those that are still too young. `srtt` in
+    /// microseconds.
     pub(crate) fn end_bundle(&mut self, now: Micros, (sent, srtt): (&SentSegments, u64), end: Sn) {
         let ages = Self::ages(srtt);
         let is_young = |sn: &Sn| {
@@ -145,7 +143,7 @@ impl RedundantBundling {
         self.covered = before.skip(1).find(|sn| !is_young(sn)).map_or(end, |sn| sn.advance(1));
     }
 
-    /// When copies of what no new segment has followed leave by themselves. `srtt` in microseconds.
+    /// When copies leave in a datagram of their own because no new segment followed. `srtt` in microseconds.
     pub(crate) fn tail_at(&self, nxt: Sn, srtt: u64) -> Option<Micros> {
         let waits = self.rate() > 0 && self.covered != nxt && self.credit.has(1);
         waits.then(|| self.last_new.add_micros(MAX_TAIL_DELAY.min(srtt / 2)))
@@ -161,7 +159,7 @@ impl RedundantBundling {
         queue::push(&mut self.copies, BundledCopy { at, sn, ts });
     }
 
-    /// Whether one of the latest copies was of `sn` and had this timestamp.
+    /// Whether a recent copy was of `sn` with this timestamp.
     pub(crate) fn is_copy(&self, sn: Sn, ts: Ts) -> bool {
         self.copies.iter().any(|copy| copy.sn == sn && copy.ts == ts)
     }
@@ -175,7 +173,7 @@ impl RedundantBundling {
         self.copies.len() > IDLE_REMEMBERED
     }
 
-    /// Forgets nearly all that has left, for an idle connection.
+    /// Forgets all but the latest copies, for an idle connection.
     pub(crate) fn release_memory(&mut self) {
         let old = self.copies.len().saturating_sub(IDLE_REMEMBERED);
         self.copies.drain(..old);

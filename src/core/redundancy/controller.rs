@@ -1,13 +1,13 @@
-//! How many repair symbols leave: the least for which few enough messages are late.
+//! Controls the rate of repair symbols: the lowest at which few enough messages are late.
 //!
-//! A message is late if a loss delays it, or one before it, by more than a quarter of a round trip.
-//! The [record](LossRecord) of what was lost lately is replayed with each rate of symbols, so that
-//! loss rate, bursts, round trip and message rate all count. The cheapest rate that keeps the share of
-//! late messages below [`TARGET`] is taken; without redundancy a path that loses little meets it. Where
-//! no rate within the limits does, symbols leave if a third of the messages that would be late are,
-//! at the rate that [`LATE_PRICE`] decides.
+//! A message is late if its loss, or the loss of an earlier one, delays it by more than a quarter of a round
+//! trip. The [record](LossRecord) of recent losses is replayed with each rate, which accounts for loss rate,
+//! bursts, round trip and message rate. The controller takes the cheapest rate that keeps the share of late
+//! messages below [`TARGET`]; a path that loses little needs none. If no rate within the limits reaches the
+//! target, symbols are sent only if they leave at most a third of the late messages late, at the rate that
+//! [`LATE_PRICE`] selects.
 //!
-//! Symbols fill queues as data does: while one shows, none leaves.
+//! Symbols fill queues as data does, so none leaves while a queue shows.
 
 use crate::config::AutoRedundancy;
 use crate::core::clock::Micros;
@@ -15,42 +15,42 @@ use crate::core::redundancy::loss_record::{LossRecord, Outcome, Replay};
 
 /// Share of messages that may be late, per million.
 const TARGET: u64 = 10_000;
-/// The same in a replay with symbols, some of which leave later than there.
+/// The same for a replay with symbols, some of which leave later than in the replay.
 const TARGET_WITH_SYMBOLS: u64 = 6_000;
-/// Bytes per byte of data that redundancy may cost where it makes every message timely.
+/// Bytes of redundancy per byte of data that making every message timely is worth.
 const LATE_PRICE: u64 = 12;
-/// Rates that are tried, bytes of symbols per million bytes of data: multiples up to a symbol for each
-/// segment.
+/// Rates to try are multiples of `RATE_STEP`, bytes of symbols per million bytes of data, up to one symbol
+/// per segment.
 const RATE_STEP: u64 = 50_000;
 const STEPS: u64 = 20;
-/// Bytes per second of redundancy that may leave whatever their share is: of slow flows and small
-/// messages a share is too little to protect anything.
+/// Redundancy allowed regardless of its share, bytes per second: for slow flows and small messages a share
+/// would be too little to protect anything.
 const FLOOR: u64 = 12_000;
-/// Time between two updates, and two replays, microseconds.
+/// Time between two updates, and between two replays, microseconds.
 const INTERVAL: u64 = 100_000;
 const LONG_INTERVAL: u64 = 1_000_000;
-/// Losses after which the next update replays as well.
+/// Number of losses after which the next update replays too.
 const LOSSES: u32 = 4;
-/// Round trip whose quarter is late at least, microseconds.
+/// Least round trip assumed for lateness, microseconds.
 const MIN_RTT: u64 = 40_000;
-/// The replay covers the segments of this time, microseconds, and at least [`LEAST`].
+/// The replay covers the segments of this time, microseconds, and at least [`LEAST`] segments.
 const RECORD_TIME: u64 = 10_000_000;
 const LEAST: u64 = 256;
-/// Where twice the losses are among this number of the latest, these alone count.
+/// If this number of the latest segments has twice the loss rate, only these count.
 const LATEST: u64 = 128;
-/// Fewer losses say nothing about the path; fewer of the latest nothing about a change.
+/// Fewer losses are not judged; among the latest segments, fewer show no change.
 const FEWEST_LOSSES: u64 = 4;
 const FEWEST_LATEST_LOSSES: u64 = 8;
 /// Least rate of bundled copies, per million.
 const BUNDLING_LEAST: u64 = 700_000;
-/// How long bundling goes on without a loss that shows, microseconds: copies hide losses, so it has to
-/// end for a moment to see whether there still are some.
+/// How long bundling continues without a visible loss, microseconds. Copies hide losses, so it must pause to
+/// check whether there still are any.
 const BUNDLING_TIME: u64 = 60_000_000;
-/// The means of the flow forget a part of `1 / MEMORY` in each interval: they cover about three seconds.
+/// In each interval the flow's means forget 1 / `MEMORY`: they cover about three seconds.
 const MEMORY: u64 = 32;
 const MILLION: u64 = 1_000_000;
 
-/// Counters of what has left, since the start of the connection.
+/// Counters since the start of the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SentTotals {
     /// Payload bytes sent for the first time.
@@ -59,7 +59,7 @@ pub(crate) struct SentTotals {
     pub(crate) segments: u64,
 }
 
-/// What is known of the path.
+/// State of the path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathEstimate {
     /// Smoothed round trip, microseconds.
@@ -68,22 +68,22 @@ pub(crate) struct PathEstimate {
     pub(crate) min_rtt: u64,
     /// Variation of the round trip, microseconds (RFC 6298).
     pub(crate) rttvar: u64,
-    /// Bytes of the headers of one data packet, from IP on.
+    /// Header bytes of one data packet, from IP on.
     pub(crate) packet_overhead: u64,
-    /// Copies in which a retransmission leaves.
+    /// Datagrams in which a retransmission leaves.
     pub(crate) copies: u64,
     /// Segments whose fate is not known yet.
     pub(crate) in_flight: u32,
 }
 
 impl PathEstimate {
-    /// Whether the round trip is a quarter longer than it could be, and not by jitter.
+    /// Whether the round trip is more than a quarter above its minimum, and jitter does not explain it.
     fn has_queue(&self) -> bool {
         self.srtt > self.min_rtt / 4 * 5 + 2 * self.rttvar
     }
 }
 
-/// The flow of the last seconds: sums that forget, in thousandths.
+/// The flow over the last seconds: decaying sums, in thousandths.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     data_bytes: u64,
@@ -95,7 +95,7 @@ impl Flow {
     fn update(&mut self, intervals: u64, before: SentTotals, now: SentTotals) {
         let Self { data_bytes, segments, intervals: sum } = self;
         for sum in [data_bytes, segments, sum] {
-            // Of older sums nothing is left.
+            // After this many intervals nothing is left of a sum.
             (0..intervals.min(16 * MEMORY)).for_each(|_| *sum -= *sum / MEMORY);
         }
         self.data_bytes += now.data_bytes.saturating_sub(before.data_bytes) * 1_000;
@@ -113,22 +113,22 @@ impl Flow {
     }
 }
 
-/// Controller of one connection.
+/// Redundancy controller of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct RedundancyController {
     limits: AutoRedundancy,
     flow: Flow,
     totals: SentTotals,
     updated: Micros,
-    /// When the record was last replayed, and the losses of the record then.
+    /// When the record was last replayed, and the record's losses at that time.
     replayed: (Micros, u32),
     /// Bytes of symbols per million bytes of data.
     rate: u32,
-    /// Since when the losses have asked for a higher rate, and for the least one in this time.
+    /// Since when the losses have asked for a higher rate, and the lowest of these rates.
     higher_since: Option<(Micros, u32)>,
-    /// When the losses last asked for redundancy; `None`: never.
+    /// When the losses last asked for redundancy.
     needed: Option<Micros>,
-    /// Bundled copies are sent.
+    /// Whether bundled copies are sent.
     bundles: bool,
 }
 
@@ -158,7 +158,7 @@ impl RedundancyController {
         now.since(self.updated) >= INTERVAL
     }
 
-    /// Decides again. `record`: what was lost lately; `None` before the first loss.
+    /// Updates the rate. `record`: recent losses; `None` before the first loss.
     pub(crate) fn decide(
         &mut self,
         now: Micros,
@@ -183,8 +183,8 @@ impl RedundancyController {
         }
     }
 
-    /// The rate, if it is lower than now, or has been asked for during a round trip: within that time
-    /// the ACKs of segments that were only reordered show that they were not lost.
+    /// Accepts a lower rate at once, and a higher one after it has been wanted for a round trip: within that
+    /// time the ACKs of reordered segments show that they were not lost.
     fn lasting(&mut self, now: Micros, path: &PathEstimate, wanted: u32) -> u32 {
         if wanted <= self.rate {
             self.higher_since = None;
@@ -200,7 +200,7 @@ impl RedundancyController {
         least
     }
 
-    /// The cheapest rate that meets the target within the limits, or the one worth its bytes.
+    /// The cheapest rate that meets the target within the limits, else the one worth its bytes.
     fn wanted_rate(&self, path: &PathEstimate, record: &LossRecord) -> u32 {
         let spacing = self.flow.spacing();
         let Some(count) = counted(record, path.in_flight, (RECORD_TIME / spacing).max(LEAST))
@@ -220,13 +220,13 @@ impl RedundancyController {
             return 0;
         }
         let cost = |rate: u64, outcome: &Outcome| {
-            // Symbols save a copy.
+            // Symbols replace one copy.
             let copies = if rate > 0 { path.copies.saturating_sub(1).max(1) } else { path.copies };
             MILLION + rate + copies * share(outcome.retransmitted)
         };
         let price =
             |rate: u64, outcome: &Outcome| cost(rate, outcome) + LATE_PRICE * share(outcome.late);
-        // Symbols further apart than a round trip come later than retransmissions.
+        // Symbols further apart than a round trip arrive later than retransmissions.
         let is_late = |rate: u64| rate < MILLION && rate * path.srtt / spacing < MILLION;
         let (limit, floor) = (self.limit(path).max(cost(0, &none)), self.floor(path));
         let (mut best, mut least) = (0, price(0, &none));
@@ -239,7 +239,7 @@ impl RedundancyController {
             let mut outcome = replay(rate);
             let is_last = cost(rate, &outcome) > limit && rate > floor;
             if is_last {
-                // What the limit leaves.
+                // Use the rest of the limit.
                 rate = (before + limit.saturating_sub(spent)).max(floor).min(rate);
                 if is_late(rate) {
                     break;
@@ -261,23 +261,23 @@ impl RedundancyController {
         to_rate(best)
     }
 
-    /// Bytes that may leave per million bytes of first transmissions, headers included.
+    /// Limit in bytes per million bytes of first transmissions, headers included.
     fn limit(&self, path: &PathEstimate) -> u64 {
         let first = self.flow.data_bytes + self.flow.segments * path.packet_overhead;
         let limit = u64::from(self.limits.max_overhead_per_mille) * self.flow.data_bytes;
         limit * 1_000 / first.max(1)
     }
 
-    /// The part of the data that [`FLOOR`] is, per million.
+    /// [`FLOOR`] in bytes per million bytes of data.
     fn floor(&self, path: &PathEstimate) -> u64 {
         let first = self.flow.data_bytes + self.flow.segments * path.packet_overhead;
         let per_second = first * (MILLION / INTERVAL) / self.flow.intervals.max(1);
         FLOOR * MILLION / per_second.max(1)
     }
 
-    /// Decides about bundled copies to a peer that takes neither repair symbols nor FEC, after
-    /// [`Self::decide`]: bytes of them per million bytes of data. All segments are copied, or enough
-    /// to make a difference, while losses ask for it.
+    /// Decides about bundled copies to a peer that accepts neither repair symbols nor FEC, after
+    /// [`Self::decide`]: bytes of copies per million bytes of data. While losses ask for it, all segments are
+    /// copied, or at least enough to make a difference.
     pub(crate) fn decide_bundling(&mut self, now: Micros, path: &PathEstimate) -> u32 {
         let within = self.limit(path).saturating_sub(MILLION).max(self.floor(path)).min(MILLION);
         let time = if self.bundles { BUNDLING_TIME } else { LONG_INTERVAL };
@@ -287,7 +287,7 @@ impl RedundancyController {
     }
 }
 
-/// The number of the latest segments that count, of at most `most`; `None` while too few were lost.
+/// How many of the latest segments to replay, at most `most`; `None` while too few were lost.
 fn counted(record: &LossRecord, in_flight: u32, most: u64) -> Option<u64> {
     let (lost, segments) = record.lost(in_flight, most);
     let (latest_lost, latest) = record.lost(in_flight, LATEST);

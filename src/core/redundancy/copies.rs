@@ -1,15 +1,14 @@
-//! Redundant retransmissions: further copies of a retransmission, each in a datagram of its own.
+//! Copies of retransmissions, each in a datagram of its own.
 //!
-//! A retransmission that is lost as well costs a flow of messages another round trip, and holds up
-//! all messages after it. So where losses are frequent, two or three copies leave: with independent
-//! losses of 20 %, one retransmission in 125 is lost instead of one in 5. How many, the
-//! [loss rate](LossRate) decides. kcp-go sends one copy.
+//! If a retransmission is lost too, a message flow waits for another round trip, with all later messages. So
+//! where losses are frequent, two or three copies leave: with independent losses of 20 %, one retransmission
+//! in 125 is lost instead of one in 5. The [loss rate](LossRate) decides the number. kcp-go sends one copy.
 //!
-//! Where losses come in bursts, copies leave apart. Where segments in a row are lost, an RTO may expire during the
-//! burst. Its copies go on until an ACK shows that the path carries again, so one of them leaves right after the
-//! burst.
+//! Where losses come in bursts, copies leave apart. Where segments in a row are lost, an RTO may expire
+//! during the burst; its copies then continue until an ACK shows that the path works again, so one of them
+//! leaves right after the burst.
 //!
-//! The first copy is an ordinary retransmission (`sender.rs`); this module owns those after it.
+//! The first copy is an ordinary retransmission (`sender.rs`); this module handles the others.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -24,41 +23,42 @@ use crate::util::queue;
 const TWO_COPIES_FROM: u32 = 5_000;
 /// Loss rate above which a third copy leaves, per million.
 const THREE_COPIES_ABOVE: u32 = 120_000;
-/// Time between copies where losses come in bursts, microseconds; at most a quarter of the RTT.
+/// Time between copies if losses come in bursts, microseconds; at most a quarter of the RTT.
 pub(crate) const BURST_SPACING: u64 = 20_000;
-/// Further copies of a segment that leave during a burst at most: for as long as a round trip, after which the
-/// ACK of the first would show that the burst is over.
+/// Copies of a segment during a burst: they cover a round trip, after which the ACK of the first would show
+/// that the burst is over.
 pub(crate) const BURST_COPIES: u8 = 4;
-/// Segments that count as sent and not lost when the estimate begins: the first two losses alone
-/// are below [`TWO_COPIES_FROM`].
+/// Segments counted as sent and not lost at the start, so that the first two losses alone stay below
+/// [`TWO_COPIES_FROM`].
 const PRIOR_SEGMENTS: u32 = 512;
-/// Consecutive segments of one burst beyond which their retransmissions leave once: a queue was too short for
-/// the burst, and copies would fill it again. Fewer are as likely lost at random.
+/// Consecutive lost segments of one burst beyond which retransmissions get no copies: a queue was too short
+/// for the burst, and copies would fill it again. Shorter runs are as likely random.
 const MAX_COPIED_RUN: u8 = 8;
-/// A burst: segments that leave within this time, milliseconds.
+/// Segments that leave within this time form a burst, milliseconds.
 const BURST_TIME: i32 = 2;
-/// Retransmissions with copies that are remembered at most.
+/// Most retransmissions with copies that are remembered.
 const MAX_GROUPS: usize = 64;
 const MILLION: u64 = 1_000_000;
 
-/// The further copies of a retransmission.
+/// Plan for the copies of a retransmission.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CopyPlan {
-    /// Copies that have not left.
+    /// Copies still to leave.
     pub(crate) left: u8,
-    /// The last ones of these, which leave only while the burst goes on.
+    /// How many of these, the last ones, leave only while the burst continues.
     pub(crate) probes: u8,
     /// Time between copies, microseconds.
     pub(crate) spacing: u64,
-    /// It is the first retransmission of the segment.
+    /// Whether this is the first retransmission of the segment.
     pub(crate) is_first: bool,
-    /// The burst goes on until this transmission or a later one is acknowledged ([`SentSegment::xmit_seq`]).
+    /// The burst continues until this transmission ([`SentSegment::xmit_seq`]) or a later one is
+    /// acknowledged.
     ///
     /// [`SentSegment::xmit_seq`]: crate::core::recovery::sent_segments::SentSegment::xmit_seq
     pub(crate) until_acked: Option<u64>,
 }
 
-/// A retransmission and its further copies, until it is acknowledged or lost.
+/// A retransmission and its copies, until it is acknowledged or lost.
 #[derive(Clone, Copy, Debug)]
 struct Group {
     sn: Sn,
@@ -69,35 +69,33 @@ struct Group {
     plan: CopyPlan,
 }
 
-/// Loss rate and copies of one connection. Exists from the first retransmission on.
+/// Loss rate and copies of one connection, from the first retransmission on.
 #[derive(Debug)]
 pub(crate) struct RedundantRetransmits {
     pub(crate) loss_rate: LossRate,
-    /// `Some` where redundancy depends on the losses.
+    /// `Some` if a redundancy controller needs it.
     pub(crate) record: Option<LossRecord>,
     /// In order of the first copy, at most [`MAX_GROUPS`].
     groups: VecDeque<Group>,
-    /// What became of the latest 64 groups, the newest in the lowest bit: 1 where every copy was
-    /// lost.
+    /// Fate of the latest 64 groups, the newest in the lowest bit: 1 if every copy was lost.
     all_lost: u64,
-    /// The latest 64 lost datagrams, the newest in the lowest bit: 1 where the segment before was lost too.
+    /// The latest 64 lost datagrams, the newest in the lowest bit: 1 if the previous segment was lost too.
     adjacent: u64,
-    /// The segment lost last, and its order of transmission ([`SentSegment::xmit_seq`]), which goes on within a
-    /// datagram.
+    /// The segment lost last, and its [`SentSegment::xmit_seq`], which is consecutive within a datagram.
     ///
     /// [`SentSegment::xmit_seq`]: crate::core::recovery::sent_segments::SentSegment::xmit_seq
     last_lost: Option<(Sn, u64)>,
-    /// The latest 64 cumulative acknowledgements, the newest in the lowest bit: 1 where the oldest segment that it
-    /// covers had no ACK of its own.
+    /// The latest 64 cumulative acknowledgements, the newest in the lowest bit: 1 if the oldest segment that
+    /// it covered had no ACK of its own.
     covered: u64,
-    /// Hundredths of a copy that may open a window: three for each segment that arrives.
+    /// Credit for copies that open the window, in hundredths of a copy.
     window_credit: u32,
-    /// Consecutive segments of one burst that were retransmitted for the first time: the number behind the
-    /// last, when the first had left, and how many.
+    /// Consecutive segments of one burst that were retransmitted for the first time: the next number, when
+    /// the first one had left, and their count.
     run: (Sn, Ts, u8),
 }
 
-/// Hundredths of a copy that a segment brings, and that may be saved.
+/// Credit that an arriving segment adds, and the largest credit, in hundredths of a copy.
 const WINDOW_CREDIT: (u32, u32) = (3, 800);
 
 impl RedundantRetransmits {
@@ -116,8 +114,8 @@ impl RedundantRetransmits {
         }
     }
 
-    /// `sn`, which had left at `ts`, is retransmitted for the first time. Returns whether it is one of many of a
-    /// burst.
+    /// `sn`, which had left at `ts`, is retransmitted for the first time. Returns whether it belongs to a
+    /// long run of a burst.
     pub(crate) fn is_in_long_run(&mut self, sn: Sn, ts: Ts) -> bool {
         let (next, began, count) = self.run;
         let goes_on = count > 0 && next == sn && (0..=BURST_TIME).contains(&ts.since(began));
@@ -134,7 +132,7 @@ impl RedundantRetransmits {
         }
     }
 
-    /// The only transmission of `sn` was lost. `xmit_seq`: see [`SentSegment::xmit_seq`].
+    /// The only transmission of `sn` was lost. For `xmit_seq` see [`SentSegment::xmit_seq`].
     ///
     /// [`SentSegment::xmit_seq`]: crate::core::recovery::sent_segments::SentSegment::xmit_seq
     pub(crate) fn on_lost(&mut self, now: Micros, sn: Sn, xmit_seq: u64) {
@@ -149,7 +147,7 @@ impl RedundantRetransmits {
         }
     }
 
-    /// It was not.
+    /// The loss of `sn` was spurious.
     pub(crate) fn on_spurious(&mut self, now: Micros, sn: Sn) {
         self.loss_rate.on_spurious(now);
         self.forget_adjacent();
@@ -158,7 +156,7 @@ impl RedundantRetransmits {
         }
     }
 
-    /// It arrived, and its ACK was lost.
+    /// `sn` arrived, but its ACK was lost.
     pub(crate) fn on_ack_lost(&mut self, now: Micros, sn: Sn) {
         self.loss_rate.on_ack_lost(now);
         self.forget_adjacent();
@@ -167,22 +165,23 @@ impl RedundantRetransmits {
         }
     }
 
-    /// Forgets the latest loss in a row: that segment has arrived.
+    /// Takes back the latest loss in a row, since that segment arrived.
     fn forget_adjacent(&mut self) {
         self.adjacent &= self.adjacent.wrapping_sub(1);
     }
 
-    /// A cumulative acknowledgement arrived; `acked`: the oldest segment that it covers has an ACK of its own.
+    /// A cumulative acknowledgement arrived; `acked`: the oldest segment that it covers has an ACK of its
+    /// own.
     pub(crate) fn on_una(&mut self, acked: bool) {
         self.covered = self.covered << 1 | u64::from(!acked);
     }
 
-    /// Whether the peer acknowledges each segment. The ACK of a segment without one was lost then.
+    /// Whether the peer acknowledges each segment. If so, a missing ACK was lost.
     pub(crate) fn peer_acks_each(&self) -> bool {
         self.covered.count_ones() <= u64::BITS / 2
     }
 
-    /// Copies besides the first that the loss rate asks for.
+    /// Copies after the first that the loss rate asks for.
     pub(crate) fn further_copies(&self) -> u8 {
         further_copies_at(self.loss_rate.per_million())
     }
@@ -199,13 +198,13 @@ impl RedundantRetransmits {
         .sum()
     }
 
-    /// So many segments arrived.
+    /// `count` segments arrived.
     pub(crate) fn on_newly_acked(&mut self, count: u32) {
         let credit = self.window_credit.saturating_add(count.saturating_mul(WINDOW_CREDIT.0));
         self.window_credit = credit.min(WINDOW_CREDIT.1);
     }
 
-    /// Whether a copy may leave that opens the window.
+    /// Whether the credit allows a copy that opens the window.
     pub(crate) fn has_window_credit(&self) -> bool {
         self.window_credit >= 100
     }
@@ -215,7 +214,7 @@ impl RedundantRetransmits {
         self.window_credit = self.window_credit.saturating_sub(100);
     }
 
-    /// The first copy of `sn` leaves with timestamp `ts`. `plan` has the further ones.
+    /// The first copy of `sn` leaves with timestamp `ts`; `plan` describes the others.
     pub(crate) fn on_first_copy(&mut self, now: Micros, (sn, ts): (Sn, Ts), plan: CopyPlan) {
         if self.remove(sn) {
             self.all_lost = self.all_lost << 1 | 1;
@@ -230,18 +229,18 @@ impl RedundantRetransmits {
         queue::push(&mut self.groups, Group { sn, first_ts: ts, due, plan });
     }
 
-    /// Frees what is not the loss rate, while nothing is in flight.
+    /// Frees all but the loss rate, while nothing is in flight.
     pub(crate) fn release_memory(&mut self) {
         self.groups = VecDeque::new();
     }
 
-    /// The segment of which a further copy is to leave now.
+    /// The segment whose next copy is due.
     pub(crate) fn due_copy(&self, now: Micros) -> Option<Sn> {
         let due = |group: &&Group| group.plan.left > 0 && group.due <= now;
         self.groups.iter().find(due).map(|group| group.sn)
     }
 
-    /// A further copy of `sn` leaves.
+    /// Another copy of `sn` leaves.
     pub(crate) fn on_further_copy(&mut self, now: Micros, sn: Sn) {
         let Some(group) = self.groups.iter_mut().find(|group| group.sn == sn) else { return };
         group.due = now.add_micros(group.plan.spacing);
@@ -253,7 +252,7 @@ impl RedundantRetransmits {
         self.groups.iter().filter(|group| group.plan.left > 0).map(|group| group.due).min()
     }
 
-    /// Whether a transmission of `sn` with this timestamp is one of its copies: it arrived, and the
+    /// Whether a transmission of `sn` with this timestamp is one of its copies. If so it arrived, and the
     /// retransmission was not spurious.
     pub(crate) fn is_copy(&self, sn: Sn, ts: Ts) -> bool {
         self.groups.iter().any(|group| group.sn == sn && ts.since(group.first_ts) >= 0)
@@ -267,7 +266,7 @@ impl RedundantRetransmits {
         age.is_some_and(|age| (age + 1) * 1_000 < min_rtt)
     }
 
-    /// A retransmitted segment was acknowledged. Returns whether it had further copies.
+    /// A retransmitted segment was acknowledged. Returns whether it had copies.
     pub(crate) fn on_acked(&mut self, sn: Sn) -> bool {
         let had_copies = self.remove(sn);
         if had_copies {
@@ -282,17 +281,18 @@ impl RedundantRetransmits {
         self.groups.len() < before
     }
 
-    /// Whether losses come in bursts. Segments in a row are lost, or all copies of a retransmission are lost more
-    /// often than by chance: twice what the loss rate predicts, and half a percent.
+    /// Whether losses come in bursts: segments in a row are lost, or all copies of a retransmission are lost
+    /// at more than twice the rate that the loss rate predicts, plus half a percent.
     pub(crate) fn loses_in_bursts(&self) -> bool {
-        // A group whose ACK was lost counts as dead as well.
+        // A group whose ACK was lost counts as lost too.
         let rate = u64::from(self.loss_rate.per_million_with_acks());
         let predicted =
             (0..self.further_copies()).fold(rate, |product, _| product * rate / MILLION);
         share(self.all_lost) > 2 * predicted + 5_000 || self.loses_in_a_row()
     }
 
-    /// Whether segments in a row are lost more often than by chance: bursts are longer than the time between messages.
+    /// Whether segments in a row are lost more often than by chance, so that bursts last longer than the time
+    /// between messages.
     pub(crate) fn loses_in_a_row(&self) -> bool {
         let rate = u64::from(self.loss_rate.per_million_with_acks());
         share(self.adjacent) > 2 * rate + 150_000
@@ -304,7 +304,7 @@ fn share(bits: u64) -> u64 {
     u64::from(bits.count_ones()) * MILLION / u64::from(u64::BITS)
 }
 
-/// Copies besides the first for this loss rate, per million.
+/// Copies after the first for this loss rate, per million.
 fn further_copies_at(loss_rate: u32) -> u8 {
     match loss_rate {
         rate if rate < TWO_COPIES_FROM => 0,
@@ -319,7 +319,7 @@ mod tests {
 
     const RTT: u64 = 50_000;
 
-    /// After a second in which `lost` of 1,000 segments were lost.
+    /// State after a second in which `lost` of 1,000 segments were lost.
     fn at_loss(lost: u32) -> RedundantRetransmits {
         let mut redundant = RedundantRetransmits::new(Micros(0));
         (PRIOR_SEGMENTS..1_000).for_each(|_| redundant.loss_rate.on_sent(Micros(0)));
@@ -370,7 +370,7 @@ mod tests {
         };
         (0..100).for_each(|sn| save_group(&mut redundant, sn));
         assert!(!redundant.loses_in_bursts());
-        // Every copy of two groups was lost, of 64: three percent, where 0.8 % are expected.
+        // Every copy of two in 64 groups was lost: three percent, where 0.8 % are expected.
         (0..2).for_each(|sn| lose_group(&mut redundant, sn));
         assert!(redundant.loses_in_bursts());
         (0..64).for_each(|sn| save_group(&mut redundant, sn));
@@ -383,7 +383,7 @@ mod tests {
         let lose_pair = |redundant: &mut RedundantRetransmits, sn| {
             (sn..sn + 2).for_each(|sn| redundant.on_lost(Micros(0), Sn(sn), u64::from(2 * sn)));
         };
-        // At 5 % one loss in 20 is behind another, and by chance fewer than 16 of 64.
+        // At 5 % one loss in 20 follows another: by chance fewer than 16 of 64.
         (1..10).for_each(|i| lose_pair(&mut redundant, 4 * i));
         assert!(!redundant.loses_in_a_row());
         (10..40).for_each(|i| lose_pair(&mut redundant, 4 * i));
@@ -394,7 +394,7 @@ mod tests {
     fn segments_of_one_lost_datagram_are_no_burst() {
         let mut redundant = at_loss(50);
         for sn in 0..192 {
-            // Three segments in each datagram. Every other datagram arrives.
+            // Three segments per datagram; every other datagram arrives.
             let datagram = u64::from(sn / 3) * 10;
             redundant.on_lost(Micros(0), Sn(sn + sn / 3 * 3), datagram + u64::from(sn % 3));
         }

@@ -1,22 +1,21 @@
-//! Bytes of redundancy that may leave: each first transmission brings credit, its bytes times a rate,
-//! and what leaves takes as many bytes as it has. So redundancy is at most the rate of the data in any
-//! time, and one datagram more.
+//! Byte budget of redundancy. Each first transmission adds its bytes times a rate, and each symbol or copy
+//! takes its bytes. So in any time redundancy exceeds that share of the data by at most one datagram.
 
 const MILLION: i64 = 1_000_000;
 
-/// Credit of one kind of redundancy, and what it has sent.
+/// Credit of one kind of redundancy, and its counters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RedundancyCredit {
     /// Bytes per million bytes of data.
     rate: u32,
-    /// Bytes that may leave, times a million. Negative after more than there was.
+    /// Bytes that may leave, times a million. Negative after an overdraft.
     credit: i64,
     sent_count: u64,
     sent_bytes: u64,
 }
 
 impl RedundancyCredit {
-    /// Largest rate, per million: as many bytes as the data has.
+    /// Largest rate, per million: the same number of bytes as the data.
     pub(crate) const MAX_RATE: u32 = 1_000_000;
 
     pub(crate) fn new(rate: u32) -> Self {
@@ -31,36 +30,36 @@ impl RedundancyCredit {
         self.rate = rate;
     }
 
-    /// So many bytes of data leave for the first time. At most `limit` bytes may be saved.
+    /// `bytes` of data leave for the first time. At most `limit` bytes are saved.
     pub(crate) fn on_data(&mut self, bytes: usize, limit: usize) {
         let bytes = i64::try_from(bytes).unwrap_or(0);
         let limit = i64::try_from(limit).unwrap_or(0);
         self.credit = (self.credit + bytes * i64::from(self.rate)).min(limit * MILLION);
     }
 
-    /// What was saved is lost.
+    /// Drops the saved credit.
     pub(crate) fn clear(&mut self) {
         self.credit = self.credit.min(0);
     }
 
-    /// Whether so many bytes may leave.
+    /// Whether `bytes` may leave.
     pub(crate) fn has(&self, bytes: usize) -> bool {
         self.credit >= i64::try_from(bytes).unwrap_or(i64::MAX / MILLION) * MILLION
     }
 
-    /// Whether no more bytes have left than data brought.
+    /// Whether the credit is not overdrawn.
     pub(crate) fn is_balanced(&self) -> bool {
         self.credit >= 0
     }
 
-    /// So many bytes leave, in one symbol or copy.
+    /// One symbol or copy of `bytes` leaves.
     pub(crate) fn on_sent(&mut self, bytes: usize) {
         self.credit -= i64::try_from(bytes).unwrap_or(0) * MILLION;
         self.sent_count += 1;
         self.sent_bytes += bytes as u64;
     }
 
-    /// Symbols or copies that have left, and their bytes.
+    /// Symbols or copies sent, and their bytes.
     pub(crate) fn sent(&self) -> (u64, u64) {
         (self.sent_count, self.sent_bytes)
     }

@@ -1,8 +1,8 @@
-//! FEC groups of which parity has left: a lost segment of one may be recovered without a
-//! retransmission, as soon as the parity arrives.
+//! FEC groups whose parity was sent. A lost segment of such a group may be recovered without a retransmission
+//! when the parity arrives.
 //!
-//! Kept for the latest [`MAX_GROUPS`] groups. kcp-go's ARQ and FEC know nothing of each other: it
-//! retransmits what FEC recovers.
+//! Kept for the latest [`MAX_GROUPS`] groups. In kcp-go ARQ and FEC are independent, so it retransmits
+//! segments that FEC recovers.
 
 use std::collections::VecDeque;
 
@@ -10,18 +10,17 @@ use crate::core::clock::Micros;
 use crate::core::seq::Ts;
 use crate::util::queue;
 
-/// Groups remembered.
 const MAX_GROUPS: usize = 64;
-/// Longest time from a segment to the parity of its group for which the segment waits,
-/// microseconds: parity that comes later is no faster than a retransmission. Ten packets, two of a
-/// message each 10 ms, take 40 ms, and some more by timers that are late.
+/// Longest time from a segment to the parity of its group for which the segment waits, microseconds: later
+/// parity is no faster than a retransmission. A group of ten packets, with two per message every 10 ms, takes
+/// 40 ms, and late timers some more.
 const MAX_PARITY_DELAY: u64 = 45_000;
 const MILLION: u64 = 1_000_000;
 
 /// Segments of one connection in one FEC group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CoveredGroup {
-    /// Order of transmission of the first and the last one
+    /// Transmission order of the first and the last one
     /// ([`xmit_seq`](crate::core::recovery::sent_segments::SentSegment::xmit_seq)).
     pub(crate) first: u64,
     pub(crate) last: u64,
@@ -30,12 +29,12 @@ pub(crate) struct CoveredGroup {
     pub(crate) last_ts: Ts,
     /// When the last parity packet left.
     pub(crate) closed: Micros,
-    /// Parity packets that left: as many packets of the group may be lost.
+    /// Parity packets sent: the number of lost packets that the group survives.
     pub(crate) parities: usize,
-    /// Nearly every such group is recovered, so that waiting for the parity costs no latency.
+    /// Nearly every group of this kind is recovered, so waiting for the parity costs no latency.
     pub(crate) is_reliable: bool,
-    /// One of its segments was retransmitted although parity might have recovered it: the group lost
-    /// too many, or the parity did not arrive in time.
+    /// One of its segments was retransmitted although parity might have recovered it: too many were lost, or
+    /// the parity was late.
     pub(crate) failed: bool,
 }
 
@@ -46,10 +45,9 @@ impl CoveredGroup {
     }
 }
 
-/// Whether `parities` recover nearly every group of so many packets, parity included, at this loss
-/// rate per million: they are the expected losses and two standard deviations (of a Poisson
-/// distribution) or more. A group that fails costs a wait for nothing, and holds up what comes
-/// after it.
+/// Whether `parities` recover nearly every group of `packets` packets, parity included, at this loss rate per
+/// million: they are at least the expected losses plus two standard deviations (of a Poisson distribution). A
+/// group that fails costs a useless wait, and delays later segments.
 pub(crate) fn is_reliable(packets: usize, parities: usize, loss_rate: u32) -> bool {
     // Per million.
     let expected = packets as u64 * u64::from(loss_rate);
@@ -60,7 +58,7 @@ pub(crate) fn is_reliable(packets: usize, parities: usize, loss_rate: u32) -> bo
     })
 }
 
-/// The latest groups of one connection. Exists from the first parity on.
+/// The latest groups of one connection, from the first parity on.
 #[derive(Debug, Default)]
 pub(crate) struct FecCoverage {
     /// In order of transmission.
@@ -81,7 +79,7 @@ impl FecCoverage {
         self.groups.get(index).filter(|group| group.first <= xmit_seq).map(|_| index)
     }
 
-    /// The group of a segment's first transmission, if its parity has left.
+    /// The group of a segment's first transmission, if its parity was sent.
     pub(crate) fn group_of(&self, xmit_seq: u64) -> Option<&CoveredGroup> {
         self.groups.get(self.index_of(xmit_seq)?)
     }
@@ -93,9 +91,8 @@ impl FecCoverage {
         }
     }
 
-    /// Whether FEC may have recovered a first transmission with timestamp `ts`, of which a late ACK
-    /// arrives at `now`: it comes no earlier than one of the parity can, `min_rtt` microseconds
-    /// after that left.
+    /// Whether FEC may have recovered a first transmission with timestamp `ts` whose ACK arrives at `now`.
+    /// Such an ACK arrives at least `min_rtt` microseconds after the parity left.
     pub(crate) fn may_have_recovered(&self, now: Micros, ts: Ts, min_rtt: u64) -> bool {
         let index = self.groups.partition_point(|group| group.last_ts.since(ts) < 0);
         let group = self.groups.get(index).filter(|group| ts.since(group.first_ts) >= 0);

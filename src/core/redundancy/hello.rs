@@ -13,37 +13,38 @@ use crate::core::reset::RetransmitTimer;
 use crate::core::segment::ControlType;
 use crate::core::seq::{Sn, Ts};
 
-/// Capability: the sender of the bit accepts repair symbols (`Command::Repair`).
+/// Capability bit: its sender accepts repair symbols (`Command::Repair`).
 pub(crate) const ACCEPTS_REPAIR: u32 = 1;
-/// Capability: the sender of the bit accepts out-of-band datagrams, whether or not either side uses FEC.
+/// Capability bit: its sender accepts out-of-band datagrams, whether or not either side uses FEC.
 pub(crate) const ACCEPTS_DATAGRAMS: u32 = 2;
-/// What this side accepts.
+/// Capabilities of this side.
 const CAPABILITIES: Sn = Sn(ACCEPTS_REPAIR | ACCEPTS_DATAGRAMS);
 
-/// Transmissions of our HELLO in a row. With losses of 20 % in both directions three would all fail for
-/// one connection in twenty, eight for one in 3,500.
+/// Transmissions of our HELLO in a row. With losses of 20 % in both directions, three would all fail for one
+/// connection in twenty, eight for one in 3,500.
 const MAX_HELLOS: u8 = 8;
-/// Time from the last of these to another one, while data is sent, microseconds.
+/// Time from the last of these to the next one while data is sent, microseconds.
 const RETRY_INTERVAL: u64 = 60_000_000;
-/// Answers that may leave at once, and one more per [`ANSWER_INTERVAL`].
+/// Answers that may leave at once; one more is allowed per [`ANSWER_INTERVAL`].
 const ANSWER_BURST: u8 = 3;
 /// Microseconds.
 const ANSWER_INTERVAL: u64 = 1_000_000;
 
-/// Our HELLO.
+/// State of our HELLO.
 #[derive(Clone, Copy, Debug)]
 enum Request {
     /// No extension is wanted. Entered at construction; left on [`Hello::start`].
     Idle,
-    /// HELLO leaves as soon as the peer is known to support CONTROL. Entered on [`Hello::start`];
-    /// left when HELLO leaves.
+    /// HELLO leaves once the peer is known to support CONTROL. Entered on [`Hello::start`]; left when HELLO
+    /// leaves.
     Queued,
-    /// HELLO has left `count` times in a row, [`MAX_HELLOS`] at most. Entered when it leaves; left on
-    /// HELLO-ACK, or when the time for an answer to the last one is over.
+    /// HELLO has left `count` times in a row, at most [`MAX_HELLOS`]. Entered when it leaves; left on
+    /// HELLO-ACK, or when the time for the last answer is over.
     Sent { ts: Ts, timer: RetransmitTimer, count: u8 },
-    /// None of them was answered in time: another one leaves each [`RETRY_INTERVAL`].
+    /// No answer came in time: another HELLO leaves per [`RETRY_INTERVAL`]. Entered from `Sent`; left when
+    /// HELLO leaves or a HELLO-ACK arrives.
     Unanswered { ts: Ts, timer: RetransmitTimer },
-    /// Entered on HELLO-ACK, never left.
+    /// The peer's capabilities are known. Entered on HELLO-ACK, never left.
     Answered { capabilities: u32 },
 }
 
@@ -51,16 +52,16 @@ enum Request {
 #[derive(Debug)]
 pub(crate) struct Hello {
     request: Request,
-    /// HELLO-ACK that the next datagram carries.
+    /// HELLO-ACK for the next datagram.
     answer: Option<ControlSegment>,
     answers_left: u8,
-    /// When `answers_left` grows next.
+    /// When `answers_left` next grows.
     refill_at: Micros,
-    /// True from the peer's first HELLO on.
+    /// Whether the peer has sent HELLO.
     peer_asked: bool,
     /// The application sends datagrams, which no ACK answers.
     wants_datagrams: bool,
-    /// The peer's HELLO came after ours had got no answer: one more of ours was due at once.
+    /// The peer's HELLO arrived after ours stayed unanswered, so one more of ours was due at once.
     asked_again: bool,
 }
 
@@ -77,20 +78,20 @@ impl Hello {
         }
     }
 
-    /// Asks for the capabilities of the peer, unless that has been done.
+    /// Asks for the peer's capabilities, once.
     pub(crate) fn start(&mut self) {
         if let Request::Idle = self.request {
             self.request = Request::Queued;
         }
     }
 
-    /// The same for an application that sends datagrams: asks again however little stream data it sends.
+    /// As [`Self::start`], for an application that sends datagrams: asks again even without stream data.
     pub(crate) fn start_for_datagrams(&mut self) {
         self.wants_datagrams = true;
         self.start();
     }
 
-    /// The time for an answer to the last HELLO is over.
+    /// Handles the end of the time for the last answer.
     pub(crate) fn handle_timeout(&mut self, now: Micros) {
         if let Request::Sent { ts, timer, count: MAX_HELLOS } = self.request
             && now >= timer.expires
@@ -104,18 +105,18 @@ impl Hello {
         self.peer_accepts(ACCEPTS_REPAIR) == Some(true)
     }
 
-    /// Whether the peer, which supports CONTROL, is known to accept no repair symbols.
+    /// Whether the peer, which supports CONTROL, is known not to accept repair symbols.
     pub(crate) fn peer_lacks_repair(&self) -> bool {
         self.peer_accepts(ACCEPTS_REPAIR) == Some(false)
     }
 
-    /// Whether the peer accepts out-of-band datagrams; `None` until it is known.
+    /// Whether the peer accepts out-of-band datagrams; `None` while unknown.
     pub(crate) fn peer_accepts_datagrams(&self) -> Option<bool> {
         self.peer_accepts(ACCEPTS_DATAGRAMS)
     }
 
-    /// Whether the peer has a capability. It lacks them all once it has left [`MAX_HELLOS`] in a row
-    /// unanswered; `None` before.
+    /// Whether the peer has a capability; `None` while unknown. A peer that left [`MAX_HELLOS`] in a row
+    /// unanswered has none.
     fn peer_accepts(&self, capability: u32) -> Option<bool> {
         match self.request {
             Request::Unanswered { .. } => Some(false),
@@ -129,7 +130,7 @@ impl Hello {
         self.peer_asked
     }
 
-    /// When HELLO is retransmitted, or given up.
+    /// When HELLO is retransmitted or given up.
     pub(crate) fn deadline(&self) -> Option<Micros> {
         match self.request {
             Request::Sent { timer, .. } => Some(timer.expires),
@@ -147,8 +148,8 @@ impl Hello {
         self.answer.take()
     }
 
-    /// Whether HELLO would leave at `now`, to a peer that supports CONTROL. `sends_data`: data of
-    /// ours is not acknowledged.
+    /// Whether HELLO would leave at `now` to a peer that supports CONTROL. `sends_data`: data of ours is
+    /// unacknowledged.
     pub(crate) fn is_due(&self, now: Micros, sends_data: bool) -> bool {
         match self.request {
             Request::Queued => true,
@@ -160,7 +161,7 @@ impl Hello {
         }
     }
 
-    /// The HELLO to send now, after [`Self::is_due`]. `rto` is in microseconds, `random` draws a number.
+    /// The HELLO to send now; call if [`Self::is_due`]. `rto` in microseconds; `random` draws a number.
     pub(crate) fn poll(
         &mut self,
         now: Micros,
@@ -186,8 +187,8 @@ impl Hello {
         }
     }
 
-    /// A HELLO arrived. At most one answer leaves for each, and [`ANSWER_BURST`] of them and one per
-    /// [`ANSWER_INTERVAL`] in all. Returns whether it is valid.
+    /// A HELLO arrived. Each is answered at most once, and answers are limited to [`ANSWER_BURST`] plus one
+    /// per [`ANSWER_INTERVAL`]. Returns whether it is valid.
     pub(crate) fn on_hello(&mut self, now: Micros, ts: Ts) -> bool {
         if self.is_own(ts) {
             return false;
@@ -219,7 +220,7 @@ impl Hello {
         if valid {
             self.request = Request::Answered { capabilities };
         }
-        // A second answer to a HELLO that was retransmitted is nothing wrong.
+        // A second answer to a retransmitted HELLO is harmless.
         valid || matches!(self.request, Request::Answered { .. })
     }
 }
@@ -262,7 +263,7 @@ mod tests {
         assert!(!hello.is_due(Micros(u64::MAX / 2), false) && !hello.peer_accepts_repair());
         hello.start();
         assert!(!hello.is_due(Micros(u64::MAX / 2), false), "it was sent");
-        // Of later ones one a minute leaves, while data is sent, and one for the peer's first HELLO.
+        // Later, one HELLO leaves per minute while data is sent, and one for the peer's first HELLO.
         now = now.add_micros(RETRY_INTERVAL - 1);
         assert!(!hello.is_due(now, true));
         now = now.add_micros(1);
@@ -309,7 +310,7 @@ mod tests {
         let mut hello = Hello::new();
         let mut answers = 0;
         for i in 0..1_000_u32 {
-            // One HELLO each 10 ms for ten seconds.
+            // One HELLO every 10 ms for ten seconds.
             let now = Micros(u64::from(i) * 10_000);
             assert!(hello.on_hello(now, Ts(i)) && hello.peer_asked());
             if let Some(answer) = hello.poll_answer() {

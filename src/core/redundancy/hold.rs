@@ -1,5 +1,5 @@
-//! How long a lost segment is held back from retransmission: FEC parity, repair symbols or a bundled copy may have
-//! brought it, and its ACK is on the way.
+//! Delays the retransmission of a lost segment while FEC parity, a repair symbol or a bundled copy may have
+//! delivered it and its ACK is on the way.
 
 use super::{InFlight, Redundancy};
 use crate::core::clock::Micros;
@@ -7,9 +7,9 @@ use crate::core::recovery::loss::LossTrigger;
 use crate::core::recovery::sent_segments::SentSegment;
 use crate::core::seq::Sn;
 
-/// Segments of a group that are inspected at most to find out how many of them are lost.
+/// Most segments of a group that are inspected to count its losses.
 const MAX_INSPECTED: usize = 64;
-/// Groups whose parity is waited for that are passed at most to find the next loss.
+/// Most groups awaiting parity that are passed to find the next loss.
 const MAX_GROUPS_PASSED: usize = 4;
 
 /// When a segment counts as lost.
@@ -18,14 +18,14 @@ pub(crate) struct SegmentLoss {
     pub(crate) sn: Sn,
     pub(crate) at: Micros,
     pub(crate) trigger: LossTrigger,
-    /// Order of transmission of the last segment of the group whose parity it waits for.
+    /// If it waits for parity: transmission order of the last segment of its group.
     awaited: Option<u64>,
 }
 
 impl Redundancy {
-    /// Passes to `is_wanted` when segments count as lost, one of which is the next: of each list
-    /// the oldest, and those behind one that waits for the parity of its group, one for each of a few
-    /// groups. Returns the first that is wanted. `no_new_data`: see [`LossDetector::lost_at`].
+    /// Passes candidates for the next loss to `is_wanted` and returns the first that is wanted: the oldest
+    /// segment of each list, and behind a segment that waits for parity one segment for each of a few groups.
+    /// For `no_new_data` see [`LossDetector::lost_at`].
     ///
     /// [`LossDetector::lost_at`]: crate::core::recovery::loss::LossDetector::lost_at
     pub(crate) fn find_loss(
@@ -50,8 +50,8 @@ impl Redundancy {
         None
     }
 
-    /// When a segment counts as lost, and why ([`LossDetector::lost_at`]). Waits for the ACK of what covers the
-    /// segment.
+    /// When a segment counts as lost, and the trigger ([`LossDetector::lost_at`]). Includes the wait for the
+    /// ACK of redundancy that covers it.
     ///
     /// [`LossDetector::lost_at`]: crate::core::recovery::loss::LossDetector::lost_at
     pub(crate) fn loss_of(
@@ -67,8 +67,8 @@ impl Redundancy {
         let Some(group) = group.filter(|group| group.is_awaited(segment.last_sent)) else {
             return SegmentLoss { sn, at, trigger, awaited: None };
         };
-        // The ACK of the recovered segment may be lost. Until an ACK of something newer arrives, the next
-        // cumulative acknowledgement may still cover the segment.
+        // The ACK of the recovered segment may be lost. Until a newer ACK arrives, the next cumulative
+        // acknowledgement may still cover the segment.
         let wait = match in_flight.loss.has_acked_since(group.last) {
             true => in_flight.ack_wait(),
             false => in_flight.rtt.rto(),
@@ -77,7 +77,7 @@ impl Redundancy {
         if at >= recovered_at {
             return SegmentLoss { sn, at, trigger, awaited: None };
         }
-        // Not if more datagrams of the group are lost than parity can recover.
+        // Does not wait if more datagrams of the group are lost than parity can recover.
         let mut before = None;
         let unacked = in_flight.sent.unacked_from(sn).map(|(_, segment)| segment);
         let mut unacked = unacked
@@ -91,7 +91,7 @@ impl Redundancy {
         SegmentLoss { sn, at, trigger, awaited: Some(group.last) }
     }
 
-    /// While repair symbols that cover the segment may have recovered it, it is not retransmitted.
+    /// A segment that repair symbols may have recovered is not retransmitted yet.
     fn unrepaired_at(
         &self,
         in_flight: &InFlight<'_>,
@@ -109,7 +109,8 @@ impl Redundancy {
         (held.map_or(at, |held| held.max(at)), trigger)
     }
 
-    /// A segment that counts as lost at `at` is not retransmitted before the ACK of its bundled copy can be there.
+    /// A segment that counts as lost at `at` is not retransmitted before the ACK of its bundled copy can
+    /// arrive.
     fn uncopied_at(
         &self,
         in_flight: &InFlight<'_>,
@@ -122,8 +123,8 @@ impl Redundancy {
         ack_at.map_or(at, |ack_at| at.max(ack_at))
     }
 
-    /// Whether a segment that was sent once, and is acknowledged now, would have been retransmitted but for the
-    /// parity that it waited for, of which an ACK can have arrived. Then it was lost.
+    /// Whether a segment that was sent once, and is now acknowledged, would have been retransmitted without
+    /// the wait for its parity, and an ACK of the parity can have arrived. If so it was lost.
     #[inline]
     pub(crate) fn was_recovered(
         &self,

@@ -1,30 +1,29 @@
-//! Loss rate of first transmissions, which decides how many copies of a retransmission leave.
+//! Loss rate of first transmissions, which decides the number of copies of a retransmission.
 //!
-//! Measured per second of first transmissions: the larger of the mean of the last
-//! [`WINDOW_SECONDS`] and of the last second, so that the estimate rises at once and falls slowly
-//! (WebRTC's FEC controller filters by the maximum as well). A segment counts as lost when it is
-//! retransmitted for the first time, and no longer when that proves spurious (RFC 3522). kcp-go
-//! measures no loss.
+//! It is the larger of the mean over the last [`WINDOW_SECONDS`] and the mean over the last second, so that
+//! it rises at once and falls slowly (WebRTC's FEC controller also filters by the maximum). A segment counts
+//! as lost when it is first retransmitted, until the loss proves spurious (RFC 3522). kcp-go measures no
+//! loss.
 
 use crate::core::clock::Micros;
 
-/// Seconds of the longer mean.
+/// Length of the longer mean, seconds.
 const WINDOW_SECONDS: usize = 10;
 const SECOND: u64 = 1_000_000;
 
-/// First transmissions of one second, and those of them that were lost.
+/// First transmissions of one second, and the lost ones among them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Second {
     sent: u32,
     lost: u32,
-    /// Of these, segments that arrived and whose ACK was lost.
+    /// Segments counted in `lost` that arrived, but whose ACK was lost.
     acks_lost: u32,
 }
 
 /// Estimator of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct LossRate {
-    /// The current second is `seconds[current]`; those before it precede it in the ring.
+    /// A ring; the current second is `seconds[current]`.
     seconds: [Second; WINDOW_SECONDS],
     current: usize,
     /// When the current second began.
@@ -32,7 +31,7 @@ pub(crate) struct LossRate {
 }
 
 impl LossRate {
-    /// Starts with `sent` segments of which none was lost.
+    /// Starts with `sent` segments and no loss.
     pub(crate) fn new(now: Micros, sent: u32) -> Self {
         let mut seconds = [Second::default(); WINDOW_SECONDS];
         if let Some(first) = seconds.first_mut() {
@@ -53,19 +52,19 @@ impl LossRate {
         second.lost = second.lost.saturating_add(1);
     }
 
-    /// Such a retransmission was spurious.
+    /// A retransmission counted by [`Self::on_lost`] was spurious.
     pub(crate) fn on_spurious(&mut self, now: Micros) {
         let second = self.second_that_counts(now, |second| second.lost);
         second.lost = second.lost.saturating_sub(1);
     }
 
-    /// A segment that counts as lost arrived, and its ACK was lost.
+    /// A segment that counts as lost arrived, but its ACK was lost.
     pub(crate) fn on_ack_lost(&mut self, now: Micros) {
         let second = self.second(now);
         second.acks_lost = second.acks_lost.saturating_add(1);
     }
 
-    /// What [`Self::on_ack_lost`] was called for was wrong: the ACK was only late.
+    /// An ACK that [`Self::on_ack_lost`] counted as lost was only late.
     pub(crate) fn on_ack_arrived(&mut self, now: Micros) {
         let second = self.second_that_counts(now, |second| second.acks_lost);
         second.acks_lost = second.acks_lost.saturating_sub(1);
@@ -76,23 +75,23 @@ impl LossRate {
         self.mean_per_million().max(mean(&self.last_second(), false))
     }
 
-    /// Segments per million that were lost, or whose ACK was.
+    /// Segments per million that were lost, or whose ACK was lost.
     pub(crate) fn per_million_with_acks(&self) -> u32 {
         mean(&self.seconds, true).max(mean(&self.last_second(), true))
     }
 
-    /// Lost segments per million of the longer time alone.
+    /// Lost segments per million over the longer time alone.
     pub(crate) fn mean_per_million(&self) -> u32 {
         mean(&self.seconds, false)
     }
 
-    /// The current second and the one before it, of which the last second is a part.
+    /// The current second and the previous one.
     fn last_second(&self) -> [Second; 2] {
         [self.seconds[self.before()], self.seconds[self.current]]
     }
 
-    /// The second in which what is taken back was counted: the current one, or the one before if
-    /// `count` is zero there.
+    /// The second that counted the event that is taken back: the current one, or the previous one if `count`
+    /// is zero.
     fn second_that_counts(&mut self, now: Micros, count: fn(&Second) -> u32) -> &mut Second {
         let is_current = count(self.second(now)) > 0;
         let index = if is_current { self.current } else { self.before() };
@@ -103,7 +102,7 @@ impl LossRate {
         (self.current + WINDOW_SECONDS - 1) % WINDOW_SECONDS
     }
 
-    /// The counts of the second that contains `now`; forgets those that are too old.
+    /// The counts of the second that contains `now`; forgets older ones.
     fn second(&mut self, now: Micros) -> &mut Second {
         let passed = now.since(self.began) / SECOND;
         for _ in 0..passed.min(WINDOW_SECONDS as u64) {
@@ -115,13 +114,13 @@ impl LossRate {
     }
 }
 
-/// Lost segments per million, with those whose ACK was lost or without.
+/// Lost segments per million; `with_acks` includes segments whose ACK was lost.
 fn mean(seconds: &[Second], with_acks: bool) -> u32 {
     let (sent, lost) = seconds.iter().fold((0_u64, 0_u64), |(sent, lost), second| {
         let arrived = if with_acks { 0 } else { second.acks_lost };
         (sent + u64::from(second.sent), lost + u64::from(second.lost.saturating_sub(arrived)))
     });
-    // Losses of segments that an earlier second counts as sent can exceed what this one sent.
+    // Losses of segments sent in an earlier second can exceed the number sent in this one.
     let rate = lost.min(sent) * 1_000_000 / sent.max(1);
     u32::try_from(rate).unwrap_or(u32::MAX)
 }
@@ -130,7 +129,7 @@ fn mean(seconds: &[Second], with_acks: bool) -> u32 {
 mod tests {
     use super::*;
 
-    /// Sends `count` segments within the second after `now`, of which every `nth` is lost.
+    /// Sends `count` segments within the second after `now`; every `nth` is lost.
     fn send(rate: &mut LossRate, now: u64, count: u64, nth: u64) {
         for i in 0..count {
             let now = Micros(now + i * SECOND / count);
@@ -149,7 +148,7 @@ mod tests {
         }
         assert_eq!(rate.per_million(), 100_000);
         send(&mut rate, 9 * SECOND, 100, 2);
-        // Of the last two seconds 60 of 200; of all ten 140 of 1,000.
+        // 60 of 200 in the last two seconds, 140 of 1,000 in all ten.
         assert_eq!(rate.per_million(), 300_000);
     }
 
@@ -175,7 +174,7 @@ mod tests {
         send(&mut rate, 11 * SECOND, 100, u64::MAX);
         rate.on_spurious(Micros(11 * SECOND));
         assert_eq!(rate.per_million(), 0);
-        // What a second counted is taken back in the next one.
+        // A loss is taken back even if a new second has begun.
         rate.on_lost(Micros(11 * SECOND));
         rate.on_spurious(Micros(12 * SECOND));
         assert_eq!(rate.per_million(), 0);

@@ -1,19 +1,19 @@
-//! Which of the latest segments were lost, and what would have become of them with repair symbols.
+//! Record of recent losses, and a replay of their fate with repair symbols.
 
 use crate::core::seq::Sn;
 
-/// Segments that are remembered.
+/// Segments remembered.
 const SEGMENTS: u32 = 1_024;
-/// Segments that count as sent and not lost when the record begins.
+/// Segments counted as sent and not lost at the start.
 const PRIOR_SEGMENTS: u32 = 512;
 const MILLION: u64 = 1_000_000;
-/// Losses that a replay has open at once at most.
+/// Most open losses in a replay.
 const MAX_OPEN: usize = 64;
 
-/// The fate of the latest first transmissions of one connection, in order of their numbers.
+/// Fate of the latest first transmissions of one connection, in order of number.
 #[derive(Clone, Debug)]
 pub(crate) struct LossRecord {
-    /// By number modulo [`SEGMENTS`]: 1 where the segment was lost.
+    /// By number modulo [`SEGMENTS`]: 1 if the segment was lost.
     bits: [u64; SEGMENTS as usize / 64],
     /// The number after the latest.
     end: Sn,
@@ -22,22 +22,22 @@ pub(crate) struct LossRecord {
     losses: u32,
 }
 
-/// A rate of repair symbols, and times in segments.
+/// Parameters of a replay; times are in segments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replay {
     /// Symbols per million segments.
     pub(crate) rate: u64,
-    /// A message that waits for longer is late.
+    /// A message that waits longer than this is late.
     pub(crate) late: u64,
-    /// When the retransmission of a lost segment arrives.
+    /// Time until the retransmission of a lost segment arrives.
     pub(crate) retransmitted: u64,
 }
 
-/// What became of the segments in a replay.
+/// Result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) segments: u64,
-    /// Segments that were late, in order.
+    /// Segments that were late.
     pub(crate) late: u64,
     /// Retransmissions.
     pub(crate) retransmitted: u64,
@@ -64,7 +64,7 @@ impl LossRecord {
         }
     }
 
-    /// It was not.
+    /// The loss of `sn` was spurious.
     pub(crate) fn take_back(&mut self, sn: Sn) {
         if self.has(sn) {
             self.set(sn, false);
@@ -92,24 +92,23 @@ impl LossRecord {
         word.is_some_and(|word| word >> (sn.0 % 64) & 1 == 1)
     }
 
-    /// The lost ones of the latest `count` segments, but for the `in_flight` newest; and how many there
-    /// are.
+    /// Counts losses among the latest `count` segments, without the `in_flight` newest. Returns the losses
+    /// and the number of segments.
     pub(crate) fn lost(&self, in_flight: u32, count: u64) -> (u64, u64) {
         let (first, count) = self.latest(in_flight, count);
         let lost = (0..count).filter(|i| self.is_lost(first.advance(*i)));
         (lost.count() as u64, count.into())
     }
 
-    /// The first of the latest `count` segments, but for the `in_flight` newest, and how many there are.
+    /// The first of the latest `count` segments, without the `in_flight` newest, and their number.
     fn latest(&self, in_flight: u32, count: u64) -> (Sn, u32) {
         let in_flight = in_flight.min(self.len);
         let count = (self.len - in_flight).min(u32::try_from(count).unwrap_or(u32::MAX));
         (self.end.back(in_flight + count), count)
     }
 
-    /// What would have become of the latest `count` segments, but for the `in_flight` newest. A symbol
-    /// has the fate of the segment behind it, so that bursts hit both, and a retransmission leaves in
-    /// two copies.
+    /// Replays the latest `count` segments, without the `in_flight` newest. A symbol shares the fate of the
+    /// segment after it, so that bursts hit both; a retransmission leaves in two copies.
     pub(crate) fn replay(&self, in_flight: u32, count: u64, plan: &Replay) -> Outcome {
         let (first, count) = self.latest(in_flight, count);
         let mut state =
@@ -141,13 +140,13 @@ impl LossRecord {
     }
 }
 
-/// Losses that are not recovered at one time of a replay.
+/// Losses that are still open during a replay.
 struct ReplayState<'a> {
     plan: &'a Replay,
-    /// When each was sent, and when its retransmission arrives; the oldest first.
+    /// Send time and arrival time of the retransmission of each, oldest first.
     open: [(u64, u64); MAX_OPEN],
     len: usize,
-    /// Symbols that arrived since there was none.
+    /// Symbols that arrived while losses were open.
     equations: usize,
     late: u64,
 }
@@ -170,7 +169,7 @@ impl ReplayState<'_> {
         }
     }
 
-    /// The oldest, sent at `sent`, arrives: what waited behind it up to the next one is readable.
+    /// The oldest loss, sent at `sent`, arrives: the segments up to the next loss become readable.
     fn recover_oldest(&mut self, now: u64, sent: u64) {
         self.open.copy_within(1.., 0);
         self.len = self.len.saturating_sub(1);
@@ -179,7 +178,7 @@ impl ReplayState<'_> {
         self.solve(now);
     }
 
-    /// A symbol arrives, which covers all that is open.
+    /// A symbol arrives; it covers all open losses.
     fn take_symbol(&mut self, now: u64) {
         if self.len > 0 {
             self.equations += 1;
@@ -187,7 +186,7 @@ impl ReplayState<'_> {
         }
     }
 
-    /// Recovers all if there are enough symbols.
+    /// Recovers all open losses if there are enough symbols.
     fn solve(&mut self, now: u64) {
         if self.equations < self.len {
             return;
@@ -198,7 +197,7 @@ impl ReplayState<'_> {
         (self.len, self.equations) = (0, 0);
     }
 
-    /// The segments from `begin` to `end` are readable.
+    /// The segments from `begin` to `end` become readable.
     fn count_late(&mut self, now: u64, begin: u64, end: u64) {
         let in_time = now.saturating_sub(self.plan.late);
         self.late += end.min(in_time).saturating_sub(begin);
@@ -209,7 +208,7 @@ impl ReplayState<'_> {
 mod tests {
     use super::*;
 
-    /// A record of 1,024 segments of which these were lost.
+    /// A record of 1,024 segments; those in `lost` were lost.
     fn record(lost: &[u32]) -> LossRecord {
         let mut record = LossRecord::new(Sn(u32::MAX - 99));
         for i in 0..SEGMENTS {
@@ -226,17 +225,17 @@ mod tests {
     #[test]
     fn segments_behind_a_loss_wait_for_its_retransmission() {
         let outcome = record(&[500]).replay(0, 1_024, &plan(0));
-        // It waits for six, those behind it for less; one is in time.
+        // The segment waits for six, those behind it for less; one is in time.
         assert_eq!(outcome, Outcome { segments: 1_024, late: 5, retransmitted: 1 });
         let nothing = record(&[500]).replay(600, 1_024, &plan(0));
         assert_eq!((nothing.segments, nothing.late), (424, 0), "it may be in flight");
     }
 
     #[test]
-    fn symbols_recover_as_many_losses_as_arrive() {
+    fn each_symbol_recovers_one_loss() {
         let late = |lost: &[u32], rate| record(lost).replay(0, 1_024, &plan(rate)).late;
         assert_eq!(late(&[500], MILLION), 0);
-        // Each fourth: behind segment 503.
+        // A symbol after every fourth segment: after segment 503.
         assert_eq!(late(&[500], MILLION / 4), 2);
         assert_eq!(late(&[503], MILLION / 4), 0);
         assert_eq!(late(&[500, 501], MILLION / 2), 2);

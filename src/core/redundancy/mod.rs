@@ -1,10 +1,10 @@
-//! What is sent beside retransmissions so that losses cost no round trip: [repair symbols](rlc) that
-//! the [controller] asks for, [bundled copies](bundling), [further copies](copies) of retransmissions,
-//! and the [wait](hold) of lost segments for all of them and for FEC parity.
+//! Redundancy, so that losses cost no round trip: [repair symbols](rlc) at the rate of the [controller],
+//! [bundled copies](bundling), [copies](copies) of retransmissions, and the [wait](hold) of lost segments for
+//! any of these and for FEC parity.
 //!
-//! [`Redundancy`] is one field of the sender. It sees what is in flight ([`InFlight`]) and changes nothing but
-//! itself; the sender does what it says (`send/sender/redundancy.rs`). `connection/repair.rs` negotiates with the
-//! peer ([`hello`]) and runs the controller.
+//! [`Redundancy`] is one field of the sender. It sees the segments in flight ([`InFlight`]) and changes only
+//! itself; the sender carries out its decisions (`send/sender/redundancy.rs`). `connection/repair.rs`
+//! negotiates with the peer ([`hello`]) and runs the controller.
 
 pub(crate) mod bundling;
 pub(crate) mod controller;
@@ -31,7 +31,7 @@ use crate::core::redundancy::repair::RepairSchedule;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::RedundancyStats;
 
-/// What the sender has in flight, and when it counts as lost.
+/// The segments in flight, and when they count as lost.
 #[derive(Debug)]
 pub(crate) struct InFlight<'a> {
     pub(crate) sent: &'a SentSegments,
@@ -51,17 +51,17 @@ impl InFlight<'_> {
     }
 }
 
-/// Redundancy of one sender; empty while nothing is lost and nothing is set.
+/// Redundancy of one sender; empty while nothing is lost and no redundancy is configured.
 #[derive(Debug, Default)]
 pub(crate) struct Redundancy {
-    /// Loss rate and further copies of retransmissions; `Some` from the first retransmission until
-    /// the connection is idle.
+    /// Loss rate and copies of retransmissions; `Some` from the first retransmission until the connection is
+    /// idle.
     pub(crate) copies: Option<Box<RedundantRetransmits>>,
-    /// `Some` once repair symbols were sent.
+    /// `Some` once a repair symbol rate was set.
     pub(crate) repair: Option<Box<RepairSchedule>>,
-    /// `Some` once segments were copied into datagrams with newer ones.
+    /// `Some` once a bundling rate was set.
     pub(crate) bundling: Option<Box<RedundantBundling>>,
-    /// FEC groups whose parity has left; `Some` from the first parity until the connection is idle.
+    /// FEC groups whose parity was sent; `Some` from the first parity until the connection is idle.
     pub(crate) fec_wait: Option<Box<FecCoverage>>,
 }
 
@@ -71,13 +71,13 @@ impl Redundancy {
         self.copies.is_none() && !self.sends_repairs() && self.bundling.is_none()
     }
 
-    /// Whether repair symbols or copies are sent, or were.
+    /// Whether repair symbols or bundled copies are sent, or were.
     pub(crate) fn is_in_use(&self) -> bool {
         self.repair.is_some() || self.bundling.is_some()
     }
 
-    /// A segment with `len` payload bytes has left for the first time; `nxt` is SND.NXT.
-    /// `latency_bound`: the flow is one of messages; others get no redundancy.
+    /// A segment with `len` payload bytes left for the first time; `nxt` is SND.NXT. `latency_bound`: this is
+    /// a message flow; other flows get no redundancy.
     #[inline]
     pub(crate) fn on_new_segment(&mut self, now: Micros, len: usize, nxt: Sn, latency_bound: bool) {
         if let Some(repair) = &mut self.repair {
@@ -90,8 +90,8 @@ impl Redundancy {
         }
     }
 
-    /// Sends repair symbols, `per_million` bytes of them per million bytes of data; 0: none, but
-    /// what was sent is remembered. `key` draws the first repair key; `nxt` is SND.NXT.
+    /// Sets the rate of repair symbols, bytes per million bytes of data; 0 sends none, but remembers those
+    /// sent. `key` draws the first repair key; `nxt` is SND.NXT.
     pub(crate) fn set_repair_rate(&mut self, per_million: u32, nxt: Sn, key: impl FnOnce() -> u32) {
         let rate = per_million.min(RedundancyCredit::MAX_RATE);
         match &mut self.repair {
@@ -101,8 +101,8 @@ impl Redundancy {
         }
     }
 
-    /// Copies segments into datagrams with newer ones, `per_million` bytes of copies per million
-    /// bytes of data; 0: none. `nxt` is SND.NXT.
+    /// Sets the rate of copies in datagrams with newer segments, bytes per million bytes of data; 0: none.
+    /// `nxt` is SND.NXT.
     pub(crate) fn set_bundling_rate(&mut self, per_million: u32, nxt: Sn) {
         let rate = per_million.min(RedundancyCredit::MAX_RATE);
         match &mut self.bundling {
@@ -112,7 +112,7 @@ impl Redundancy {
         }
     }
 
-    /// The loss estimate and the copies, which begin with the first loss.
+    /// The loss estimate and the copies; created by the first loss.
     pub(crate) fn copies_from(&mut self, now: Micros) -> &mut RedundantRetransmits {
         self.copies.get_or_insert_with(|| Box::new(RedundantRetransmits::new(now)))
     }
@@ -123,9 +123,8 @@ impl Redundancy {
         self.bundling.as_ref().is_some_and(|bundling| bundling.is_copy(sn, ts))
     }
 
-    /// Copies of a retransmission that repair symbols make unnecessary: they cover it as well. Not
-    /// where losses come in bursts, nor where no repair symbol leaves within a round trip. `rtt` in
-    /// microseconds.
+    /// Copies of a retransmission that repair symbols replace, since these cover it too. None if losses come
+    /// in bursts, or if no repair symbol left within a round trip. `rtt` in microseconds.
     #[inline]
     pub(crate) fn copies_saved_by_repairs(&self, now: Micros, rtt: u64) -> u8 {
         let Some(repair) = &self.repair else { return 0 };
@@ -133,8 +132,8 @@ impl Redundancy {
         u8::from(independent && repair.has_sent_within(now, rtt))
     }
 
-    /// An ACK of a transmission of `sn` arrived. If the peer had recovered the segment before, that
-    /// was late, not lost.
+    /// An ACK of a transmission of `sn` arrived. If the peer had recovered the segment before, the
+    /// transmission was late, not lost.
     #[inline]
     pub(crate) fn on_late_original(&mut self, now: Micros, sn: Sn) {
         if let Some(repair) = &mut self.repair
@@ -145,15 +144,15 @@ impl Redundancy {
         }
     }
 
-    /// Whether FEC may have recovered the first transmission with timestamp `ts`, of which an ACK
-    /// arrives after a retransmission. Then it was lost, and the ACK says nothing about reordering.
+    /// Whether FEC may have recovered the first transmission, with timestamp `ts`, whose ACK arrives after a
+    /// retransmission. If so it was lost, and the ACK says nothing about reordering.
     pub(crate) fn may_have_recovered(&self, now: Micros, ts: Ts, min_rtt: u64) -> bool {
         let recovered = |coverage: &FecCoverage| coverage.may_have_recovered(now, ts, min_rtt);
         self.fec_wait.as_deref().is_some_and(recovered)
     }
 
-    /// Whether repair symbols or bundled copies of the last `span` microseconds, or FEC that covers a first
-    /// transmission with timestamp `ts`, may have brought a segment.
+    /// Whether a segment may have arrived by a repair symbol or bundled copy of the last `span` microseconds,
+    /// or by FEC that covers a first transmission with timestamp `ts`.
     pub(crate) fn may_have_brought(
         &self,
         now: Micros,
@@ -166,19 +165,19 @@ impl Redundancy {
             || self.may_have_recovered(now, ts, min_rtt)
     }
 
-    /// A segment is retransmitted for the first time: its parity has not recovered it.
+    /// A segment is retransmitted for the first time: its parity did not recover it.
     pub(crate) fn on_recovery_failed(&mut self, xmit_seq: u64, sent: Micros) {
         if let Some(coverage) = &mut self.fec_wait {
             coverage.on_retransmit(xmit_seq, sent);
         }
     }
 
-    /// A retransmitted segment was acknowledged. Returns whether it had further copies.
+    /// A retransmitted segment was acknowledged. Returns whether it had copies.
     pub(crate) fn forget_copies(&mut self, sn: Sn) -> bool {
         self.copies.as_mut().is_some_and(|copies| copies.on_acked(sn))
     }
 
-    /// Estimated loss rate, per million; zero before the first loss.
+    /// Estimated loss rate, per million; 0 before the first loss.
     pub(crate) fn loss_rate(&self) -> u32 {
         self.copies.as_ref().map_or(0, |copies| copies.loss_rate.per_million())
     }
@@ -188,13 +187,13 @@ impl Redundancy {
         self.copies.as_ref().map_or(0, |copies| copies.loss_rate.mean_per_million())
     }
 
-    /// What was lost lately, from the first call on; `nxt` is SND.NXT.
+    /// Record of recent losses, kept from the first call on; `nxt` is SND.NXT.
     pub(crate) fn loss_record(&mut self, nxt: Sn) -> Option<&LossRecord> {
         let record = &mut self.copies.as_mut()?.record;
         Some(record.get_or_insert_with(|| LossRecord::new(nxt)))
     }
 
-    /// Copies in which a retransmission leaves.
+    /// Datagrams in which a retransmission leaves.
     pub(crate) fn retransmission_copies(&self) -> u64 {
         1 + self.copies.as_ref().map_or(0, |copies| copies.further_copies().into())
     }
@@ -204,7 +203,7 @@ impl Redundancy {
         self.repair.as_ref().is_some_and(|repair| !repair.is_off())
     }
 
-    /// Whether a repair symbol with this key has left lately.
+    /// Whether a repair symbol with this key was sent recently.
     pub(crate) fn has_sent_repair(&self, key: u32) -> bool {
         self.repair.as_ref().is_some_and(|repair| repair.has_sent(key))
     }
@@ -239,8 +238,8 @@ impl Redundancy {
             || self.fec_wait.is_some()
     }
 
-    /// Frees what an idle connection does not need. The loss rate outlives an idle time where redundancy
-    /// depends on it: the next burst meets the same path.
+    /// Frees memory that an idle connection does not need. The loss rate is kept if redundancy depends on it:
+    /// the next burst uses the same path.
     pub(crate) fn release_memory(&mut self) {
         if let Some(repair) = &mut self.repair {
             repair.release_memory();

@@ -1,7 +1,7 @@
 //! When repair symbols leave, and which segments they cover (RFC 8681 3.5 encoding window).
 //!
-//! How many leave is limited by [`RedundancyCredit`]. One leaves right behind the segment that makes the credit suffice, and one
-//! behind the last segment of a burst, when nothing has covered that for a while.
+//! [`RedundancyCredit`] limits their number. A symbol leaves right after the segment that makes the credit
+//! suffice. Another one follows the last segment of a burst if nothing has covered it for a while.
 
 use std::collections::VecDeque;
 
@@ -13,26 +13,26 @@ use crate::core::segment::HEADER_LEN;
 use crate::core::seq::Sn;
 use crate::util::queue;
 
-/// Longest time in microseconds from the last segment of a burst to the repair symbol that covers
-/// it; half a round trip if that is shorter.
+/// Longest time from the last segment of a burst to the repair symbol that covers it, microseconds; at most
+/// half a round trip.
 const MAX_TAIL_DELAY: u64 = 25_000;
-/// Repair symbols that are remembered: at the largest rate one leaves behind each segment, up to
-/// 256 of them in flight, and ACKs come a round trip later.
+/// Repair symbols remembered: at the highest rate one follows each of up to 256 segments in flight, and ACKs
+/// arrive a round trip later.
 const MAX_REMEMBERED: usize = 320;
 /// A lost segment waits for repair symbols that leave within this time of it, microseconds.
 const MAX_COVERING_DELAY: u64 = 40_000;
-/// Repair symbols that a lost segment waits for at most.
+/// Most repair symbols that a lost segment waits for.
 const MAX_COVERING: usize = 16;
-/// Segments that repair symbols recovered, which are remembered: the original may still arrive.
+/// Recovered segments remembered, since the original may still arrive.
 const MAX_RECOVERED: usize = 64;
 
-/// The encoding window of the next repair symbol.
+/// Encoding window of the next repair symbol.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EncodingWindow {
     pub(crate) first: Sn,
     /// Segments, 1 to [`MAX_WINDOW`].
     pub(crate) count: u8,
-    /// Payload of the longest segment, bytes.
+    /// Longest payload, bytes.
     pub(crate) longest: usize,
 }
 
@@ -43,27 +43,26 @@ impl EncodingWindow {
     }
 }
 
-/// A repair symbol that has left.
 #[derive(Clone, Copy, Debug)]
 struct SentRepair {
     at: Micros,
     first: Sn,
-    /// The number after the last that it covers.
+    /// The number after the last one it covers.
     end: Sn,
 }
 
-/// Repair symbols of one connection. Exists while they are on.
+/// Repair symbols of one connection.
 #[derive(Debug)]
 pub(crate) struct RepairSchedule {
     credit: RedundancyCredit,
     /// Bytes of the latest first transmission, header included.
     last_len: usize,
-    /// When that left.
+    /// Time of the latest first transmission.
     last_new: Micros,
     /// SND.NXT when the latest repair symbol left.
     covered: Sn,
     next_key: u32,
-    /// The latest ones, oldest first; the key of the last is `next_key` - 1.
+    /// The latest ones, oldest first; the newest has the key `next_key` - 1.
     sent: VecDeque<SentRepair>,
     recovered: VecDeque<Sn>,
     pub(crate) recovered_count: u64,
@@ -102,13 +101,13 @@ impl RepairSchedule {
         self.credit.rate()
     }
 
-    /// Repair symbols that have left, and their bytes.
+    /// Repair symbols sent, and their bytes.
     pub(crate) fn sent(&self) -> (u64, u64) {
         self.credit.sent()
     }
 
-    /// A segment with `len` payload bytes leaves for the first time. `latency_bound`: the flow is
-    /// one of messages; others get no repair symbols.
+    /// A segment with `len` payload bytes leaves for the first time. `latency_bound`: this is a message flow;
+    /// other flows get no repair symbols.
     pub(crate) fn on_new_segment(&mut self, now: Micros, len: usize, nxt: Sn, latency_bound: bool) {
         if !latency_bound || self.is_off() {
             self.credit.clear();
@@ -116,11 +115,11 @@ impl RepairSchedule {
             return;
         }
         (self.last_len, self.last_new) = (HEADER_LEN + len, now);
-        // What a pacer or a rate limit holds back does not add up.
+        // Limited, so that credit does not pile up while a pacer or rate limit holds symbols back.
         self.credit.on_data(self.last_len, 2 * self.last_len);
     }
 
-    /// Whether the credit suffices for a repair symbol behind the latest segment.
+    /// Whether the credit suffices for a repair symbol after the latest segment.
     fn has_credit(&self) -> bool {
         self.credit.has(self.last_len)
     }
@@ -137,8 +136,8 @@ impl RepairSchedule {
         }
     }
 
-    /// The encoding window of the repair symbol that leaves now: the latest segments that are not
-    /// acknowledged cumulatively and whose repair symbol fits into `mtu` bytes.
+    /// Encoding window of the repair symbol that leaves now: the latest segments without cumulative
+    /// acknowledgement whose repair symbol fits into `mtu` bytes.
     pub(crate) fn encoding_window(
         &mut self,
         sent: &SentSegments,
@@ -148,7 +147,7 @@ impl RepairSchedule {
         let (mut count, mut longest) = (0, 0);
         while usize::from(count) < MAX_WINDOW {
             let payload = sent.payload(nxt.back(u32::from(count) + 1));
-            // At an MTU of 25 or 26 bytes not even the symbol of an empty message fits.
+            // With an MTU of 25 or 26 bytes not even the symbol of an empty message fits.
             let payload = payload.filter(|range| HEADER_LEN + SYMBOL_HEADER + range.len() <= mtu);
             let Some(payload) = payload else { break };
             longest = longest.max(payload.len());
@@ -161,7 +160,7 @@ impl RepairSchedule {
         Some(EncodingWindow { first: nxt.back(count.into()), count, longest })
     }
 
-    /// Nothing that is in flight can be covered.
+    /// Gives up covering the segments in flight.
     pub(crate) fn skip(&mut self, nxt: Sn) {
         self.covered = nxt;
     }
@@ -171,7 +170,7 @@ impl RepairSchedule {
         self.next_key
     }
 
-    /// A repair symbol of `len` bytes, header included, leaves that covers `first` to `nxt`.
+    /// A repair symbol of `len` bytes, header included, leaves; it covers `first` to `nxt`.
     pub(crate) fn on_repair_sent(&mut self, now: Micros, (first, nxt): (Sn, Sn), len: usize) {
         self.credit.on_sent(len);
         self.covered = nxt;
@@ -182,7 +181,7 @@ impl RepairSchedule {
         queue::push(&mut self.sent, SentRepair { at: now, first, end: nxt });
     }
 
-    /// Whether a repair symbol has left in the last `micros`.
+    /// Whether a repair symbol left in the last `micros` microseconds.
     pub(crate) fn has_sent_within(&self, now: Micros, micros: u64) -> bool {
         self.sent.back().is_some_and(|latest| now.since(latest.at) <= micros)
     }
@@ -197,13 +196,13 @@ impl RepairSchedule {
         self.sent.get(self.sent.len().checked_sub(age)?)
     }
 
-    /// Whether the repair symbol with this key is remembered and left behind `sn`. Its encoding
-    /// window may begin later: equations of earlier symbols have `sn`, which it solved.
+    /// Whether the repair symbol with this key is remembered and left after `sn`. Its own window may begin
+    /// later: together with equations of earlier symbols it can still solve `sn`.
     pub(crate) fn may_have_recovered(&self, key: u32, sn: Sn) -> bool {
         self.get(key).is_some_and(|repair| sn.since(repair.end) < 0)
     }
 
-    /// The peer recovered `sn`, which has left once: if it arrives, it was late.
+    /// The peer recovered `sn`, which was sent once. If the original arrives later, it was late, not lost.
     pub(crate) fn on_recovered(&mut self, sn: Sn) {
         if self.recovered.len() == MAX_RECOVERED {
             self.recovered.pop_front();
@@ -215,7 +214,7 @@ impl RepairSchedule {
         self.sent.capacity() > 0
     }
 
-    /// Forgets what has left, for an idle connection.
+    /// Forgets sent symbols, for an idle connection.
     pub(crate) fn release_memory(&mut self) {
         (self.sent, self.recovered) = (VecDeque::new(), VecDeque::new());
     }
@@ -227,10 +226,10 @@ impl RepairSchedule {
         self.recovered.len() < before
     }
 
-    /// When a segment that counts as lost at `overdue[0]` is retransmitted: as soon as more segments
-    /// are overdue than repair symbols that left behind it can still turn out to have recovered
-    /// some. `overdue`: when it and those transmitted after it count as lost, in that order;
-    /// `effect`: time in microseconds after which the ACK of what a symbol recovered is there.
+    /// When a segment that counts as lost at `overdue[0]` is retransmitted: as soon as more segments are
+    /// overdue than the repair symbols sent after it can still turn out to have recovered. `overdue`: when it
+    /// and the segments transmitted after it count as lost, in order. `effect`: time until the ACK of a
+    /// segment that a symbol recovered arrives, microseconds.
     pub(crate) fn retransmit_at(
         &self,
         (sn, sent): (Sn, Micros),
@@ -243,7 +242,7 @@ impl RepairSchedule {
         let newest_first = self.sent.iter().rev().take_while(behind);
         let skipped = newest_first.clone().filter(covers).count().saturating_sub(MAX_COVERING);
         let pending = newest_first.filter(covers).skip(skipped);
-        // With each symbol whose effect would have been seen, one overdue segment more suffices.
+        // Each symbol whose effect would have shown lowers the number of overdue segments needed by one.
         let mut earliest = Micros(u64::MAX);
         for repair in pending {
             let Some(lost) = overdue.next() else { return Some(earliest) };

@@ -19,7 +19,7 @@ struct TestFlow {
 }
 
 impl TestFlow {
-    /// Messages of 1 KiB each 10 ms.
+    /// Messages of 1 KiB every 10 ms.
     fn new(max_overhead: f64) -> Self {
         let limits = AutoRedundancy::new().max_overhead(max_overhead);
         Self {
@@ -46,7 +46,7 @@ impl TestFlow {
         }
     }
 
-    /// Runs with bursts of this mean length. Returns the mean rate per mille.
+    /// Runs with bursts of mean length `burst`. Returns the mean rate per mille.
     fn run(&mut self, time: u64, loss_per_mille: u64, burst: u64) -> u64 {
         let (end, mut sum, mut count, mut left) = (self.now + time, 0, 0, 0);
         while self.now < end {
@@ -85,7 +85,7 @@ fn rate_is_what_the_loss_asks_for_within_the_limit() {
         (1.6, 50, 380..=500),
         (1.6, 100, 380..=500),
         (1.9, 200, 450..=800),
-        // What the limit admits would not save two of three late messages.
+        // The limit admits too little to save two of three late messages.
         (1.2, 50, 0..=20),
         (1.1, 50, 0..=50),
     ] {
@@ -148,7 +148,7 @@ fn symbols_that_come_later_than_a_retransmission_do_not_leave() {
     flow.spacing = 50_000;
     flow.run(60 * SECOND, 50, 1);
     assert_eq!(flow.run(60 * SECOND, 50, 1), 0);
-    // A symbol behind each segment is no later than that; 2,000 bytes a second are below the floor.
+    // One symbol per segment is not too late; 2,000 bytes per second are below the floor.
     flow.spacing = 600_000;
     flow.run(300 * SECOND, 50, 1);
     assert_eq!(flow.controller.rate(), 1_000_000);
@@ -167,7 +167,7 @@ fn bundled_copies_are_of_all_segments_or_none_and_end_for_a_moment_each_minute()
     assert!(u64::from(flow.bundling()) >= BUNDLING_LEAST);
     flow.run(30 * SECOND, 0, 1);
     assert_eq!(flow.bundling(), 0);
-    // 1 KiB each 10 ms has too few bytes left.
+    // 1 KiB every 10 ms leaves too few bytes.
     let mut limited = TestFlow::new(1.6);
     limited.run(20 * SECOND, 50, 1);
     assert_eq!(limited.bundling(), 0);

@@ -1,14 +1,13 @@
-//! Decoding: elimination of the source symbols that are missing (Gauss-Jordan, incrementally).
+//! Decoding: elimination of missing source symbols (Gauss-Jordan, incrementally).
 //!
-//! Each equation that is kept says that a combination of missing segments equals a symbol. It has a
-//! pivot, a missing segment with coefficient 1 that no other equation has, so an equation without
-//! further segments is a recovered segment. A repair symbol is reduced by the equations before when
-//! it arrives, and a missing segment that arrives by itself is subtracted from all.
+//! Each equation states that a combination of missing segments equals a symbol. It has a pivot, a missing
+//! segment with coefficient 1 that no other equation contains, so an equation without other segments is a
+//! recovered segment. An arriving repair symbol is reduced by the existing equations, and an arriving missing
+//! segment is subtracted from all.
 //!
-//! Bounds, whatever the peer sends: [`MAX_EQUATIONS`] equations in [`MAX_MISSING`] segments, as many
-//! bytes as the caller allows, and [`MAX_ROW_OPERATIONS`] additions of one equation to another per
-//! datagram. Beyond them equations are dropped, which costs a retransmission and
-//! never recovers other bytes than were sent.
+//! Bounds, whatever the peer sends: [`MAX_EQUATIONS`] equations in [`MAX_MISSING`] segments, the bytes that
+//! the caller allows, and [`MAX_ROW_OPERATIONS`] additions of one equation to another per datagram. Beyond
+//! them equations are dropped, which costs a retransmission and never recovers wrong bytes.
 
 use super::symbol::Symbol;
 use super::{MAX_WINDOW, coefficient};
@@ -16,35 +15,32 @@ use crate::config::SEGMENT_COST;
 use crate::core::seq::Sn;
 use crate::fec::gf256::{inverse, multiply, padded};
 
-/// Most equations kept.
 const MAX_EQUATIONS: usize = 64;
-/// Most missing segments that the equations have together.
+/// Most missing segments in all equations together.
 const MAX_MISSING: usize = 64;
 /// Most additions of one equation to another per datagram.
 const MAX_ROW_OPERATIONS: usize = 64;
 
-/// A repair symbol as it arrived.
+/// A received repair symbol.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RepairSymbol<'a> {
-    /// The repair key.
     pub(crate) key: u32,
     /// First segment of the encoding window.
     pub(crate) first: Sn,
-    /// Segments of the encoding window, 1 to [`MAX_WINDOW`].
+    /// Length of the encoding window, 1 to [`MAX_WINDOW`] segments.
     pub(crate) count: u8,
     pub(crate) symbol: &'a [u8],
 }
 
-/// What the receiver has of a source symbol.
+/// State of a source symbol at the receiver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'a> {
     Received {
         frg: u8,
         payload: &'a [u8],
     },
-    /// Not received.
     Missing,
-    /// Received, delivered, and not kept.
+    /// Received and delivered, but no longer kept.
     Forgotten,
 }
 
@@ -53,26 +49,26 @@ pub(crate) enum Source<'a> {
 pub(crate) enum Inserted {
     /// A new equation; it may have recovered segments.
     Innovative,
-    /// Known already: a combination of what arrived.
+    /// A combination of known equations.
     Redundant,
-    /// A segment of its window was delivered and not kept, or a bound does not admit the repair.
+    /// A segment of its window was delivered and is no longer kept, or a bound excludes the symbol.
     Dropped,
     /// Contradicts what is known, or is malformed.
     Invalid,
 }
 
-/// A segment that equations determine.
+/// A segment that the equations determine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecoveredSegment {
     pub(crate) sn: Sn,
-    /// Key of a repair symbol that was needed: of those the one that reaches furthest, so it was
-    /// sent behind the segment.
+    /// Key of a repair symbol that was needed: the one that reaches furthest, so it was sent after the
+    /// segment.
     pub(crate) key: u32,
     pub(crate) frg: u8,
     pub(crate) payload: Vec<u8>,
 }
 
-/// Bytes of the receive memory that an equation costs beside its symbol, rounded up.
+/// Receive memory of an equation without its symbol, rounded up, bytes.
 const ROW_COST: usize = 2 * SEGMENT_COST;
 
 #[derive(Debug)]
@@ -82,8 +78,8 @@ struct Row {
     /// By index in [`Decoder::missing`].
     coefficients: [u8; MAX_MISSING],
     symbol: Symbol,
-    /// Of the repair symbols of which this is a combination, the one that reaches furthest: its key,
-    /// and the number after its encoding window.
+    /// Of the repair symbols combined here, the one that reaches furthest: its key, and the number after its
+    /// encoding window.
     furthest: (u32, Sn),
 }
 
@@ -120,12 +116,12 @@ impl Row {
 pub(crate) struct Decoder {
     /// Numbers of the missing segments.
     missing: [Option<Sn>; MAX_MISSING],
-    /// Oldest first. Invariant: a pivot has coefficient 1 in its row and 0 in all others, and no row
-    /// has its pivot alone.
+    /// Oldest first. Invariant: a pivot has coefficient 1 in its row and 0 in all others, and no row consists
+    /// of its pivot alone.
     rows: Vec<Row>,
-    /// Bytes of the longest symbol since there was none: elimination may make all others as long.
+    /// Longest symbol since the rows were last empty, bytes: elimination may make all others that long.
     longest: usize,
-    /// Additions of one row to another that the current datagram may still cause.
+    /// Additions of one row to another left for the current datagram.
     operations: usize,
 }
 
@@ -137,12 +133,12 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Memory of the equations at most, bytes.
+    /// Upper bound of the memory of the equations, bytes.
     pub(crate) fn memory(&self) -> usize {
         self.rows.len() * (padded(self.longest) + ROW_COST)
     }
 
-    /// Another datagram arrived: what it may cost.
+    /// Resets the work allowed for a datagram.
     pub(crate) fn start_datagram(&mut self) {
         self.operations = MAX_ROW_OPERATIONS;
     }
@@ -151,8 +147,8 @@ impl Decoder {
         self.rows.is_empty()
     }
 
-    /// Takes a repair symbol. `source` says what is known of a segment; `limit` is the most bytes
-    /// that all equations may need.
+    /// Adds a repair symbol. `source` returns what is known of a segment; `limit` is the memory for all
+    /// equations, bytes.
     pub(crate) fn insert<'a>(
         &mut self,
         repair: RepairSymbol<'_>,
@@ -240,8 +236,8 @@ impl Decoder {
         }
     }
 
-    /// Drops the oldest equations until another one with a payload of `len` bytes fits in, even if
-    /// elimination makes all as long as the longest. Returns whether it fits at all.
+    /// Drops the oldest equations until another one with a payload of `len` bytes fits, even if elimination
+    /// makes all as long as the longest. Returns whether it fits at all.
     fn make_space(&mut self, len: usize, limit: usize) -> bool {
         loop {
             let others = if self.rows.is_empty() { 0 } else { self.longest };
@@ -258,13 +254,13 @@ impl Decoder {
         }
     }
 
-    /// Gives each of `needed`, at most [`MAX_WINDOW`], an index in `missing`. Drops all equations if
-    /// there are not enough.
+    /// Gives each of `needed`, at most [`MAX_WINDOW`], an index in `missing`. Drops all equations if the
+    /// indices do not suffice.
     fn name_missing<I: Iterator<Item = Sn>>(&mut self, needed: impl Fn() -> I) {
         let unknown = needed().filter(|sn| !self.missing.contains(&Some(*sn))).count();
         let free = |missing: &[Option<Sn>]| missing.iter().filter(|sn| sn.is_none()).count();
         if free(&self.missing) < unknown {
-            // Those of equations that were dropped.
+            // Free the indices of dropped equations.
             for (index, sn) in self.missing.iter_mut().enumerate() {
                 let is_used = self.rows.iter().any(|row| row.coefficient(index) != 0);
                 *sn = sn.filter(|sn| is_used || needed().any(|needed| needed == *sn));
@@ -283,8 +279,8 @@ impl Decoder {
         }
     }
 
-    /// Adds an equation: reduced by the others, with a pivot of its own that is eliminated from
-    /// them.
+    /// Adds an equation: reduces it by the others, chooses its pivot, and eliminates the pivot from the
+    /// others.
     fn insert_row(&mut self, mut row: Row) -> Inserted {
         for other in &self.rows {
             let factor = row.coefficient(other.pivot);
@@ -314,7 +310,7 @@ impl Decoder {
         Inserted::Innovative
     }
 
-    /// Moves the segments that equations determine to `recovered`.
+    /// Moves the segments that the equations determine to `recovered`.
     fn take_solved(&mut self, recovered: &mut Vec<RecoveredSegment>) {
         let missing = &mut self.missing;
         for row in self.rows.extract_if(.., |row| row.is_solved()) {

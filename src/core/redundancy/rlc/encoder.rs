@@ -4,8 +4,8 @@ use super::symbol::{add_bytes, header};
 use super::{SYMBOL_HEADER, coefficient};
 use crate::fec::gf256::{multiply, padded};
 
-/// Appends the repair symbol with this key of the source symbols, `frg` and payload, in order of
-/// their numbers. `longest`: length of the longest payload, bytes; a longer one is cut off.
+/// Appends the repair symbol with this key. `sources`: `frg` and payload of each segment, in order of number.
+/// `longest`: length of the longest payload, bytes; longer ones are cut off.
 pub(crate) fn write_repair<'a>(
     key: u32,
     sources: impl Iterator<Item = (u8, &'a [u8])>,

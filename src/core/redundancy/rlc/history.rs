@@ -1,12 +1,12 @@
-//! Payloads of the latest segments that were delivered: source symbols that repair symbols still
-//! cover after the application has read them.
+//! Payloads of recently delivered segments: repair symbols still cover them after the application has read
+//! them.
 
 use std::collections::VecDeque;
 
 use super::MAX_WINDOW;
 use crate::config::SEGMENT_COST;
 
-/// A segment that was delivered.
+/// A delivered segment.
 #[derive(Debug)]
 struct Delivered {
     frg: u8,
@@ -20,11 +20,11 @@ impl Delivered {
     }
 }
 
-/// The latest [`MAX_WINDOW`] delivered segments at most, oldest first.
+/// The latest delivered segments, oldest first, at most [`MAX_WINDOW`].
 #[derive(Debug, Default)]
 pub(crate) struct History {
     segments: VecDeque<Delivered>,
-    /// What all segments cost, bytes.
+    /// Cost of all segments, bytes.
     memory: usize,
 }
 
@@ -34,9 +34,9 @@ impl History {
         self.memory
     }
 
-    /// A segment is delivered. Forgets the oldest ones while all need more than `limit` bytes.
+    /// A segment is delivered. Forgets the oldest ones while all together need more than `limit` bytes.
     pub(crate) fn push(&mut self, frg: u8, payload: &[u8], limit: usize) {
-        // The memory of the segment that falls out is used for the new one.
+        // The buffer of the evicted segment is reused.
         let mut buffer = Vec::new();
         while self.segments.len() >= MAX_WINDOW
             || self.memory + payload.len() + SEGMENT_COST > limit
@@ -52,7 +52,7 @@ impl History {
             buffer.reserve_exact(payload.len());
         }
         if self.memory + buffer.capacity() + SEGMENT_COST > limit {
-            // Nothing is left, and the segment does not fit: a gap, before which nothing is known.
+            // The segment does not fit even alone: a gap, before which nothing is known.
             self.segments.clear();
             self.memory = 0;
             return;
@@ -72,7 +72,7 @@ impl History {
         }
     }
 
-    /// The segment `age` numbers before the next one, `frg` and payload.
+    /// `frg` and payload of the segment `age` numbers before the next one.
     pub(crate) fn get(&self, age: u32) -> Option<(u8, &[u8])> {
         let index = self.segments.len().checked_sub(usize::try_from(age).ok()?)?;
         self.segments.get(index).map(|segment| (segment.frg, &*segment.payload))

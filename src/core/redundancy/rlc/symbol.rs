@@ -1,27 +1,27 @@
-//! A symbol: a vector over GF(2^8), and the sums of which symbols consist.
+//! A symbol: a vector over GF(2^8), with the sums that form other symbols.
 
 use super::SYMBOL_HEADER;
 use crate::fec::gf256::{Kernel, multiply, padded};
 
-/// A symbol in memory. The payload is apart from the header, so that it can be added to without a
-/// copy of the segment.
+/// A symbol in memory. Header and payload are separate, so that a segment's payload can be added without a
+/// copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Symbol {
     header: [u8; SYMBOL_HEADER],
-    /// Payload, padded with zeros to whole lanes of the kernels.
+    /// Payload, zero-padded to whole lanes of the kernels.
     body: Vec<u8>,
-    /// Payload length without the padding, bytes.
+    /// Payload length without padding, bytes.
     len: usize,
 }
 
-/// The header of a source symbol: `frg` and the length, little-endian. `None`: the payload is longer
-/// than any segment.
+/// Header of a source symbol: `frg` and the length, little-endian. `None` if the payload is longer than any
+/// segment.
 pub(super) fn header(frg: u8, len: usize) -> Option<[u8; SYMBOL_HEADER]> {
     let [low, high] = u16::try_from(len).ok()?.to_le_bytes();
     Some([frg, low, high])
 }
 
-/// Adds `from` times `factor` to `to`, which is whole lanes and not shorter.
+/// Adds `factor` times `from` to `to`, which consists of whole lanes and is not shorter.
 pub(super) fn add_bytes(to: &mut [u8], factor: u8, from: &[u8]) {
     let stride = to.len();
     if !from.is_empty() {
@@ -30,7 +30,7 @@ pub(super) fn add_bytes(to: &mut [u8], factor: u8, from: &[u8]) {
 }
 
 impl Symbol {
-    /// A symbol as it arrived; `None`: shorter than a header.
+    /// Parses a received symbol; `None` if shorter than a header.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let (header, payload) = bytes.split_first_chunk::<SYMBOL_HEADER>()?;
         let mut body = Vec::with_capacity(padded(payload.len()));
@@ -50,8 +50,8 @@ impl Symbol {
         self.body.capacity()
     }
 
-    /// Adds a source symbol times `factor`. `false`: the segment is longer than this symbol, which
-    /// then is no combination that has it; nothing is added.
+    /// Adds `factor` times a source symbol. Returns `false` and adds nothing if the segment is longer than
+    /// this symbol, which then cannot contain it.
     pub(super) fn add_source(&mut self, factor: u8, frg: u8, payload: &[u8]) -> bool {
         let Some(header) = header(frg, payload.len()).filter(|_| payload.len() <= self.len) else {
             return false;
@@ -61,7 +61,7 @@ impl Symbol {
         true
     }
 
-    /// Adds another symbol times `factor`.
+    /// Adds `factor` times another symbol.
     pub(super) fn add(&mut self, factor: u8, other: &Self) {
         self.add_header(factor, other.header);
         if self.body.len() < other.body.len() {
@@ -85,12 +85,11 @@ impl Symbol {
         }
     }
 
-    /// Whether this is the sum of nothing.
     pub(super) fn is_zero(&self) -> bool {
         self.header.iter().chain(&self.body).all(|byte| *byte == 0)
     }
 
-    /// The segment that this symbol is, `frg` and payload; `None`: it is no source symbol.
+    /// The segment that this symbol represents, `frg` and payload; `None` if it is no source symbol.
     pub(super) fn into_source(self) -> Option<(u8, Vec<u8>)> {
         let Self { header: [frg, low, high], mut body, len: longest } = self;
         let len = usize::from(u16::from_le_bytes([low, high]));

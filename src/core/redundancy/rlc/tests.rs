@@ -1,4 +1,4 @@
-//! The sliding-window code: vectors, a receiver against what was sent, an independent solver, and
+//! Tests of the sliding-window code: vectors, a receiver against the sent data, an independent solver, and
 //! bounds.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use super::*;
 use crate::core::seq::Sn;
 use crate::testkit::rng::Rng;
 
-/// Bytes that a decoder of these tests may need.
+/// Memory limit of the decoders in these tests, bytes.
 const LIMIT: usize = 96 * 1024;
 
 /// A data segment.
@@ -36,12 +36,12 @@ fn repair(key: u32, first: Sn, symbol: &[u8], count: usize) -> RepairSymbol<'_> 
     RepairSymbol { key, first, count: u8::try_from(count).unwrap(), symbol }
 }
 
-/// One end that receives, with nothing but the code.
+/// A receiver that has nothing but the code.
 #[derive(Default)]
 struct Receiver {
     decoder: Decoder,
     have: BTreeMap<u32, Segment>,
-    /// What of `have` was recovered.
+    /// Number of recovered segments in `have`.
     recovered: usize,
 }
 
@@ -77,7 +77,7 @@ impl Receiver {
         for RecoveredSegment { sn, frg, payload, .. } in recovered {
             self.recovered += 1;
             let before = self.have.insert(sn.0, Segment { frg, payload });
-            assert_eq!(before, None, "a segment is recovered that was there");
+            assert_eq!(before, None, "a segment that was there is recovered");
         }
     }
 }
@@ -91,7 +91,7 @@ struct File {
 #[derive(Debug, Deserialize)]
 struct Coefficients {
     key: u32,
-    /// Those of the positions 0 to 63.
+    /// Coefficients of the positions 0 to 63.
     values: String,
 }
 
@@ -133,7 +133,7 @@ fn coefficients_are_nonzero_and_spread() {
         }
     }
     assert_eq!(counts[0], 0);
-    // 1,028 are expected of each.
+    // 1,028 of each are expected.
     assert!(counts[1..].iter().all(|count| (800..1_300).contains(count)), "{counts:?}");
 }
 
@@ -196,8 +196,8 @@ fn source_that_is_not_kept_makes_a_repair_useless() {
     assert!(verdict == Inserted::Dropped && decoder.is_empty());
 }
 
-/// Losses, reordering, duplicates, windows of all lengths, memory limits of all sizes: whatever is
-/// recovered is what was sent. Returns how many segments were recovered.
+/// With losses, reordering, duplicates, windows of all lengths and memory limits of all sizes, only sent
+/// segments are recovered. Returns the number of recovered segments.
 fn recovered_is_what_was_sent(seed: u64) -> usize {
     let mut rng = Rng::new(seed);
     let start = Sn([0, u32::MAX - 30, 1 << 31][rng.below(3) as usize]);
@@ -261,7 +261,7 @@ fn recovered_segments_are_what_was_sent_with_100_000_seeds() {
     assert!(recovered > 500_000);
 }
 
-/// Product by polynomials, bit by bit.
+/// Product of polynomials, bit by bit.
 fn slow_multiply(a: u8, b: u8) -> u8 {
     (0..8).rev().fold(0, |product, bit| {
         let doubled = product << 1 ^ if product & 0x80 != 0 { 0x1D } else { 0 };
@@ -269,7 +269,7 @@ fn slow_multiply(a: u8, b: u8) -> u8 {
     })
 }
 
-/// Which unknowns a system of coefficients determines: all at once, with the matrix from scratch.
+/// Unknowns that a system of coefficients determines, solved at once from scratch.
 fn determined(mut matrix: Vec<Vec<u8>>, unknowns: usize) -> Vec<usize> {
     let mut top = 0;
     for column in 0..unknowns {
@@ -339,7 +339,7 @@ fn memory_and_work_of_hostile_repairs_are_bounded() {
     let mut decoder = Decoder::default();
     let mut recovered = Vec::new();
     for i in 0..20_000_u32 {
-        // Windows that are far apart, that overlap, and symbols of any length.
+        // Windows that are far apart, windows that overlap, and symbols of any length.
         let first = Sn(rng.below(400) as u32);
         let count = rng.size(1, 64);
         let symbol: Vec<u8> = std::iter::repeat_n(rng.next() as u8, rng.size(0, 3_000)).collect();
