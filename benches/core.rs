@@ -1,7 +1,7 @@
-//! Cost of single steps of the KCP state machine against the send window, 128 to 16,384 segments.
+//! Cost of single steps of the KCP state machine for send windows of 128 to 16,384 segments.
 //!
-//! `cargo bench --bench core`. Each figure is per element: per ACK, per segment acknowledged by
-//! `una`, per call, per retransmission. Expected: no figure grows with the window.
+//! `cargo bench --bench core`. Each figure is per element: per ACK, per segment acknowledged by `una`, per
+//! call, per retransmission. No figure should grow with the window.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use kcpx::{CongestionControl, KcpConfig, KeepaliveInterval, Mode, Timing};
 const WINDOWS: [u16; 4] = [128, 1_024, 4_096, 16_384];
 const CONV: u32 = 7;
 const PAYLOAD: &[u8] = b"payload";
-/// A segment of the benches on the wire: a header of 24 bytes, and the payload.
+/// Wire length of a segment in these benches: a header of 24 bytes, and the payload.
 const SEGMENT_LEN: usize = 24 + PAYLOAD.len();
 
 fn segment(command: Command, sn: u32, una: u32) -> Vec<u8> {
@@ -51,7 +51,7 @@ fn without_fast_retransmit() -> Timing {
     Timing::new(true, Duration::from_millis(10), None, CongestionControl::Disabled).expect("valid")
 }
 
-/// ACKs of a window but for one segment in a hundred, shuffled by a fixed seed.
+/// ACKs of a window except one segment in a hundred, shuffled with a fixed seed.
 fn shuffled_acks_with_holes(window: u16) -> Vec<Vec<u8>> {
     let mut numbers: Vec<u32> = (0..u32::from(window)).filter(|sn| sn % 100 != 0).collect();
     let mut state = 0x9E37_79B9_u64;
@@ -119,7 +119,7 @@ fn flush(c: &mut Criterion) {
     group.finish();
 }
 
-/// Sends what may leave. Returns how long that took and how many segments left.
+/// Sends everything that may leave. Returns the time it took and the number of segments.
 fn send_all(kcp: &mut Kcp, now: Instant) -> (Duration, u64) {
     let (mut out, mut bytes) = (Vec::with_capacity(2_000), 0);
     let start = Instant::now();
@@ -130,7 +130,7 @@ fn send_all(kcp: &mut Kcp, now: Instant) -> (Duration, u64) {
     (start.elapsed(), (bytes / SEGMENT_LEN) as u64)
 }
 
-/// Measures `run`, which gives the time of some retransmissions and their number, per one of them.
+/// Measures `run`, which returns the time of some retransmissions and their number.
 fn retransmissions(c: &mut Criterion, name: &str, run: impl Fn(u16) -> (Duration, u64)) {
     let mut group = c.benchmark_group(name);
     for window in WINDOWS {
@@ -151,8 +151,8 @@ fn retransmissions(c: &mut Criterion, name: &str, run: impl Fn(u16) -> (Duration
 
 /// Fast retransmit of the older half of the window, which the first ACKs show to be lost.
 ///
-/// Retransmissions need tokens, of which each ACK brings one: 64 ACKs from the end of the window,
-/// which are not measured, take turns with the retransmissions that they allow.
+/// Retransmissions need tokens, and each ACK adds one: 64 unmeasured ACKs from the end of the window
+/// alternate with the retransmissions that they allow.
 fn fast_retransmit(c: &mut Criterion) {
     let now = Instant::now();
     retransmissions(c, "fast_retransmit", |window| {
@@ -172,8 +172,7 @@ fn fast_retransmit(c: &mut Criterion) {
     });
 }
 
-/// RTO: every segment has expired, and as many are retransmitted as there are tokens without an
-/// ACK.
+/// RTO: every segment has expired, and the tokens that exist without an ACK limit the retransmissions.
 fn timeout(c: &mut Criterion) {
     let start = Instant::now();
     retransmissions(c, "timeout_retransmit", |window| {

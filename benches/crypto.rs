@@ -1,10 +1,9 @@
 //! Ciphers over packets of 1,400 bytes: sealed in batches of 16, opened one by one.
 //!
-//! `sealed` and `opened` are whole packets: nonce, checksum and copy included where there is one.
-//! `bare` is the encryption alone, beside other implementations of it; it needs the feature
-//! `_testkit`, and the older ciphers `legacy-ciphers`. The table at the end, which `-- table` gives
-//! alone, has the best of many short runs beside kcp-go's bare encryption of such packets, which
-//! was measured on another machine.
+//! `sealed` and `opened` process whole packets, with nonce, checksum and copy if there is one. `bare` is the
+//! encryption alone, next to other implementations of it; it needs the feature `_testkit`, and the older
+//! ciphers need `legacy-ciphers`. The table at the end (alone with `-- table`) has the best of many short
+//! runs next to kcp-go's bare encryption of such packets, which was measured on another machine.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -44,7 +43,7 @@ fn cipher(algorithm: Algorithm) -> Cipher {
     Cipher::from_name(algorithm.name(), &key).expect("a derived key fits")
 }
 
-/// Nonce source: those of an endpoint where they can be reached, otherwise a counter.
+/// Nonce source: an endpoint's if accessible, otherwise a counter.
 struct NonceSource {
     #[cfg(feature = "_testkit")]
     source: kcpx::fuzz::SocketNonces,
@@ -76,7 +75,7 @@ impl NonceSource {
     }
 }
 
-/// Encryption of a batch, and decryption of a packet of it: nothing is allocated in either.
+/// Encryption of a batch, and decryption of one packet of it, without allocation.
 struct Work {
     cipher: Cipher,
     nonces: NonceSource,
@@ -111,7 +110,7 @@ impl Work {
     }
 }
 
-/// A benchmark of something that takes this many packets through each time.
+/// A benchmark whose closure processes this many packets per call.
 fn run(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, packets: usize, mut f: impl FnMut()) {
     group.throughput(Throughput::BytesDecimal((packets * PACKET) as u64));
     group.bench_function(name, |b| b.iter(&mut f));
@@ -132,7 +131,7 @@ fn packets(c: &mut Criterion) {
     group.finish();
 }
 
-/// How a batch of one and of four compares with one of sixteen.
+/// Compares batches of one, four and sixteen.
 fn sizes(c: &mut Criterion) {
     let mut group = c.benchmark_group("batch");
     for algorithm in [Algorithm::Aes128, Algorithm::Aes128Gcm] {
@@ -174,7 +173,7 @@ fn bare(c: &mut Criterion) {
 #[cfg(not(feature = "_testkit"))]
 fn bare(_: &mut Criterion) {}
 
-/// Other implementations of the same.
+/// Other implementations of the same ciphers.
 fn oracles(c: &mut Criterion) {
     use aes_gcm::aead::{AeadInOut, KeyInit};
     let mut group = c.benchmark_group("oracle");
@@ -268,7 +267,7 @@ criterion_group! {
 fn main() {
     benches();
     Criterion::default().configure_from_args().final_summary();
-    // `-- table` is the table alone; another filter, or a run as a test, is none of it.
+    // `-- table` prints the table alone; with another filter, or in a test run, there is no table.
     if std::env::args().skip(1).all(|argument| argument == "--bench" || argument == "table") {
         table();
     }

@@ -1,9 +1,9 @@
 //! Forward error correction of groups of 10 data and 3 parity packets of 1,400 bytes each.
 //!
-//! `cargo bench --bench fec --features _testkit`. Throughput counts the bytes of the data packets,
-//! 14,000 per group, whatever is computed. `raw` is the arithmetic alone, for each kernel that the
-//! processor has; `encoder` and `decoder` are what a connection runs; `reed-solomon-erasure` is
-//! that crate's portable code in the same run.
+//! `cargo bench --bench fec --features _testkit`. Throughput counts the bytes of the data packets, 14,000 per
+//! group, in each benchmark. `raw` is the arithmetic alone, for each kernel that the processor has; `encoder`
+//! and `decoder` are what a connection runs; `reed-solomon-erasure` is that crate's portable code in the same
+//! run.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ const DATA: usize = 10;
 const PARITY: usize = 3;
 const LEN: usize = 1_400;
 const PLACES: [u8; DATA + PARITY] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
-/// What is lost where one, two or three packets are.
+/// Lost packets of the benchmarks with one, two and three losses.
 const LOST: [&[u8]; 3] = [&[4], &[1, 6], &[0, 4, 9]];
 
 fn settings() -> Criterion {
@@ -110,7 +110,7 @@ fn reconstruct(c: &mut Criterion) {
             let name = format!("raw {kernel}");
             group.bench_function(name, |b| b.iter(|| black_box(&mut codec).run()));
         }
-        // Enough groups that the ring turns over; the numbers go on where they stopped.
+        // Enough groups that the ring turns over; numbers continue across iterations.
         let mut groups = packets(64);
         let mut decoder = FecDecoder::new(Some(config()));
         let mut next = 0;
@@ -147,7 +147,7 @@ fn reconstruct(c: &mut Criterion) {
     }
 }
 
-/// Without losses the decoder copies what arrives and computes nothing.
+/// Without losses the decoder only copies and computes nothing.
 fn lossless(c: &mut Criterion) {
     let now = Instant::now();
     let mut group = c.benchmark_group("receive 10+3 without loss");

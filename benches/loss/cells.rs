@@ -1,4 +1,4 @@
-//! The cells: a path, a plan of redundancy, the workloads, and the goal.
+//! The cells: a path, a redundancy plan, the workloads, and the goal.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::simulation::{self, Setup};
 use crate::table;
 use crate::workload::Workload;
 
-/// What protects the data against loss beside retransmission. Both ends have the same.
+/// Protection against loss in addition to retransmission, the same at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Plan {
@@ -32,8 +32,8 @@ pub(crate) enum Plan {
     Repair(u32),
     /// Copies in datagrams with newer segments, percent of the data.
     Bundling(u32),
-    /// Repair symbols, or copies to a stock receiver, as the loss asks for, with this limit of wire
-    /// bytes per 1,000 bytes.
+    /// Repair symbols, or copies to a stock receiver, as the losses require, with this limit of wire bytes
+    /// per 1,000 bytes.
     Auto(u16),
     /// `Config::interactive`.
     Interactive,
@@ -41,7 +41,7 @@ pub(crate) enum Plan {
     Bulk,
     /// `Config::for_link` with 20 Mbit/s and 50 ms.
     Link,
-    /// The same with a rate that is ten times as high.
+    /// The same with ten times the rate.
     LinkTooLarge,
     /// A message of 1 KiB leaves in two segments.
     #[serde(rename = "fec_6_2_mtu_544")]
@@ -51,7 +51,7 @@ pub(crate) enum Plan {
 }
 
 impl Plan {
-    /// What messages of a low rate are tried with.
+    /// Plans for messages of a low rate.
     const INTERACTIVE: [Self; 3] = [Self::None, Self::Fec10x3, Self::Fec5x2];
     const FEC_INTERACTIVE: [Self; 4] =
         [Self::Fec10x3, Self::Fec5x2, Self::Fec6x2Halves, Self::Fec10x4Halves];
@@ -97,7 +97,7 @@ impl Plan {
         }
     }
 
-    /// The MTU, where it is not the default: FEC header, segment header and half a message.
+    /// The MTU, if not the default: FEC header, segment header and half a message.
     fn mtu(self) -> Option<u16> {
         matches!(self, Self::Fec6x2Halves | Self::Fec10x4Halves).then_some(8 + 24 + 512)
     }
@@ -161,7 +161,7 @@ impl fmt::Display for Windows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Congestion {
-    /// That of the default configuration.
+    /// The default configuration's.
     Default,
     Disabled,
     Model,
@@ -186,14 +186,14 @@ impl Congestion {
     }
 }
 
-/// How long a cell runs and which part of it is measured.
+/// Duration of a cell, and its measured part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Span {
-    /// 600 s, or 12 s beside bulk; measured from second 6 on.
+    /// 600 s, or 12 s with bulk; measured from second 6 on.
     Messages,
     /// 12 s; measured from the start of the last connection on.
     Bulk,
-    /// 40 s; the last connection begins at the half, and the last quarter is measured.
+    /// 40 s; the last connection begins halfway, and the last quarter is measured.
     Late,
     /// 120 s; this part of the run, in ppm, is measured.
     Part(Range<u64>),
@@ -206,15 +206,16 @@ enum Span {
 pub(crate) struct Cell {
     pub(crate) name: &'static str,
     pub(crate) path: Path,
-    /// The workload, where it is not the usual one.
+    /// The workload, if it is not the usual one.
     note: String,
     pub(crate) plan: Plan,
     pub(crate) windows: Windows,
     pub(crate) congestion: Congestion,
-    /// The receiver is a stock receiver, such as kcp-go with ACKs without delay.
+    /// Whether the receiver is a stock receiver, such as kcp-go with ACKs without delay.
     stock_server: bool,
     flows: Vec<Workload>,
-    /// The connections are of different hosts, and what the last one needs more each way, us.
+    /// Whether the connections belong to different hosts, and the additional one-way delay of the last one,
+    /// us.
     separate: bool,
     farther: u64,
     span: Span,
@@ -261,7 +262,7 @@ impl Cell {
         Self { note: note.into(), ..self }
     }
 
-    /// Path, workload, and the measured part of a run of so many seconds, for people.
+    /// Path, workload, and measured part of a run of this many seconds, for display.
     pub(crate) fn description(&self, seconds: u64) -> String {
         let mut parts = vec![self.path.name.clone()];
         if !self.note.is_empty() {
@@ -275,7 +276,7 @@ impl Cell {
         parts.join(", ")
     }
 
-    /// Plan, windows where they are a part of it, and congestion control.
+    /// Plan, windows if relevant, and congestion control.
     pub(crate) fn variant(&self) -> String {
         let mut parts = vec![self.plan.to_string()];
         if self.has_bulk() {
@@ -285,12 +286,12 @@ impl Cell {
         parts.join(", ")
     }
 
-    /// Whether it belongs into the table of bulk transfers.
+    /// Whether it belongs in the table of bulk transfers.
     pub(crate) fn has_bulk(&self) -> bool {
         self.flows.contains(&Workload::Bulk)
     }
 
-    /// Virtual seconds of a run, where none were asked for.
+    /// Virtual seconds of a run if none were given.
     fn default_seconds(&self) -> u64 {
         match self.span {
             Span::Messages if self.has_bulk() => 12,
@@ -344,7 +345,7 @@ impl Cell {
             (config.send_window, config.recv_window) = (segments, segments);
             config.auto_windows = false;
         }
-        // A connection begins when the one before has filled the queue.
+        // A connection begins when the previous one has filled the queue.
         let stagger = (500 * MILLIS).min(end / 16);
         let starts = (0..).map(|i| if self.span == Span::Bulk { i * stagger } else { 0 });
         let mut flows: Vec<_> = self.flows.iter().copied().zip(starts).collect();
@@ -458,7 +459,7 @@ fn independent_losses() -> Vec<Cell> {
     cells
 }
 
-/// Automatic redundancy is nowhere worse than none, whatever its limit.
+/// Automatic redundancy must never be worse than none, whatever its limit.
 fn automatic() -> Vec<Cell> {
     let mut cells = Vec::new();
     let paths = [Path::rare_loss()].into_iter().chain([1, 5, 10, 20, 30].map(Path::loss));
@@ -534,7 +535,7 @@ fn rates() -> Vec<Cell> {
             let cell = Cell::messages("T", Path::loss(5), plan).note(workload.to_string());
             cells.push(Cell { flows: vec![workload], ..cell });
         }
-        // Small messages, whose headers alone take half, and a limit that admits a copy of each.
+        // Small messages, half of whose bytes are headers, and a limit that allows a copy of each.
         let limits =
             if workload == small { vec![AUTO[1], Plan::Auto(3_000)] } else { vec![AUTO[1]] };
         for plan in limits {
@@ -546,7 +547,7 @@ fn rates() -> Vec<Cell> {
     cells
 }
 
-/// Automatic redundancy beside none, for messages that none of its constants were chosen with.
+/// Automatic redundancy and none, for messages that its constants were not tuned with.
 fn round_trips() -> Vec<Cell> {
     let workloads = [(100, 16), (300, 33), (1_200, 5)]
         .map(|(size, millis)| Workload::Messages { size, every: millis * MILLIS });
@@ -564,8 +565,8 @@ fn round_trips() -> Vec<Cell> {
     cells
 }
 
-/// While 10 % are lost the goal of G3 from 2 s after the change on. From 30 s after the losses the
-/// latency of the path, and the wire bytes of 5 % redundancy with some reserve.
+/// While 10 % are lost, the goal of G3 applies from 2 s after the change on. From 30 s after the losses on,
+/// the goal is the latency of the path, and the wire bytes of 5 % redundancy plus a reserve.
 fn loss_steps() -> Vec<Cell> {
     let parts = [
         (part_of_120(22)..part_of_120(60), limits(70.0, 1.6)),
@@ -658,7 +659,7 @@ fn sharing() -> Vec<Cell> {
     cells
 }
 
-/// R: messages and bulk on the paths of traces.
+/// R: messages and bulk on traced paths.
 pub(crate) fn traced(paths: Vec<Path>) -> Vec<Cell> {
     let mut cells = Vec::new();
     for path in paths {

@@ -1,4 +1,4 @@
-//! One end of a connection: the state machine and its FEC, as the driver joins them. No cipher.
+//! One end of a connection: the state machine and its FEC, joined as in the driver. No cipher.
 
 use std::collections::HashSet;
 use std::num::NonZeroU8;
@@ -20,7 +20,7 @@ pub(crate) struct Endpoint {
     pub(crate) kcp: Kcp,
     transmitter: Transmitter,
     decoder: Decoder,
-    /// ACKs that were sent. A stock receiver sends each once.
+    /// ACKs already sent: a stock receiver sends each once.
     sent_acks: HashSet<(u32, u32)>,
 }
 
@@ -50,7 +50,7 @@ impl Endpoint {
         Self { kcp, transmitter: Transmitter::new(None), decoder, sent_acks: HashSet::new() }
     }
 
-    /// Both ends of a connection have the same FEC and rates of repair symbols and of bundled copies.
+    /// Both ends of a connection use the same FEC and the same rates of repair symbols and bundled copies.
     pub(crate) fn new(
         conv: u32,
         config: &KcpConfig,
@@ -89,7 +89,7 @@ impl Endpoint {
     ///
     /// # Panics
     ///
-    /// When the state machine drops it: the link damages nothing.
+    /// When the state machine drops it, since the link damages nothing.
     pub(crate) fn receive(&mut self, now: Instant, datagram: &[u8]) {
         let Self { kcp, decoder, .. } = self;
         let flag = fec_flag(datagram);
@@ -107,7 +107,7 @@ impl Endpoint {
         }
     }
 
-    /// When [`Self::handle_timeout`] is to be called.
+    /// When to call [`Self::handle_timeout`].
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         [self.kcp.poll_timeout(), self.transmitter.deadline(&self.kcp)].into_iter().flatten().min()
     }
@@ -122,7 +122,7 @@ impl Endpoint {
     }
 }
 
-/// A datagram without FEC, without the ACKs that have left before.
+/// A datagram without FEC, without the ACKs that were sent before.
 fn without_second_acks(sent: &mut HashSet<(u32, u32)>, datagram: &[u8]) -> Vec<u8> {
     let mut kept = Vec::with_capacity(datagram.len());
     for (header, payload) in Segments::new(datagram) {

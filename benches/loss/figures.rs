@@ -1,4 +1,4 @@
-//! The figures of a run, their medians over the seeds, and the goals they are compared with.
+//! The figures of a run, their medians over the seeds, and their goals.
 
 use std::ops::Range;
 
@@ -8,8 +8,7 @@ use crate::path::{BOTTLENECK_MBIT, SECOND};
 use crate::simulation::{Counters, Outcome, Setup};
 use crate::traced;
 
-/// Figures of one run. Latencies one way, in order, in ms; `None` where there are no messages or no
-/// bulk.
+/// Figures of one run. One-way latencies in order, ms; `None` without messages or without bulk.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Figures {
     pub(crate) p50_ms: Option<f64>,
@@ -22,8 +21,8 @@ pub(crate) struct Figures {
     pub(crate) bulk_mbit: Option<f64>,
     /// The slowest bulk connection, in percent of its fair share of the bottleneck.
     pub(crate) smallest_share_percent: Option<f64>,
-    /// For paths of traces: p99 and p99.9 of the ideal sender in ms, its bulk rate, and how long packets waited
-    /// in the queue from client to server, p95.
+    /// On traced paths: p99 and p99.9 of the ideal sender in ms, its bulk rate, and the p95 of the time that
+    /// packets waited in the queue from client to server.
     pub(crate) ideal_p99_ms: Option<f64>,
     pub(crate) ideal_p999_ms: Option<f64>,
     pub(crate) ideal_mbit: Option<f64>,
@@ -75,7 +74,7 @@ impl Figures {
         }
     }
 
-    /// The median of each figure by itself; of an even number of runs the upper one.
+    /// The median of each figure separately; for an even number of runs the upper one.
     pub(crate) fn median(runs: &[Self]) -> Self {
         let of = |figure: fn(&Self) -> Option<f64>| {
             let mut all: Vec<f64> = runs.iter().filter_map(figure).collect();
@@ -100,7 +99,7 @@ impl Figures {
     }
 }
 
-/// The element at `share` of sorted latencies in us, in ms.
+/// The element at `share` of sorted latencies in us, as ms.
 fn quantile(sorted: &[u64], share: f64) -> Option<f64> {
     let index = ((sorted.len() as f64 * share) as usize).min(sorted.len().checked_sub(1)?);
     sorted.get(index).map(|&us| us as f64 / 1e3)
@@ -122,7 +121,7 @@ fn bulk_rates(before: &Counters, after: &Counters, seconds: f64) -> Vec<f64> {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Measure {
     P99Ms,
-    /// Of the ideal sender's on the path of a trace.
+    /// Relative to the ideal sender on the traced path.
     P99OfIdeal,
     P999OfIdeal,
     BulkOfIdeal,
@@ -165,14 +164,14 @@ impl Measure {
     }
 }
 
-/// One limit of a goal: at most or at least `limit`, whichever is the better side.
+/// One limit of a goal: at most or at least `limit`, depending on which side is better.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Bound {
     pub(crate) measure: Measure,
     pub(crate) limit: f64,
 }
 
-/// What a cell must reach; empty where its figures are only shown.
+/// Goal of a cell; empty if its figures are only shown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Goal(pub(crate) Vec<Bound>);
 

@@ -1,8 +1,8 @@
-//! The law: a steady path is used, whatever happened before.
+//! The law: a sender uses a steady path fully, whatever happened before.
 //!
-//! Z draws a plan from each seed: ten seconds of disturbances, then a steady path. W draws steady paths
-//! of a grid. A flow that always has data must reach 0.85 of what an ideal sender reaches (`ideal`), with
-//! few bytes more than that one, and short queues.
+//! Z draws a plan from each seed: ten seconds of disturbances, then a steady path. W draws steady paths from
+//! a grid. A flow that always has data must reach 0.85 of an ideal sender's rate (`ideal`), with few more
+//! bytes and with short queues.
 
 use std::fmt;
 use std::io::{IsTerminal as _, Write as _, stderr};
@@ -30,19 +30,19 @@ pub(crate) struct LawOptions {
     /// Seed of the first plan of Z and W, decimal or 0x...; the others have the next ones
     #[arg(long, value_name = "SEED", default_value = "1", value_parser = seed)]
     first_plan: u64,
-    /// CPU seconds after which Z and W begin no more plans
+    /// CPU seconds after which Z and W start no further plans
     #[arg(long, value_name = "S")]
     cpu_seconds: Option<u64>,
-    /// Plans of Z and W in a hundred that have to keep the law; with fewer the bench fails
+    /// Percentage of the plans of Z and W that must keep the law; otherwise the bench fails
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = value_parser!(u8).range(0..=100))]
     floor: u8,
-    /// Connections of Z and W, which share the path
+    /// Connections of Z and W, all on one path
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=64))]
     connections: u16,
-    /// Z and W have `Redundancy::Auto`
+    /// Uses `Redundancy::Auto` in Z and W
     #[arg(long)]
     auto: bool,
-    /// Prints what happened in each second of each plan of Z and W, and of each run of the other cells
+    /// Prints each second of each plan of Z and W, and of each run of the other cells
     #[arg(long)]
     pub(crate) timeline: bool,
 }
@@ -50,7 +50,7 @@ pub(crate) struct LawOptions {
 fn seed(text: &str) -> Result<u64, String> {
     let hex = text.strip_prefix("0x").map(|hex| u64::from_str_radix(hex, 16));
     let seed = hex.unwrap_or_else(|| text.parse());
-    seed.map_err(|_| format!("{text} is no seed; write a number up to 2^64, such as 7 or 0x2f"))
+    seed.map_err(|_| format!("{text} is no seed; use a number below 2^64, such as 7 or 0x2f"))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,12 +70,12 @@ impl Kind {
     }
 }
 
-/// Bytes of payload, and of the IP packet, of a full datagram.
+/// Payload of a full datagram, and length of its IP packet, bytes.
 const PAYLOAD: f64 = 1_376.0;
 const PACKET: f64 = 1_400.0 + IP_OVERHEAD as f64;
-/// Bytes on the wire per byte delivered, of full datagrams, and what may come on top.
+/// Wire bytes per delivered byte for full datagrams, and the tolerance.
 const WIRE: (f64, f64) = (PACKET / PAYLOAD, 0.06);
-/// Segments that automatic windows grow to.
+/// Segments up to which automatic windows grow.
 const LARGEST_WINDOW: u16 = 8_192;
 /// Receive window of a stock receiver, segments.
 const STOCK_WINDOW: u16 = 1_024;
@@ -112,8 +112,8 @@ impl Loss {
         }
     }
 
-    /// A burst lasts as long as its packets take at `rate`, bits per second. A chain by packet would stay in
-    /// its bad state while a sender is silent, as no path does.
+    /// A burst lasts as long as its packets take at `rate`, bits per second. A chain per packet would stay in
+    /// its bad state while the sender is silent, unlike any path.
     fn apply(self, link: &mut LinkConfig, rate: f64) {
         (link.loss, link.burst_by_time) = (0, None);
         match self {
@@ -132,7 +132,7 @@ impl Loss {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
     Kcpx,
-    /// Time between ACKs, ms; zero: at once.
+    /// Time between ACKs, ms; 0: at once.
     Stock(u64),
 }
 
@@ -156,7 +156,7 @@ struct Steady {
     /// Bytes.
     queue: u64,
     loss: Loss,
-    /// Of a round trip, half of it each way.
+    /// Jitter of a round trip, half of it each way.
     jitter: u64,
 }
 
@@ -168,12 +168,12 @@ impl Steady {
         Self { rate, rtt, queue, loss, jitter }
     }
 
-    /// Mean RTT of a lone small datagram without a queue.
+    /// Mean RTT of a single small datagram without a queue.
     fn lone_rtt(&self, peer: Peer) -> u64 {
         self.rtt + self.jitter / 2 + peer.tick() / 2
     }
 
-    /// Time that a full packet takes at the rate.
+    /// Transmission time of a full packet.
     fn packet_time(&self) -> f64 {
         PACKET * 8e6 / self.rate
     }
@@ -185,7 +185,7 @@ impl Steady {
         let mut data = link.clone();
         data.rate = Some((self.rate / 8.0) as u64);
         data.queue = self.queue;
-        // Without any, arrivals are in step with the queue.
+        // Without jitter, arrivals are in step with the queue.
         link.jitter = link.jitter.max(200.min(self.rtt / 8));
         [data, link]
     }
@@ -224,11 +224,11 @@ struct Plan {
     peer: Peer,
     /// Segments; `None`: automatic.
     window: Option<u16>,
-    /// How late the timers of the hosts are at most, us.
+    /// Greatest lateness of the hosts' timers, us.
     late_timers: u64,
     initial: [LinkConfig; 2],
     changes: Vec<(u64, Change)>,
-    /// When the path is steady.
+    /// When the path becomes steady.
     from: u64,
     end: u64,
     measured: u64,
@@ -252,7 +252,7 @@ fn log_uniform(rng: &mut Rng, low: f64, high: f64) -> f64 {
     low * (high / low).powf(uniform(rng))
 }
 
-/// From 0 to below 1.
+/// Uniform in [0, 1).
 fn uniform(rng: &mut Rng) -> f64 {
     rng.below(1 << 20) as f64 / f64::from(1 << 20)
 }
@@ -397,7 +397,7 @@ impl Plan {
     fn ideal(&self, loss: f64, connections: u16) -> f64 {
         let Steady { rate, rtt, jitter, .. } = self.steady;
         let capacity = rate / 8.0 * PAYLOAD / PACKET * (1.0 - loss);
-        // A stock receiver has a window that does not grow.
+        // A stock receiver's window does not grow.
         let largest = if self.peer == Peer::Kcpx { LARGEST_WINDOW } else { STOCK_WINDOW };
         let window = self.window.unwrap_or(largest);
         let least = rtt as f64 + self.peer.tick() as f64 / 2.0;
@@ -408,7 +408,7 @@ impl Plan {
     }
 }
 
-/// Mean delay by jitter of up to `most` that keeps the order, of packets at such a distance.
+/// Mean delay from jitter of up to `most` that keeps the order, for packets at this spacing.
 fn mean_ordered_jitter(most: f64, spacing: f64) -> f64 {
     let mut rng = Rng::new(1);
     let (mut latest, mut sum) = (0.0_f64, 0.0);
@@ -430,7 +430,7 @@ fn window_share(window: u16, loss: f64) -> f64 {
     let ppm = (loss * f64::from(CERTAIN)) as u32;
     let window = u64::from(window);
     let rounds = (400_000 / window).max(60);
-    // The time slot in which each segment from the oldest on arrives. A round trip has `window` slots.
+    // Arrival slot of each segment from the oldest on. A round trip has `window` slots.
     let mut arrives = std::collections::VecDeque::<u64>::new();
     let (mut una, mut nxt) = (0_u64, 0_u64);
     for slot in 0..rounds * window {
@@ -438,7 +438,7 @@ fn window_share(window: u16, loss: f64) -> f64 {
             arrives.pop_front();
             una += 1;
         }
-        // One segment leaves in each slot, and those that the window has held back.
+        // One segment leaves per slot, plus those that the window held back.
         while nxt < una + window {
             let mut at = slot + window;
             while rng.chance(ppm) {
@@ -451,17 +451,17 @@ fn window_share(window: u16, loss: f64) -> f64 {
     una as f64 / ((rounds - 1) * window) as f64
 }
 
-/// What a plan measured.
+/// Figures of one plan.
 #[derive(Debug)]
 struct Figures {
-    /// Of the ideal.
+    /// Relative to the ideal.
     goodput: f64,
     wire: f64,
     /// us, p95.
     wait: u64,
     /// From the end of the disturbances until the rate was reached, us.
     returned: Option<u64>,
-    /// What is wrong.
+    /// Violations of the law.
     faults: Vec<String>,
     timeline: Vec<Second>,
 }
@@ -472,7 +472,7 @@ impl Figures {
         let read =
             |counters: &simulation::Counters| counters.received.iter().map(|(n, _)| n).sum::<u64>();
         let useful = (read(&after) - read(&before)) as f64;
-        // Bursts do not come evenly: the losses of the measured time count.
+        // Bursts are uneven, so the losses of the measured time count.
         let [lost, offered] = [0, 1].map(|i| (after.lost[i] - before.lost[i]) as f64);
         let share = (lost / offered.max(1.0)).max(plan.steady.loss.share());
         let ideal = plan.ideal(share, connections);
@@ -482,7 +482,7 @@ impl Figures {
         let wait = waits.p95;
         let Steady { loss, rate, queue, .. } = plan.steady;
         let t = plan.steady.lone_rtt(plan.peer);
-        // A few packets always queue: ACKs and timers are of whole milliseconds.
+        // A few packets always queue, since ACKs and timers work in whole milliseconds.
         let longest = t.max(10 * MILLIS).max((5.0 * PACKET * 8e6 / rate) as u64);
         let buffer = queue as f64 * 8e6 / rate;
         let mut faults = Vec::new();
@@ -497,7 +497,7 @@ impl Figures {
         if wait > longest && buffer > longest as f64 && plan.from > 0 {
             faults.push(format!("wait {} ms, {} allowed", wait / MILLIS, longest / MILLIS));
         }
-        // Within a second, or what five round trips or 50 segments take.
+        // Within a second, or the time of five round trips or 50 segments.
         let span = SECOND.max(5 * t).max((PACKET * 400e6 / rate) as u64);
         let after = progress.iter().filter(|(at, _)| *at >= plan.from);
         let returned = after.clone().find_map(|&(at, read)| {
@@ -509,7 +509,7 @@ impl Figures {
     }
 }
 
-/// Runs the plans, and says which break the law. Returns whether enough keep it.
+/// Runs the plans, and prints those that break the law. Returns whether enough keep it.
 pub(crate) fn judge(kind: Kind, options: &LawOptions) -> Result<bool> {
     let (next, began) = (AtomicU64::new(0), Instant::now());
     let done: Mutex<Vec<(Plan, Figures)>> = Mutex::new(Vec::new());
@@ -565,7 +565,7 @@ fn print_timeline(plan: &Plan, figures: &Figures) {
     table::print_timeline(&figures.timeline);
 }
 
-/// The same plan gives the same figures.
+/// Checks that the same plan gives the same figures.
 pub(crate) fn test() -> Result<()> {
     for plan in [Plan::disturbed(1), Plan::of_grid(2)] {
         let once = || {

@@ -1,5 +1,5 @@
-//! The state machine on impaired paths, judged in virtual time: latency of messages and throughput
-//! of bulk under loss, bursts, reordering and bottlenecks, each figure beside its goal.
+//! The state machine on impaired paths, judged in virtual time: message latency and bulk throughput under
+//! loss, bursts, reordering and bottlenecks, each figure next to its goal.
 //!
 //! `cargo bench --bench loss --features _testkit`; `-- --help` explains columns and options.
 
@@ -25,7 +25,7 @@ use crate::figures::Figures;
 use crate::options::Options;
 use crate::table::Row;
 
-/// Seed of the first run of each cell; the others have the next ones.
+/// Seed of each cell's first run; the others use the following seeds.
 pub(crate) const FIRST_SEED: u64 = 1;
 
 fn main() -> Result<()> {
@@ -42,7 +42,7 @@ fn main() -> Result<()> {
     let kept = law::Kind::ALL.into_iter().filter(|kind| options.asks_for(kind.name()));
     let kept = kept.map(|kind| law::judge(kind, &options.law)).collect::<Result<Vec<_>>>()?;
     if cells.is_empty() {
-        ensure!(kept.into_iter().all(|kept| kept), "the law is broken");
+        ensure!(kept.into_iter().all(|kept| kept), "too few plans keep the law");
         return Ok(());
     }
     let (count, began) = (cells.len(), Instant::now());
@@ -104,13 +104,13 @@ fn list(cells: &[Cell]) {
     }
 }
 
-/// Names the cell that runs: in one line of a terminal, else in a line each.
+/// Shows the running cell: in one line of a terminal, else in a line each.
 fn progress(index: usize, count: usize, cell: &Cell, seconds: u64) {
     let (path, variant) = (cell.description(seconds), cell.variant());
     let line = format!("[{index:>2}/{count}] {} {path}, {variant}", cell.name);
     if stderr().is_terminal() {
         eprint!("\r\x1b[K{line}");
-        // A progress line that cannot be written is no reason to stop.
+        // Failing to write progress is no reason to stop.
         let _ = stderr().flush();
     } else {
         eprintln!("{line}");

@@ -9,11 +9,10 @@ use crate::cells::{self, Cell, Congestion};
 use crate::law::LawOptions;
 use crate::traced;
 
-/// Judges kcpx on impaired paths in virtual time, and prints each figure beside its goal
+/// Measures kcpx on impaired paths in virtual time, and prints each figure next to its goal
 ///
 /// Both ends of a connection and the path between them run in this process under a virtual clock,
-/// so that ten minutes take a second and nothing depends on the machine: the same options print the
-/// same tables.
+/// so ten minutes take a second and the machine does not matter: equal options print equal tables.
 #[derive(Debug, Parser)]
 #[command(
     name = "loss",
@@ -22,7 +21,7 @@ use crate::traced;
     after_long_help = HELP
 )]
 pub(crate) struct Options {
-    /// Cells by the beginning of their names, such as `G2`, `B` for B1 and B2; default: all
+    /// Cells by the beginning of their names: `G2`, or `B` for B1 and B2; default: all
     #[arg(value_name = "CELL", value_parser = cell_name)]
     cells: Vec<String>,
     /// Virtual seconds of each run, 1 to 86400 [default: 600 for messages, 12 for bulk, 120 for X]
@@ -36,7 +35,7 @@ pub(crate) struct Options {
     /// Directory of recorded paths for R, pairs of NAME.down and NAME.up in the format of mahimahi
     #[arg(long, value_name = "DIR", default_value = "../shared/traces")]
     traces: PathBuf,
-    /// Congestion control of the cells that have the default one
+    /// Congestion control of the cells that use the default
     #[arg(long, value_name = "NAME", value_enum)]
     congestion: Option<Congestion>,
     /// Writes every figure of every seed to this file
@@ -45,8 +44,8 @@ pub(crate) struct Options {
     /// Prints the cells and their goals, and runs nothing
     #[arg(long)]
     pub(crate) list: bool,
-    /// One seed and one virtual second of each cell, twice: shows that all of them run and that
-    /// both times give the same tables, and prints neither
+    /// Runs one seed and one virtual second of each cell twice, and checks that both runs give the
+    /// same tables
     #[arg(long)]
     pub(crate) test: bool,
     /// Passed by `cargo bench`.
@@ -56,25 +55,24 @@ pub(crate) struct Options {
 
 const HELP: &str = "\
 Columns:
-  path             what the packets meet; the workload where it is not the usual one, a message of
-                   1 KiB each 10 ms into one ordered stream; and the seconds of the run that are
-                   measured where not all from second 6 on are; R measures all of them
-  redundancy       what both ends send beside retransmissions, FEC d/p, repair symbols in percent of
-                   the data, or auto with its limit; for bulk also the windows; and the congestion
-                   control where it is not the default
+  path             properties of the path; the workload, unless it is a message of 1 KiB every 10 ms
+                   into one ordered stream; and the measured seconds, unless they are second 6 and
+                   later; R measures all seconds
+  redundancy       redundancy of both ends: FEC d/p, repair symbols in percent of the data, or auto
+                   with its limit; for bulk also the windows; and the congestion control, unless it
+                   is the default
   p50 ... max      one-way latency from the write to the read in order, ms; 25 ms are the path's
-                   own. Of messages written in second 6 and later, as all figures of messages, or
-                   in the seconds that `path` names
-  first 5 s p99    p99 of the messages written before that
-  ideal ...        for R: p99 of a sender that sends each message once, the moment it is written, and
-                   what share of the rate of the trace bulk had
+                   own. All message figures cover messages written in second 6 and later, or in
+                   the seconds named in `path`
+  first 5 s p99    p99 of the messages written earlier
+  ideal ...        for R: p99 of a sender that sends each message once, when it is written, and the
+                   share of the trace's rate that bulk reached
   wait p95         for R: how long packets waited in the queue from client to server, ms
   wire             IP bytes (datagrams and 28 each) from client to server per byte read
   retransmitted %  retransmissions in percent of all data segments sent
   smallest share   the slowest of several connections, in percent of an equal share of the
                    bottleneck
-  verdict          `met`, or by how much each limit of the goal is missed; empty where figures are
-                   only shown
+  verdict          `met`, or by how much each limit of the goal is missed; empty without a goal
 
 Examples:
   cargo bench --bench loss --features _testkit
@@ -82,8 +80,8 @@ Examples:
   cargo bench --bench loss --features _testkit -- Q F L --json bulk.json";
 
 impl Options {
-    /// The options of the command line. Without `--bench` `cargo test` runs this program, with
-    /// arguments that are meant for others: then it is a test.
+    /// The options of the command line. Without `--bench`, `cargo test` runs this program with arguments for
+    /// others; then it runs as a test.
     pub(crate) fn of_command_line() -> Self {
         if std::env::args().any(|arg| arg == "--bench") {
             Self::parse()
@@ -92,12 +90,12 @@ impl Options {
         }
     }
 
-    /// Whether a cell of this name was asked for, or all of them.
+    /// Whether a cell of this name was selected.
     pub(crate) fn asks_for(&self, name: &str) -> bool {
         self.cells.is_empty() || self.cells.iter().any(|asked| begins_with(name, asked))
     }
 
-    /// Virtual seconds of each run that were asked for.
+    /// Virtual seconds of each run, if given.
     pub(crate) fn seconds(&self) -> Option<u64> {
         self.seconds.or_else(|| self.test.then_some(1))
     }
@@ -106,7 +104,7 @@ impl Options {
         self.seeds.unwrap_or(if self.test { 1 } else { 3 })
     }
 
-    /// The cells that were asked for, in the order of the tables.
+    /// The selected cells, in the order of the tables.
     ///
     /// # Errors
     ///
@@ -132,10 +130,10 @@ fn cell_name(asked: &str) -> Result<String, String> {
         return Ok(asked.to_owned());
     }
     let names: Vec<_> = cells::NAMES.iter().map(|(name, _)| *name).collect();
-    Err(format!("no cell begins so; there are {}", names.join(", ")))
+    Err(format!("no cell begins with {asked:?}; the cells are {}", names.join(", ")))
 }
 
-/// Without regard to case.
+/// Ignores case.
 fn begins_with(name: &str, asked: &str) -> bool {
     name.get(..asked.len()).is_some_and(|start| start.eq_ignore_ascii_case(asked))
 }

@@ -1,4 +1,4 @@
-//! The path of a cell: both directions, and losses that change on the way.
+//! The path of a cell: both directions, and losses that change over time.
 
 use kcpx::testkit::link::{BurstDurations, CERTAIN, GilbertElliott, LinkConfig};
 use kcpx::testkit::trace::{DelayTrace, Trace};
@@ -7,7 +7,7 @@ use crate::FIRST_SEED;
 
 pub(crate) const MILLIS: u64 = 1_000;
 pub(crate) const SECOND: u64 = 1_000_000;
-/// One way, in us: the round trip is 50 ms.
+/// One-way delay, us: the round trip is 50 ms.
 const DELAY: u64 = 25 * MILLIS;
 const PERCENT: u32 = CERTAIN / 100;
 /// Bytes of IPv4 and UDP headers.
@@ -21,8 +21,7 @@ pub(crate) struct Path {
     pub(crate) name: String,
     /// Client to server, server to client.
     pub(crate) links: [LinkConfig; 2],
-    /// From which part of the run, in ppm of its time, on both links have how much uniform loss, in
-    /// ppm.
+    /// Uniform loss of both links in ppm, with the start of each rate in ppm of the run's time.
     pub(crate) loss_steps: Vec<(u64, u32)>,
 }
 
@@ -52,7 +51,7 @@ impl Path {
         Self::symmetric(format!("bursts of 3 packets, {percent} %"), link)
     }
 
-    /// Bursts with a mean of 25 ms, whatever is sent.
+    /// Bursts with a mean of 25 ms, independent of the traffic.
     pub(crate) fn bursts_by_time(percent: u32) -> Self {
         let (loss, bad) = (u64::from(percent * PERCENT), 25 * MILLIS);
         let good = bad * (u64::from(CERTAIN) - loss) / loss;
@@ -75,7 +74,7 @@ impl Path {
         Self::symmetric(format!("jitter {millis} ms{order}"), link)
     }
 
-    /// 5 % of the packets are held back for up to 20 ms, two messages.
+    /// Holds back 5 % of the packets for up to 20 ms, two messages.
     pub(crate) fn held_back() -> Self {
         let (reorder, reorder_by) = (5 * PERCENT, 20 * MILLIS);
         let link = LinkConfig { reorder, reorder_by, ..LinkConfig::delay(DELAY) };
@@ -91,7 +90,7 @@ impl Path {
         path.links[0].rate = Some(BOTTLENECK_MBIT * 1_000_000 / 8);
         // A packet is dropped that finds more than this.
         path.links[0].queue = (queue - 1) * FULL_PACKET;
-        // Without any, packets arrive in step with the queue, and all seeds are one run.
+        // Without jitter, packets arrive in step with the queue, and all seeds give the same run.
         (path.links[1].jitter, path.links[1].keep_order) = (200, true);
         path
     }
@@ -104,7 +103,7 @@ impl Path {
         path
     }
 
-    /// The same with independent losses in both directions.
+    /// As [`Self::bottleneck`], with independent losses in both directions.
     pub(crate) fn lossy_bottleneck(queue: u64, percent: u32) -> Self {
         let mut path = Self::bottleneck(queue);
         path.name += &format!(", loss {percent} %");
@@ -119,8 +118,8 @@ impl Path {
         path
     }
 
-    /// A path whose bottlenecks and delays are those of traces. Each queue holds 300 packets, like that of a
-    /// radio link. [`Self::at_seed`] chooses where the traces begin.
+    /// A path with the bottlenecks and delays of traces. Each queue holds 300 packets, as in a radio link.
+    /// [`Self::at_seed`] chooses the start of the traces.
     pub(crate) fn traced(name: String, traces: [Trace; 2], delay: Option<&DelayTrace>) -> Self {
         let links = traces.map(|trace| LinkConfig {
             trace: Some(trace),
@@ -131,7 +130,7 @@ impl Path {
         Self { name, links, loss_steps: Vec::new() }
     }
 
-    /// The path of the run with this seed: traces begin 7 s later with each.
+    /// The path of the run with this seed: each seed starts the traces 7 s later.
     pub(crate) fn at_seed(&self, seed: u64) -> Self {
         let later = (seed - FIRST_SEED) * 7_000;
         let mut path = self.clone();
@@ -142,7 +141,7 @@ impl Path {
         path
     }
 
-    /// Longest one-way delay from client to server, in ms.
+    /// Longest one-way delay from client to server, ms.
     pub(crate) fn longest_delay_ms(&self) -> f64 {
         self.links[0].longest_delay() as f64 / 1e3
     }

@@ -1,7 +1,7 @@
-//! Discrete-event simulation of the connections of one cell over one path, in virtual time: no
-//! socket, no clock. Deterministic for its seed.
+//! Discrete-event simulation of the connections of one cell over one path, in virtual time: no socket, no
+//! clock. Deterministic for its seed.
 //!
-//! Datagrams that arrive in the same microsecond are one received batch.
+//! Datagrams that arrive in the same microsecond form one received batch.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -30,28 +30,28 @@ pub(crate) struct Setup<'a> {
     pub(crate) fec: Option<FecConfig>,
     /// Repair symbols, bytes per million bytes of data.
     pub(crate) repair_rate: u32,
-    /// Bytes of copies in datagrams with newer segments, per million bytes of data.
+    /// Copies in datagrams with newer segments, bytes per million bytes of data.
     pub(crate) bundling_rate: u32,
     /// The server is a stock receiver.
     pub(crate) stock_server: bool,
-    /// The stock receiver acknowledges at multiples of this, in us; `None`: at once.
+    /// Tick at which the stock receiver acknowledges, us; `None`: at once.
     pub(crate) ack_tick: Option<u64>,
-    /// Timers fire at whole milliseconds, as Tokio's do, and up to this much later, us. `None`: when they
-    /// are due.
+    /// Timers fire at whole milliseconds, as Tokio's do, and are up to this much late, us. `None`: they are
+    /// exact.
     pub(crate) late_timers: Option<u64>,
-    /// What changes and when, ascending.
+    /// Changes and their times, ascending.
     pub(crate) changes: Vec<(u64, Change)>,
-    /// The workload of each connection, and when it begins.
+    /// Workload and start of each connection.
     pub(crate) flows: Vec<(Workload, u64)>,
-    /// The connections are of different hosts, which know nothing of each other.
+    /// Whether the connections belong to different hosts, which share nothing.
     pub(crate) separate: bool,
-    /// What the last connection needs more each way, us.
+    /// Additional one-way delay of the last connection, us.
     pub(crate) farther: u64,
     /// When the applications stop writing.
     pub(crate) end: u64,
-    /// What is counted, and which messages are: those written within this time.
+    /// Measured time: when counters count, and the messages that count are written.
     pub(crate) measured: Range<u64>,
-    /// Messages written before this are the first ones, judged by themselves.
+    /// Messages written before this are the first ones, which have figures of their own.
     pub(crate) early_until: u64,
 }
 
@@ -65,19 +65,19 @@ pub(crate) enum Change {
     Windows(u16),
     /// Whether the server reads.
     Reads(bool),
-    /// Whether this end runs. A suspended end receives what its socket buffer holds.
+    /// Whether this end runs. A suspended end receives what fits its socket buffer.
     Runs(usize, bool),
 }
 
-/// What one run measured.
+/// Result of one run.
 pub(crate) struct Outcome {
     /// Messages of all connections.
     pub(crate) messages: Vec<Message>,
     pub(crate) before: Counters,
     pub(crate) after: Counters,
-    /// Waits in the queue from client to server, from the measured time on.
+    /// Waits in the queue from client to server, from the start of the measured time on.
     pub(crate) waits: Waits,
-    /// How many bytes the servers had read and when, each 50 ms at most.
+    /// Bytes that the servers had read, with the time, at most every 50 ms.
     pub(crate) progress: Vec<(u64, u64)>,
     /// The first client at the beginning of each second.
     pub(crate) timeline: Vec<Second>,
@@ -89,7 +89,7 @@ pub(crate) struct Second {
     pub(crate) at: u64,
     pub(crate) read: u64,
     pub(crate) ip_bytes: u64,
-    /// Datagrams that the path dropped since its queue was full.
+    /// Datagrams dropped because the queue was full.
     pub(crate) queue_full: u64,
     /// Wait in the queue, us.
     pub(crate) wait: u64,
@@ -106,7 +106,7 @@ pub(crate) struct Counters {
     /// Segments that the clients sent for the first time.
     pub(crate) sent_segments: u64,
     pub(crate) retransmits: u64,
-    /// Datagrams from client to server that the path lost at random, and all.
+    /// Datagrams from client to server: lost at random, and all.
     pub(crate) lost: [u64; 2],
 }
 
@@ -122,16 +122,16 @@ struct Arrival {
 
 struct Flow {
     ends: [Endpoint; 2],
-    /// When the timer of each end runs out.
+    /// Expiry of each end's timer.
     timeouts: [Option<u64>; 2],
-    /// An event of this end was handled at the current time.
+    /// Whether an event of this end was handled at the current time.
     touched: [bool; 2],
     suspended: [bool; 2],
     /// Datagrams in the socket buffer of a suspended end.
     buffered: [Vec<Vec<u8>>; 2],
-    /// The server reads.
+    /// Whether the server reads.
     reads: bool,
-    /// What a datagram needs more each way than the path's delay, us.
+    /// One-way delay in addition to the path's, us.
     farther: u64,
     application: Application,
 }
@@ -154,7 +154,7 @@ struct Simulation {
     origin: Instant,
     now: u64,
     links: [Link; 2],
-    /// The next one last.
+    /// In descending order, so the next one is last.
     changes: Vec<(u64, Change)>,
     late_timers: Option<u64>,
     /// How late each timer is.
@@ -230,7 +230,7 @@ impl Simulation {
             let plan = (setup.fec, setup.repair_rate, setup.bundling_rate);
             Endpoint::new(conv, &setup.config, plan, cookie_seed, origin)
         };
-        // The path of all connections from either end, as the driver finds it.
+        // All connections from either end share the path, as in the driver.
         let mut shared: [Option<SharedPath>; 2] = [None, None];
         let flow = |(i, &(workload, start)): (usize, &(Workload, u64))| Flow {
             ends: [CLIENT, SERVER].map(|end| {
@@ -401,7 +401,7 @@ impl Simulation {
         flow.timeouts[end] = timeout;
     }
 
-    /// All datagrams that an end can send now enter its link.
+    /// Sends all datagrams that an end may send now.
     fn transmit(&mut self, i: usize, end: usize) {
         let (now, instant) = (self.now, self.instant());
         let Self { flows, links, in_flight, spare, ip_bytes, sent, .. } = self;

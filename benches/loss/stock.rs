@@ -1,6 +1,5 @@
-//! The decoder of a stock receiver, kcp-go without FEC of its own: it recovers nothing before it has
-//! learned the layout, for which the oldest of the packets that it remembers must have come without
-//! a gap for a whole period.
+//! The decoder of a stock receiver, kcp-go without FEC of its own. It recovers nothing until it has learned
+//! the layout, for which the oldest packets that it remembers must form a whole period without a gap.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -37,7 +36,7 @@ impl StockDecoder {
         self.decoder = self.layout().map(|layout| FecDecoder::new(Some(layout)));
     }
 
-    /// The lengths of the first two runs that begin and end among the oldest packets without a gap.
+    /// Layout from the first two runs that begin and end among the oldest packets without a gap.
     fn layout(&self) -> Option<FecConfig> {
         let mut sorted: Vec<_> = self.samples.iter().copied().collect();
         sorted.sort_unstable();

@@ -1,4 +1,4 @@
-//! What is printed: markdown tables with the goal beside each figure, and JSON.
+//! Output: markdown tables with the goal next to each figure, and JSON.
 
 use std::fmt::Write as _;
 
@@ -8,11 +8,11 @@ use crate::cells::{Cell, Congestion, Plan};
 use crate::figures::{Figures, Goal};
 use crate::simulation::Second;
 
-/// One cell with what it measured.
+/// One cell with its figures.
 pub(crate) struct Row {
     pub(crate) cell: Cell,
     pub(crate) seconds: u64,
-    /// One for each seed.
+    /// One per seed.
     pub(crate) runs: Vec<Figures>,
     pub(crate) median: Figures,
 }
@@ -72,8 +72,8 @@ pub(crate) fn markdown(rows: &[Row], seeds: u64) -> String {
     );
     let (bulk, messages): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.cell.has_bulk());
     if !messages.is_empty() {
-        out += "\nMessages, 1 KiB per 10 ms where nothing else is said. All figures but \
-                \"first 5 s p99\" are of second 6 on, or of the seconds named beside the path.\n\n";
+        out += "\nMessages, 1 KiB per 10 ms unless noted. All figures except \"first 5 s p99\" cover \
+                second 6 and later, or the seconds named with the path.\n\n";
         table(&mut out, &MESSAGES, &messages);
     }
     if !bulk.is_empty() {
@@ -98,7 +98,7 @@ fn table(out: &mut String, columns: &[Column], rows: &[&Row]) {
     }
 }
 
-/// What happened in each second of a run.
+/// Prints the events of each second of a run.
 pub(crate) fn print_timeline(timeline: &[Second]) {
     println!(
         "{:>6} {:>8} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>7} {:>7} {:>7} {:>6} {:>8} {:>8}",
@@ -163,7 +163,7 @@ struct JsonRow<'a> {
 ///
 /// # Errors
 ///
-/// When a figure has no JSON.
+/// When a figure has no JSON representation.
 pub(crate) fn json(rows: &[Row], seeds: u64) -> serde_json::Result<String> {
     let row = |row: &Row| {
         let Row { cell, seconds, runs, median } = row;

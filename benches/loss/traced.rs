@@ -1,4 +1,4 @@
-//! The paths of R: recorded ones, where their files are, and generated ones.
+//! The paths of R: recorded ones, if their files exist, and generated ones.
 
 use std::ops::Range;
 use std::path::Path as FilePath;
@@ -41,7 +41,7 @@ pub(crate) fn paths(directory: &FilePath) -> Result<Vec<Path>> {
         paths.push(Path::traced(name.to_owned(), [rate.clone(), rate], Some(&delay)));
     } else {
         eprintln!(
-            "SKIPPED: the recorded paths of R, since {} does not exist: name theirs with --traces",
+            "SKIPPED: the recorded paths of R, since {} does not exist; set their directory with --traces",
             directory.display()
         );
     }
@@ -59,7 +59,7 @@ fn read(directory: &FilePath, file: &str) -> Result<String> {
     std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// What the path of a trace permits.
+/// Upper limits on a traced path.
 pub(crate) struct Ideal {
     /// Sorted latencies of the measured messages, us, if each leaves once and at once.
     pub(crate) latencies: Vec<u64>,
@@ -75,7 +75,7 @@ pub(crate) fn ideal(setup: &Setup<'_>) -> Option<Ideal> {
     let config = &setup.path.links[0];
     config.trace.as_ref()?;
     let &[(workload, start)] = &setup.flows[..] else { return None };
-    // What waits at the sender and what waits in the queue leave at the same time.
+    // Data waiting at the sender and data waiting in the queue leave at the same time.
     let config = LinkConfig { queue_packets: usize::MAX, ..config.clone() };
     let mut link = Link::new(config, setup.seed);
     let Range { start: from, end } = setup.measured;

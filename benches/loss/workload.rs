@@ -1,5 +1,5 @@
-//! The applications: messages at a fixed interval, and bulk transfer. The client writes, the server
-//! reads as soon as something is readable.
+//! The applications: messages at a fixed interval, and bulk transfer. The client writes; the server reads as
+//! soon as data is readable.
 
 use std::fmt;
 use std::time::Instant;
@@ -9,20 +9,20 @@ use kcpx::proto::Kcp;
 
 use crate::path::{MILLIS, SECOND};
 
-/// What is written: the figures depend on the number of bytes alone.
+/// Content of all writes: the figures depend only on the number of bytes.
 static BLOCK: [u8; 64 * 1024] = [7; 64 * 1024];
 
-/// What the client of one connection writes.
+/// Workload of one connection's client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Workload {
-    /// One message of `size` bytes each `every` us into one ordered stream.
+    /// One message of `size` bytes every `every` us into one ordered stream.
     Messages { size: usize, every: u64 },
-    /// As much as the send window admits.
+    /// All data that the send window admits.
     Bulk,
 }
 
 impl Workload {
-    /// One message of 1 KiB each 10 ms.
+    /// One message of 1 KiB every 10 ms.
     pub(crate) const MESSAGES: Self = Self::Messages { size: 1_024, every: 10 * MILLIS };
 }
 
@@ -52,14 +52,14 @@ pub(crate) struct Message {
 pub(crate) struct Application {
     workload: Workload,
     start: u64,
-    /// When the application writes next by itself: each message, and the first bytes of bulk.
+    /// When the application next writes by itself: each message, and the first bytes of bulk.
     next: u64,
     end: u64,
     /// When each message was written.
     written: Vec<u64>,
     /// Bytes that the server has read.
     pub(crate) received: u64,
-    /// Messages that the server has read whole, in order.
+    /// Messages that the server has read completely, in order.
     pub(crate) messages: Vec<Message>,
 }
 
@@ -70,7 +70,7 @@ impl Application {
         Self { workload, start, next: start, end, written, received: 0, messages }
     }
 
-    /// When the application writes without being woken by the state machine.
+    /// When the application next writes without being woken by the state machine.
     pub(crate) fn due(&self) -> Option<u64> {
         Some(self.next).filter(|next| *next < self.end)
     }
@@ -111,7 +111,7 @@ impl Application {
         }
     }
 
-    /// Whether every message that was written has been read.
+    /// Whether every written message has been read.
     pub(crate) fn is_delivered(&self) -> bool {
         self.messages.len() == self.written.len()
     }
@@ -120,11 +120,11 @@ impl Application {
         self.workload == Workload::Bulk
     }
 
-    /// How much is missing, for errors.
+    /// Progress, for errors.
     pub(crate) fn progress(&self) -> String {
         format!("{} of {} messages", self.messages.len(), self.written.len())
     }
 }
 
-/// Longest time in us that the last messages may take.
+/// Longest time that the last messages may take, us.
 pub(crate) const MAX_DRAIN: u64 = 60 * SECOND;

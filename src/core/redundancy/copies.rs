@@ -4,7 +4,7 @@
 //! where losses are frequent, two or three copies leave: with independent losses of 20 %, one retransmission
 //! in 125 is lost instead of one in 5. The [loss rate](LossRate) decides the number. kcp-go sends one copy.
 //!
-//! Where losses come in bursts, copies leave apart. Where segments in a row are lost, an RTO may expire
+//! If losses come in bursts, copies leave apart. If segments in a row are lost, an RTO may expire
 //! during the burst; its copies then continue until an ACK shows that the path works again, so one of them
 //! leaves right after the burst.
 //!

@@ -1,11 +1,11 @@
-//! Capability negotiation between peers of this crate (HELLO), in the role of QUIC's transport
-//! parameters (RFC 9000 7.4).
+//! Capability negotiation between peers of this crate (HELLO), in the role of QUIC's transport parameters
+//! (RFC 9000 7.4).
 //!
-//! HELLO is a CONTROL segment with the capabilities of its sender, answered by HELLO-ACK with those
-//! of the other side. It is sent to peers that advertised CONTROL, by a side that wants to use an
-//! extension, [`MAX_HELLOS`] times, and then each [`RETRY_INTERVAL`] at most while data is sent; an
-//! older peer ignores it. Only HELLO-ACK shows what the
-//! peer accepts, since it echoes a random number. Neither ever ends a connection.
+//! HELLO is a CONTROL segment with the capabilities of its sender; HELLO-ACK answers with the capabilities of
+//! the other side. A side that wants to use an extension sends HELLO to a peer that advertised CONTROL:
+//! [`MAX_HELLOS`] times, and then at most once per [`RETRY_INTERVAL`] while it sends data. An older peer
+//! ignores it. Only HELLO-ACK shows the peer's capabilities, since it echoes a random number. Neither ever
+//! ends a connection.
 
 use crate::core::clock::Micros;
 use crate::core::close::ControlSegment;

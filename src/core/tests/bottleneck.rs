@@ -1,6 +1,6 @@
 //! A bottleneck with a drop-tail queue, without congestion control: the [retransmission
-//! budget](crate::core::recovery::retransmit_budget) and the loss input of window autotuning keep
-//! most of what the path carries useful.
+//! budget](crate::core::recovery::retransmit_budget) and the loss input of window autotuning keep most of the
+//! traffic useful.
 
 use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, SECOND};
@@ -48,7 +48,7 @@ fn bulk(name: &str, link: &LinkConfig, auto: bool) -> Outcome {
         now += 10 * MILLIS;
         sim.run_until(now);
         let stats = sim.sides[0].kcp.stats();
-        // What arrived is at least what was acknowledged.
+        // At least the acknowledged segments arrived.
         let arrived = sim.sides[1].kcp.stats().received_segments;
         let trickle = 4 * (1 + now / (30 * MILLIS));
         assert!(stats.retransmits() <= arrived + 64 + trickle, "{name} at {now}: {stats:?}");
@@ -88,8 +88,8 @@ fn bulk_through_a_bottleneck_delivers_most_of_what_it_sends() {
     }
 }
 
-/// The budget is no limit where packets are lost without a bottleneck: 93.0 and 56.4 Mbit/s without
-/// a budget, of which 5 % may be missing.
+/// The budget does not limit a path that loses packets without a bottleneck: without it the rates are 93.0
+/// and 56.4 Mbit/s, and at most 5 % may be missing.
 #[test]
 fn bulk_with_random_loss_is_as_fast_as_without_a_budget() {
     for (loss, least) in [(50_000, 88.4), (200_000, 53.6)] {

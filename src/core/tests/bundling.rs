@@ -1,5 +1,5 @@
-//! Redundant data bundling between two state machines: a lost message comes with the next datagram,
-//! copies cost no datagrams, the stream stays what was written.
+//! Redundant data bundling between two state machines: a lost message arrives with the next datagram, copies
+//! cost no datagrams, and the stream is what was written.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::testkit::rng::Rng;
 
 const MESSAGE: usize = 100;
 
-/// Two ends that know the RTT of 20 ms, of which the first copies segments at `rate`.
+/// Two ends that know the RTT of 20 ms; the first copies segments at `rate`.
 fn started(seed: u64, loss: u64, rate: u32) -> TwoEndpoints {
     let mut ends = TwoEndpoints::new(seed, loss);
     ends.sides[0].set_bundling_rate(rate);
@@ -24,7 +24,7 @@ fn started(seed: u64, loss: u64, rate: u32) -> TwoEndpoints {
     ends
 }
 
-/// Drops the datagram with the first transmission of `lost`, by its first header.
+/// Drops the datagram with the first transmission of `lost`, found by its first header.
 fn lose(ends: &mut TwoEndpoints, lost: u32) {
     let mut done = false;
     ends.filter = Box::new(move |header| {
@@ -51,7 +51,7 @@ fn lost_message_arrives_with_the_next_datagram() {
         sent += MESSAGE;
         ends.run(5 * MILLIS);
         read += ends.read(1).len();
-        // 10 ms are the path, so two messages are on it; the lost ones come 5 ms later.
+        // The path takes 10 ms, so two messages are on it; the lost ones arrive 5 ms later.
         assert!(read + 4 * MESSAGE >= sent, "{read} of {sent}");
     }
     ends.run(SECOND);
@@ -61,8 +61,8 @@ fn lost_message_arrives_with_the_next_datagram() {
     assert!((20..=22).contains(&rtt), "RTT {rtt} ms: no sample of a copy");
 }
 
-/// Sends two messages 5 ms apart, and returns their transmissions: the first, and the copy of the
-/// first with the second behind it.
+/// Sends two messages 5 ms apart, and returns their transmissions: the first, and the copy of the first
+/// followed by the second.
 fn copied_once(scripted: &mut ScriptedPeer) -> [(u32, u32); 3] {
     scripted.kcp.set_bundling_rate(1_000_000);
     scripted.write(vec![1; MESSAGE]);
@@ -145,7 +145,7 @@ fn segment_with_a_copy_is_retransmitted_when_the_ack_of_the_copy_is_overdue() {
     };
     let without = first_retransmission(0);
     let with = first_retransmission(1_000_000);
-    // The copy leaves after 20 ms, and its ACK is due 50 ms later, with some for reordering.
+    // The copy leaves after 20 ms; its ACK is due 50 ms later, plus some time for reordering.
     assert!((72..90).contains(&with) && without < with, "{with} ms, without a copy {without} ms");
 }
 
@@ -168,7 +168,7 @@ fn copies_cost_no_datagrams_and_at_most_their_rate() {
     assert_eq!(none, 0);
     for (rate, most) in [(1_000_000, 400), (500_000, 200), (u32::MAX, 400)] {
         let (with, with_bytes, copies) = run(rate);
-        // The last message has no other behind it.
+        // The last message has no successor.
         assert!(with <= datagrams + 1, "{with} datagrams instead of {datagrams}");
         assert!((most - 2..=most).contains(&copies), "{copies} copies at {rate}");
         assert_eq!(with_bytes - bytes, copies * (HEADER_LEN + MESSAGE) as u64);
@@ -200,7 +200,7 @@ fn bulk_and_full_datagrams_get_no_copies() {
         read += ends.read(1).len();
         ends.run(10 * MILLIS);
     }
-    // At most one datagram of them, behind the last segment.
+    // At most one datagram of copies, after the last segment.
     assert!(ends.sides[0].stats().redundancy.bundled_copies - before <= 1);
 }
 

@@ -1,5 +1,5 @@
-//! The [rate model](crate::core::congestion) over simulated paths and against scripted peers. Flows
-//! that share a bottleneck are cell F of `benches/loss`.
+//! The [BBR model](crate::core::congestion) over simulated paths and against scripted peers. Cell F of
+//! `benches/loss` covers flows that share a bottleneck.
 
 use super::scripted_peer::{ScriptedPeer, config};
 use super::sim::Sim;
@@ -23,7 +23,7 @@ fn bottleneck(queue: u64) -> LinkConfig {
     LinkConfig { delay: RTT / 2, rate: Some(RATE), queue: queue * PACKET, ..LinkConfig::default() }
 }
 
-/// Bulk from the first side to the second, with windows of their default that adapt.
+/// Bulk from the first side to the second, with the default windows, which adapt.
 fn bulk(link: &LinkConfig, congestion: CongestionControl) -> Sim {
     let mut plan = Plan::plain("congestion model");
     for side in &mut plan.sides {
@@ -57,7 +57,7 @@ fn goodput(sim: &mut Sim, until: u64) -> (f64, f64) {
 fn bulk_through_a_bottleneck_fills_it_and_loses_little() {
     for queue in [20, 50, 89, 300] {
         let mut sim = bulk(&bottleneck(queue), CongestionControl::Model);
-        // Startup loses what its last round sent beyond the path and its queue.
+        // Startup loses what its last round sends beyond path and queue.
         let (_, retransmitted) = goodput(&mut sim, SECOND);
         assert!(retransmitted < 40.0, "queue of {queue}: {retransmitted} %");
         sim.run_until(3 * SECOND);
@@ -67,7 +67,7 @@ fn bulk_through_a_bottleneck_fills_it_and_loses_little() {
             sim.run_until(at);
             most = most.max(sim.sides[0].kcp.stats().in_flight_segments);
         }
-        // Segments acknowledged out of order are among them.
+        // Includes segments acknowledged out of order.
         assert!(most <= 5 * BDP / 2, "queue of {queue}: {most} in flight");
         let (mbit, retransmitted) = goodput(&mut sim, 12 * SECOND);
         assert!(mbit >= 18.5, "queue of {queue}: {mbit} Mbit/s");
@@ -79,8 +79,8 @@ fn bulk_through_a_bottleneck_fills_it_and_loses_little() {
     }
 }
 
-/// A policer whose bucket is smaller than the initial window ends Startup at once, at a tenth of the
-/// rate; Up must find the rest, although a round ends in the middle of a burst.
+/// A policer whose bucket is smaller than the initial window ends Startup at once, at a tenth of the rate. Up
+/// must find the rest, although a round ends in the middle of a burst.
 #[test]
 fn bulk_through_a_policer_reaches_its_rate() {
     for bucket in [10, 50] {
@@ -93,7 +93,7 @@ fn bulk_through_a_policer_reaches_its_rate() {
     }
 }
 
-/// Reno keeps 0.5 Mbit/s at 20 %.
+/// At 20 % Reno keeps 0.5 Mbit/s.
 #[test]
 fn random_loss_does_not_reduce_the_rate() {
     for (loss, least) in [(10_000, 18.2), (50_000, 17.2), (200_000, 13.5)] {
@@ -101,7 +101,7 @@ fn random_loss_does_not_reduce_the_rate() {
         let mut sim = bulk(&link, CongestionControl::Model);
         let (mbit, _) = goodput(&mut sim, 12 * SECOND);
         assert!(mbit >= least, "loss of {loss} ppm: {mbit} Mbit/s");
-        // 88.4 Mbit/s are asked of a connection without congestion control.
+        // The goal for a connection without congestion control is 88.4 Mbit/s.
         if loss == 50_000 {
             let link = LinkConfig { loss, ..LinkConfig::delay(RTT / 2) };
             let mut sim = bulk(&link, CongestionControl::Model);
@@ -125,8 +125,8 @@ fn rate_follows_a_bottleneck_that_changes() {
     }
 }
 
-/// The path becomes longer, which is first taken for a queue: after eight rounds without an RTT close to
-/// the shortest one it is measured with half a bandwidth-delay product in flight.
+/// The path becomes longer, which first looks like a queue. After eight rounds without an RTT close to the
+/// shortest, it is measured with half a bandwidth-delay product in flight.
 #[test]
 fn min_rtt_probe_finds_a_longer_path() {
     let mut sim = bulk(&bottleneck(300), CongestionControl::Model);
@@ -146,7 +146,7 @@ fn min_rtt_probe_finds_a_longer_path() {
     assert!(mbit >= 18.0, "{mbit} Mbit/s");
 }
 
-/// When each message of 1 KiB was read, us after it was written.
+/// Microseconds from write to read of each message of 1 KiB.
 fn message_latencies(link: &LinkConfig, mtu: u16, congestion: CongestionControl) -> Vec<u64> {
     let mut plan = Plan::plain("messages");
     for side in &mut plan.sides {
@@ -161,11 +161,11 @@ fn message_latencies(link: &LinkConfig, mtu: u16, congestion: CongestionControl)
     std::mem::take(&mut sim.sides[1].latencies)
 }
 
-/// Messages do not feel the model: each is read when it is without.
+/// The model does not delay messages: each is read at the same time as without it.
 #[test]
 fn app_limited_flow_is_not_delayed() {
     let independent = |loss| LinkConfig { loss, ..LinkConfig::delay(RTT / 2) };
-    // Bursts of 3 packets, of 10 and 20 %.
+    // Bursts of 3 packets, with losses of 10 and 20 %.
     let bursts = |to_bad| {
         let burst = Some(GilbertElliott { to_bad, to_good: CERTAIN / 3 });
         LinkConfig { burst, ..LinkConfig::delay(RTT / 2) }
@@ -173,7 +173,7 @@ fn app_limited_flow_is_not_delayed() {
     let independent = [0, 10_000, 100_000, 200_000, 300_000].map(independent);
     let bursts = [CERTAIN / 27, CERTAIN / 12].map(bursts);
     for link in independent.into_iter().chain(bursts) {
-        // The smaller one cuts each message in two.
+        // The smaller MTU cuts each message in two.
         for mtu in [1_400, 544] {
             let model = message_latencies(&link, mtu, CongestionControl::Model);
             assert_eq!(model.len(), 4_000);
@@ -230,7 +230,7 @@ fn idle_connection_has_no_model_and_begins_with_the_initial_window() {
     }
 }
 
-/// The path after an outage may be another one.
+/// After an outage the path may be another one.
 #[test]
 fn outage_is_followed_by_startup() {
     let link = LinkConfig { partitions: vec![(5 * SECOND, 9 * SECOND)], ..bottleneck(89) };
@@ -240,7 +240,7 @@ fn outage_is_followed_by_startup() {
     assert!(mbit >= 18.0 && retransmitted < 3.0, "{mbit} Mbit/s, {retransmitted} %");
 }
 
-/// A connection with a full window of data in flight, and what left.
+/// A connection with a full window of data in flight, and the sent segments.
 fn model_peer() -> ScriptedPeer {
     let mut config = config();
     config.timing = timing(CongestionControl::Model);
@@ -249,9 +249,8 @@ fn model_peer() -> ScriptedPeer {
     script
 }
 
-/// Sends whenever the connection may for `time`, and acknowledges all with `una` once per `every`
-/// us, `early` round trips before anything can have arrived; returns segments sent and the largest
-/// number of them at one time.
+/// Sends whenever the connection may for `time`, and acknowledges everything with `una` every `every` us,
+/// `early` round trips before it can have arrived. Returns the segments sent and the most sent at one time.
 fn acked_in_bursts(script: &mut ScriptedPeer, time: u64, every: u64) -> (usize, usize) {
     let (until, mut sent, mut most) = (script.now + time, 0, 0);
     while script.now < until {
@@ -263,7 +262,7 @@ fn acked_in_bursts(script: &mut ScriptedPeer, time: u64, every: u64) -> (usize, 
         for at in left.chunk_by(|a, b| a.0 == b.0) {
             most = most.max(at.len());
         }
-        // What left less than 5 ms ago would make the path one with a short round trip.
+        // Acknowledging anything younger than 5 ms would make the round trip short.
         let arrived = left.iter().rev().find(|(at, _)| at + 5 * MILLIS <= script.now);
         let Some((_, (last, _))) = arrived else { continue };
         script.una = Sn(last.sn.0 + 1);
@@ -275,7 +274,7 @@ fn acked_in_bursts(script: &mut ScriptedPeer, time: u64, every: u64) -> (usize, 
 #[test]
 fn acks_in_bursts_do_not_raise_the_rate_beyond_that_of_departure() {
     let mut script = model_peer();
-    // Everything is acknowledged each 50 ms.
+    // Everything is acknowledged every 50 ms.
     acked_in_bursts(&mut script, 2 * SECOND, RTT);
     let before = script.kcp.stats();
     let (sent, _) = acked_in_bursts(&mut script, 4 * SECOND, RTT);
@@ -309,8 +308,8 @@ fn duplicate_and_forged_acks_change_nothing_in_the_model() {
     assert_eq!(after.cwnd_segments, before.cwnd_segments);
 }
 
-/// Acknowledgements at the instant of departure: no division by zero, no limit on such a path, and
-/// a window that saturates.
+/// Acknowledgements at the time of departure: no division by zero, no limit on such a path, and a window that
+/// saturates.
 #[test]
 fn rtt_of_zero_limits_nothing() {
     let mut script = model_peer();
@@ -325,7 +324,7 @@ fn rtt_of_zero_limits_nothing() {
     assert_eq!((stats.pacing_bytes_per_second, stats.cwnd_segments), (0, 1_024), "{stats:?}");
 }
 
-/// A peer that acknowledges nothing: the initial window, and what the budget grants.
+/// Towards a peer that acknowledges nothing, only the initial window and the budget's grants leave.
 #[test]
 fn unacknowledged_data_is_bounded_by_the_initial_window() {
     let mut script = model_peer();

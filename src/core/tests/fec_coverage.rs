@@ -1,4 +1,4 @@
-//! Loss detection of segments in FEC groups of which parity has left.
+//! Loss detection of segments in FEC groups whose parity was sent.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::core::seq::Sn;
 use crate::testkit::rng::Rng;
 
 const RTT: u64 = 40 * MILLIS;
-/// First segment of the group; those before gave RTT samples.
+/// First segment of the group; earlier ones gave RTT samples.
 const FIRST: u32 = 20;
 
 /// A connection with RTT samples and nothing in flight.
@@ -34,23 +34,23 @@ fn established_with(config: &KcpConfig) -> ScriptedPeer {
     script
 }
 
-/// Writes a segment now, and returns its timestamp.
+/// Writes a segment now and returns its timestamp.
 fn send(script: &mut ScriptedPeer) -> u32 {
     script.write(vec![1; 10]);
     script.out();
     (script.now / MILLIS) as u32
 }
 
-/// Parity of all segments from order of transmission `first` on leaves now.
+/// Parity of all segments from transmission `first_xmit_seq` on leaves now.
 fn close(script: &mut ScriptedPeer, opened: Instant, first_xmit_seq: u64, parities: usize) {
     let (conv, packets) = (script.kcp.conv(), 3 + parities);
     let group = ClosedGroup { conv, first_xmit_seq, opened, packets, parities };
     script.kcp.on_fec_group_closed(script.instant(), &group);
 }
 
-/// Three segments, one each 5 ms; after `close_after` milliseconds `parities` packets leave that
-/// cover them. None of the first `lost` is acknowledged. Returns when each of these is
-/// retransmitted, in milliseconds after the first one left.
+/// Sends three segments 5 ms apart; after `close_after` milliseconds, `parities` packets that cover them
+/// leave. The first `lost` segments are not acknowledged. Returns when each of these is retransmitted, in
+/// milliseconds after the first one left.
 fn retransmitted_at(lost: usize, close_after: u64, parities: usize) -> Vec<u64> {
     let mut script = established();
     let (start, opened) = (script.now, script.instant());
@@ -84,7 +84,7 @@ fn retransmitted_at(lost: usize, close_after: u64, parities: usize) -> Vec<u64> 
 fn lost_segment_waits_until_its_parity_is_acknowledged() {
     let without = retransmitted_at(1, 10, 0);
     assert_eq!(without, [45], "early retransmit");
-    // RTT after the parity, and the least reordering window.
+    // The RTT after the parity, plus the least reordering window.
     assert_eq!(retransmitted_at(1, 20, 1), [20 + 40 + 2]);
     assert_eq!(retransmitted_at(1, 35, 1), [35 + 40 + 2]);
     // Parity that left long before the ACKs changes nothing.
@@ -102,13 +102,13 @@ fn lost_segments_do_not_wait_for_parity_that_is_not_enough() {
     let without = retransmitted_at(2, 35, 0);
     let with = retransmitted_at(2, 35, 1);
     assert!(without.iter().zip(&with).all(|(a, b)| a <= b), "{without:?} {with:?}");
-    // As soon as the second is overdue, the first does not wait any more; nor does the second.
+    // Once the second is overdue, neither the first nor the second waits any longer.
     assert_eq!(with, [without[1]; 2]);
     assert_eq!(retransmitted_at(2, 35, 2), [77, 77]);
 }
 
-/// When the lost segment of a group without parity is retransmitted, in milliseconds; one of the
-/// group before it is lost too, which has `parities` packets of parity.
+/// When the lost segment of a group without parity is retransmitted, in milliseconds. A segment of the
+/// previous group, which has `parities` parity packets, is lost too.
 fn second_group_retransmitted_at(parities: usize) -> u64 {
     let mut script = established();
     let (start, opened) = (script.now, script.instant());
@@ -131,7 +131,7 @@ fn group_that_waits_for_parity_holds_up_no_segment_of_the_next() {
     assert_eq!([0, 1].map(second_group_retransmitted_at), [40, 40]);
 }
 
-/// Parity recovers datagrams, of which each may hold several segments.
+/// Parity recovers datagrams, and each may hold several segments.
 #[test]
 fn segments_of_one_lost_datagram_wait_for_one_parity_packet() {
     let mut script = established_with(&KcpConfig { mode: Mode::Message, ..config() });
@@ -145,7 +145,7 @@ fn segments_of_one_lost_datagram_wait_for_one_parity_packet() {
     close(&mut script, opened, first, 1);
     let mut sent = script.run(start + 20 * MILLIS + RTT);
     script.ack(FIRST + 3, stamp);
-    // The ACKs of what was recovered, a millisecond after those of what arrived.
+    // The ACKs of the recovered segments arrive a millisecond after the ACKs of the others.
     sent.extend(script.run(script.now + MILLIS));
     (0..3).for_each(|i| script.ack(FIRST + i, (start / MILLIS) as u32));
     script.una = Sn(FIRST + 4);
@@ -171,11 +171,11 @@ fn recovered_segment_is_not_retransmitted() {
     sent.extend(script.run(start + 10 * RTT));
     assert!(sent.is_empty(), "{sent:?}");
     assert_eq!(script.kcp.stats().retransmits(), before.retransmits());
-    // The first loss of the connection, and it counts.
+    // This first loss of the connection counts.
     assert!(script.kcp.flow_timing().loss_rate > 0);
 }
 
-/// A peer with `AckPolicy::Interval` on a path without loss: late ACKs are no losses that FEC
+/// With `AckPolicy::Interval` on a path without loss, late ACKs are not mistaken for losses that FEC
 /// recovered.
 #[test]
 fn acks_that_a_peer_holds_back_are_no_losses() {
@@ -216,8 +216,8 @@ fn acks_that_a_peer_holds_back_are_no_losses() {
     }
 }
 
-/// Whatever a peer acknowledges, and when: a segment is retransmitted at most an RTO after its
-/// parity, and so at most 40 ms later than without.
+/// Whatever a peer acknowledges, and when, a segment is retransmitted at most an RTO after its parity, and so
+/// at most 40 ms later than without parity.
 #[test]
 fn no_acks_of_a_peer_defer_a_retransmission_beyond_an_rto_after_the_parity() {
     for seed in 0..300 {

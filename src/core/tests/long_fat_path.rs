@@ -1,6 +1,5 @@
-//! Spurious retransmissions on a long fat path: 142 ms round trip with jitter, 100 Mbit/s, windows
-//! of 2,048 segments, `nodelay` 0/10/0/1. No datagram is lost, so every retransmission is
-//! spurious.
+//! Spurious retransmissions on a long fat path: 142 ms round trip with jitter, 100 Mbit/s, windows of 2,048
+//! segments, `nodelay` 0/10/0/1. No datagram is lost, so every retransmission is spurious.
 
 use std::time::Duration;
 

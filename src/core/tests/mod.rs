@@ -1,5 +1,5 @@
-//! Tests of the state machine: scripted peers, and deterministic simulation with a virtual clock,
-//! modelled paths and applications.
+//! Tests of the state machine: scripted peers, and deterministic simulation with a virtual clock, modelled
+//! paths and applications.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,

@@ -1,4 +1,4 @@
-//! Pacing (RFC 9002 7.7), and redundant retransmissions of segments that keep the window closed.
+//! Pacing (RFC 9002 7.7), and copies of retransmissions of segments that keep the window closed.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn pacing_spreads_a_window_over_four_fifths_of_a_round_trip() {
     assert_eq!(by(32), WINDOW as usize);
 }
 
-/// The most segments that leave at once after those with which a window begins.
+/// The longest burst, without the first one of the window.
 fn longest_burst(interval: u64) -> usize {
     let mut config = config();
     config.timing = UNLIMITED;
@@ -73,7 +73,7 @@ fn longest_burst(interval: u64) -> usize {
 
 #[test]
 fn pacing_interval_sets_what_leaves_at_once() {
-    // 128 segments in 40 ms are 3.2 in a millisecond.
+    // 128 segments in 40 ms are 3.2 per millisecond.
     assert_eq!([0, 1, 5].map(longest_burst), [1, 4, 17]);
 }
 
@@ -84,7 +84,7 @@ fn pacing_on_a_short_path_sends_the_window_at_once() {
     assert!(sent.iter().all(|(.., at)| *at == MILLIS), "{sent:?}");
 }
 
-/// The numbers that are retransmitted when all segments but `lost` were acknowledged.
+/// The retransmitted numbers when all segments but `lost` were acknowledged.
 fn retransmitted(preset: Timing, lost: &[u32], window_is_open: bool) -> Vec<u32> {
     let (mut script, sent) = window(preset, RTT);
     if window_is_open {
@@ -104,7 +104,7 @@ fn retransmitted(preset: Timing, lost: &[u32], window_is_open: bool) -> Vec<u32>
 
 #[test]
 fn redundant_retransmit_of_a_segment_that_closes_the_window_is_sent() {
-    // 120 is in the last quarter of the window: there is time to retransmit it once more.
+    // Segment 120 is in the last quarter of the window, so there is time for another retransmission.
     assert_eq!(retransmitted(UNLIMITED, &[1, 60, 120], false), [1, 1, 60, 60, 120]);
     assert_eq!(retransmitted(UNLIMITED, &[1, 60, 120], true), [1, 60, 120]);
 }

@@ -1,5 +1,5 @@
-//! Repair symbols between two state machines: negotiation, recovery without a retransmission, the
-//! stream stays what was written, losses count.
+//! Repair symbols between two state machines: negotiation, recovery without a retransmission, an unchanged
+//! stream, and losses that count.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,7 +25,7 @@ fn is_control(header: &Header, kind: ControlType) -> bool {
 /// First headers of all datagrams of both sides.
 type Log = Rc<RefCell<Vec<Header>>>;
 
-/// A log of what both ends send from now on.
+/// Logs everything that both ends send from now on.
 fn log(ends: &mut TwoEndpoints) -> Log {
     let log = Log::default();
     let entries = Rc::clone(&log);
@@ -36,7 +36,7 @@ fn log(ends: &mut TwoEndpoints) -> Log {
     log
 }
 
-/// Two ends of which the first sends repair symbols, and a log of what they send.
+/// Two ends, the first sending repair symbols, and a log of the traffic.
 fn negotiated(seed: u64) -> (TwoEndpoints, Log) {
     let mut ends = TwoEndpoints::new(seed, 0);
     let log = log(&mut ends);
@@ -147,7 +147,7 @@ fn lost_segment_is_recovered_without_a_retransmission() {
             ends.run(10 * MILLIS);
             let read = ends.read(1);
             latest += read.len();
-            // 10 ms are the path, and the next repair symbol leaves with the next segment but one.
+            // The path takes 10 ms, and the next repair symbol leaves with the next segment but one.
             assert!(latest + 3_000 >= sent, "segment {lost}: {latest} of {sent}");
             rtts.push(ends.sides[0].stats().srtt);
         }
@@ -193,7 +193,7 @@ fn repair_symbols_are_at_most_their_rate_of_the_data() {
 #[test]
 fn bulk_gets_no_repair_symbols() {
     let (mut ends, log) = negotiated(1);
-    // Beyond the send window, so more than 256 segments are outstanding to the end but for the last.
+    // More than the send window, so over 256 segments are outstanding almost until the end.
     ends.write(0, &vec![7; 4_000_000]);
     ends.run(60 * MILLIS);
     assert_eq!(repairs(&log), 0);
@@ -442,7 +442,7 @@ fn symbol_of_an_empty_message_leaves_where_it_fits_the_mtu() {
         ends.sides = [1, 2].map(|seed| Kcp::new(conv, &least, now, Seed::new(7, seed)).unwrap());
         ends.sides[0].set_repair_rate(1_000_000);
         let log = log(&mut ends);
-        // The first ones negotiate.
+        // The first messages negotiate.
         for _ in 0..20 {
             let now = ends.instant();
             ends.sides[0].send_message(now, Bytes::new()).unwrap();

@@ -1,4 +1,4 @@
-//! Repair symbols: what forged and recorded HELLO, REPAIR and ACKs of recovered segments can cause.
+//! Limits of what forged and replayed HELLO, REPAIR and ACKs of recovered segments can cause.
 
 use super::scripted_peer::{ScriptedPeer, config, datagram, header};
 use super::sim_plan::MILLIS;
@@ -18,7 +18,7 @@ fn hello(sn: u32, ts: u32) -> Header {
     Header { frg: ControlType::Hello as u8, ..header(Command::Control, sn, ts) }
 }
 
-/// A connection whose peer, the test, has asked with HELLO and was answered.
+/// A connection whose peer, the test, sent HELLO and got an answer.
 fn asked(config: &KcpConfig) -> ScriptedPeer {
     let mut peer = ScriptedPeer::new(config);
     peer.give(header(Command::Push, 0, 5), &[1; 100]);
@@ -98,7 +98,7 @@ fn hostile_repair_is_counted_and_ends_nothing() {
             stats.repair_symbols_received > 100 && stats.invalid_repair_symbols > 10,
             "{stats:?}"
         );
-        // Data goes on.
+        // Data still flows.
         let nxt = peer.kcp.rcv_nxt();
         peer.give(header(Command::Push, nxt.0, 1), b"x");
         assert!(peer.kcp.rcv_nxt().since(nxt) > 0);
@@ -123,7 +123,7 @@ fn repair_is_rejected_outside_the_window_and_beside_other_segments() {
     assert_eq!(peer.kcp.stats().redundancy.invalid_repair_symbols, before + 2);
 }
 
-/// REPAIR for the one segment `sn`, which is to be recovered as this.
+/// A REPAIR for the single segment `sn` that recovers it with this content.
 fn forged(sn: Sn, key: u32, frg: u8, payload: &[u8]) -> (Header, Vec<u8>) {
     let mut symbol = Vec::new();
     rlc::write_repair(key, [(frg, payload)].into_iter(), payload.len(), &mut symbol);

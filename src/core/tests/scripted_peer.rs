@@ -1,5 +1,4 @@
-//! One [`Kcp`] against a scripted peer: the test writes each datagram in and reads each datagram
-//! out.
+//! One [`Kcp`] against a scripted peer: the test writes each datagram in and reads each datagram out.
 
 use std::time::{Duration, Instant};
 
@@ -120,8 +119,7 @@ impl ScriptedPeer {
         all
     }
 
-    /// Runs all timers until `until`, microseconds, and returns the sent segments with their
-    /// times.
+    /// Runs all timers until `until`, microseconds, and returns the sent segments with their times.
     pub(super) fn run(&mut self, until: u64) -> Vec<(u64, Sent)> {
         let mut all = Vec::new();
         loop {

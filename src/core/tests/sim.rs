@@ -1,8 +1,8 @@
-//! Discrete-event simulation: two [`Kcp`](crate::core::connection::Kcp)s, two modelled paths and
-//! two modelled applications under one virtual clock. Deterministic for a plan with its seed.
+//! Discrete-event simulation: two [`Kcp`](crate::core::connection::Kcp)s, two modelled paths and two modelled
+//! applications under one virtual clock. Deterministic for a plan with its seed.
 //!
-//! After each event of a side its application reads and writes, its `Kcp` transmits, and the
-//! invariants are checked.
+//! After each event of a side its application reads and writes, its `Kcp` transmits, and the invariants are
+//! checked.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -52,7 +52,7 @@ pub(crate) struct Outcome {
     pub(crate) events: u64,
     /// When everything was delivered and acknowledged, microseconds.
     pub(crate) finished: u64,
-    /// Share of [`Plan::bound`] that this took.
+    /// The part of [`Plan::bound`] that this took.
     pub(crate) share: f64,
     pub(crate) stats: [ConnectionStats; 2],
 }
@@ -127,8 +127,7 @@ impl Sim {
         }
     }
 
-    /// One side loses its state and restarts, without data to send and without checking what it
-    /// reads.
+    /// One side loses its state and restarts, without data to send and without checking the data it reads.
     pub(crate) fn restart(&mut self, i: usize) {
         let now = self.instant(self.now);
         self.sides[i].restart(now);
@@ -141,8 +140,8 @@ impl Sim {
         self.service(1);
     }
 
-    /// Runs the impaired network until [`Plan::chaos`], then the healed one until everything is
-    /// delivered and acknowledged and no event is left.
+    /// Runs the impaired network until [`Plan::chaos`], then the healed one until everything is delivered and
+    /// acknowledged and no event is left.
     ///
     /// # Panics
     ///
@@ -268,7 +267,7 @@ impl Sim {
         let mut end = self.sides[i].written;
         self.sides[1 - i].expect(lengths, (end, self.now), self.measure);
         self.transmit(i);
-        // What has left lets the application write more.
+        // Sending may let the application write more.
         loop {
             let lengths = self.sides[i].write(self.now, now);
             let written = self.sides[i].written;
@@ -285,7 +284,7 @@ impl Sim {
         self.sides[i].end_turn(self.now, self.origin);
     }
 
-    /// All datagrams that a side can send now enter its path.
+    /// Sends all datagrams that a side may send now.
     fn transmit(&mut self, i: usize) {
         let now = self.instant(self.now);
         let mut scratch = std::mem::take(&mut self.scratch);

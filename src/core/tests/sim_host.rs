@@ -1,5 +1,4 @@
-//! One side of a simulation: a [`Kcp`], its application, and the invariants checked after each
-//! turn.
+//! One side of a simulation: a [`Kcp`], its application, and the invariants checked after each turn.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
@@ -21,7 +20,7 @@ use crate::testkit::rng::Rng;
 const SOCKET_BUFFER: u32 = 512;
 /// Longest interval between window probes, microseconds.
 const PROBE_LIMIT: u64 = 5 * SECOND;
-/// Largest window, segments, with which each event is followed by a check of all segments.
+/// Largest window, segments, up to which all segments are checked after each event.
 const CHEAP_WINDOW: u16 = 256;
 
 /// Eight bytes of the test pattern, which differs at each index and for each salt.
@@ -65,7 +64,7 @@ pub(crate) struct Side {
     plan: SidePlan,
     salt: u64,
     rng: Rng,
-    /// Bytes not yet given to `kcp`, and of these the rest of the current write.
+    /// Bytes not yet given to `kcp`, and the part of them in the current write.
     unwritten: u64,
     in_write: u64,
     pub(crate) written: u64,
@@ -75,9 +74,9 @@ pub(crate) struct Side {
     read_at: u64,
     ping_at: u64,
     change_at: u64,
-    /// Lengths of the peer's messages that were not read yet.
+    /// Lengths of the peer's messages that are still to be read.
     messages: VecDeque<usize>,
-    /// End offset and time of each write of the peer, until it was read.
+    /// End offset and time of each write of the peer that is still to be read.
     writes: VecDeque<(u64, u64)>,
     /// Latency of each write of the peer, microseconds.
     pub(crate) latencies: Vec<u64>,
@@ -91,9 +90,9 @@ pub(crate) struct Side {
     largest_window: u16,
     stored_before: usize,
     slowest: Option<NonZeroU64>,
-    /// Datagrams may arrive corrupted, so what is read is not compared.
+    /// Datagrams may arrive corrupted, so the data read is not compared.
     corrupted: bool,
-    /// The peer's segments are larger than those of kcp-go.
+    /// The peer's segments are larger than kcp-go's.
     jumbo: bool,
     suspended_inbox: u32,
     /// Time of the last turn.
@@ -102,7 +101,7 @@ pub(crate) struct Side {
 }
 
 impl SidePlan {
-    /// When a host that is suspended at times and wakes in ticks detects an event at `at`.
+    /// When the host, which is suspended at times and wakes in ticks, notices an event at `at`.
     pub(super) fn host_time(&self, at: u64) -> u64 {
         let at = if at >= self.freeze.0 { at.max(self.freeze.1) } else { at };
         if self.tick > 0 { at.div_ceil(self.tick) * self.tick } else { at }
@@ -115,7 +114,7 @@ fn largest_window(config: &KcpConfig) -> u16 {
     if grows { window_autotune::MAX_AUTO_WINDOW } else { config.send_window }
 }
 
-/// Receive memory, bytes, of a receive window at the limit of autotuning; zero without autotuning.
+/// Receive memory of a receive window at the limit of autotuning, bytes; 0 without autotuning.
 fn grown_budget(config: &KcpConfig) -> usize {
     let grows = config.auto_windows && config.recv_window == DEFAULT_WINDOW;
     if grows && config.recv_memory.is_none() {
@@ -197,8 +196,8 @@ impl Side {
         assert!(self.messages.is_empty());
         assert_eq!(self.kcp.close_reason(), None);
         assert_eq!(self.kcp.poll_timeout(), None, "an idle connection has no timer");
-        // Late duplicates, answers to a ping that was answered, and timestamps from weeks ago are
-        // counted as invalid.
+        // Late duplicates, answers to a ping that was already answered, and timestamps from weeks ago count
+        // as invalid.
         let may_be_invalid = |plan: &SidePlan| plan.link.duplicate > 0 || plan.freeze.1 > 24 * DAY;
         let [own, other] = [&self.plan, &peer.plan].map(may_be_invalid);
         if !own && !other && stats.pings_sent == 0 {
@@ -239,7 +238,7 @@ impl Side {
         due
     }
 
-    /// After everything due was sent: checks.
+    /// Checks the invariants after all due data was sent.
     pub(super) fn end_turn(&mut self, now: u64, origin: Instant) {
         let since = |at: Instant| at.saturating_duration_since(origin).as_micros() as u64;
         let timeout = self.kcp.poll_timeout().map(since);
@@ -251,7 +250,7 @@ impl Side {
         self.check(now);
     }
 
-    /// The peer has written messages of these lengths; `end` is the offset and the time.
+    /// The peer wrote messages of these lengths; `end` is the offset and the time.
     pub(super) fn expect(&mut self, lengths: Vec<usize>, end: (u64, u64), measure: bool) {
         self.messages.extend(lengths);
         let known = self.writes.back().map_or(self.read, |&(last, _)| last);
@@ -260,7 +259,7 @@ impl Side {
         }
     }
 
-    /// Applies the settings of one of the alternatives that may change in use.
+    /// Applies the settings of one alternative, which may change in use.
     fn change_settings(&mut self) {
         if self.plan.alternatives.is_empty() {
             return;
@@ -342,7 +341,7 @@ impl Side {
         self.write_at = now + self.rng.below(traffic.pause + 1);
     }
 
-    /// Writes what is due and fits; returns the lengths of the messages written.
+    /// Writes the data that is due and fits; returns the lengths of the messages written.
     pub(super) fn write(&mut self, now: u64, instant: Instant) -> Vec<usize> {
         let mut lengths = Vec::new();
         let message = self.plan.config.mode == Mode::Message;
@@ -391,7 +390,7 @@ impl Side {
         while chunks == 0 || count < chunks {
             let Some(chunk) = self.kcp.recv() else { break };
             count += 1;
-            // The two sides' salts differ in the last bit.
+            // The salts of the two sides differ in the last bit.
             let right = self.corrupted || is_pattern(self.salt ^ 1, self.read, &chunk);
             assert!(right, "wrong bytes at {}", self.read);
             self.read += chunk.len() as u64;
@@ -446,7 +445,7 @@ impl Side {
         let max_rto = config.max_retransmit_interval;
         assert!(stats.rto <= max_rto, "{:?}", stats.rto);
         let waits = self.kcp.close_reason().is_none() && !self.kcp.is_drained();
-        // The rate limit and the tick of the host come on top.
+        // Rate limit and host tick add to this.
         let limit = self.slowest.map_or(0, |rate| 2 * mss.max(1_500) * SECOND / rate.get());
         let longest = (max_rto.as_micros() as u64).max(PROBE_LIMIT);
         let slack = limit + self.plan.tick + longest + SECOND / 100;

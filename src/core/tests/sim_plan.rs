@@ -1,5 +1,5 @@
-//! Plans of simulations, drawn from a seed: both configurations, paths, applications and faults. A
-//! plan prints as one line, and its seed reproduces it.
+//! Simulation plans drawn from a seed: configurations, paths, applications and faults. A plan prints as one
+//! line, and its seed reproduces it.
 
 use std::fmt;
 use std::num::{NonZeroU8, NonZeroU64};
@@ -25,7 +25,7 @@ pub(crate) struct Traffic {
     pub(crate) largest_write: u64,
     /// Longest pause between two writes, microseconds.
     pub(crate) pause: u64,
-    /// Above zero: each write has `largest_write` bytes and is due this long after the one before,
+    /// If not zero, each write has `largest_write` bytes and is due this long after the previous one,
     /// microseconds, whatever `pause` says.
     pub(crate) every: u64,
     /// Message mode: `send_message` with fragments instead of one message per segment.
@@ -38,7 +38,7 @@ pub(crate) struct Reading {
     /// Chunks per read; zero reads everything as it arrives.
     pub(crate) chunks: u32,
     pub(crate) every: u64,
-    /// From when to when nothing is read.
+    /// Start and end of the time in which nothing is read.
     pub(crate) pause: (u64, u64),
 }
 
@@ -51,13 +51,13 @@ pub(crate) struct SidePlan {
     pub(crate) link: LinkConfig,
     pub(crate) traffic: Traffic,
     pub(crate) reading: Reading,
-    /// The host wakes only at multiples of this; datagrams in between are one batch.
+    /// The host wakes only at multiples of this; datagrams in between form one batch.
     pub(crate) tick: u64,
-    /// From when to when the host is suspended.
+    /// Start and end of the time in which the host is suspended.
     pub(crate) freeze: (u64, u64),
-    /// Interval of pings by the application; zero for none.
+    /// Interval of the application's pings; 0: none.
     pub(crate) probe_every: u64,
-    /// Interval of changes to the settings of an alternative; zero for none.
+    /// Interval of changes to the settings of an alternative; 0: none.
     pub(crate) change_every: u64,
     pub(crate) alternatives: Vec<KcpConfig>,
 }
@@ -72,14 +72,14 @@ pub(crate) struct Plan {
     pub(crate) chaos: u64,
 }
 
-/// A family of plans: how it changes a plain one. The name enters the seed.
+/// A family of plans: how it changes a plain one. The name is part of the seed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Set {
     pub(crate) name: &'static str,
     pub(crate) shape: fn(&mut Plan, &mut Rng),
 }
 
-/// Most data segments of one direction, which bounds the run time of a seed.
+/// Most data segments of one direction, to bound the run time of a seed.
 const MAX_SEGMENTS: u64 = 1_500;
 
 impl Plan {
@@ -129,8 +129,7 @@ impl Plan {
         plan
     }
 
-    /// Before the peer advertised its window, messages of up to 32 fragments are sent
-    /// (IKCP_WND_RCV).
+    /// Messages of up to 32 fragments are sent before the peer has advertised its window (IKCP_WND_RCV).
     fn admit_messages(&mut self) {
         let whole = [0, 1].map(|i| self.sides[1 - i].traffic.whole);
         for (side, whole) in self.sides.iter_mut().zip(whole) {
@@ -142,7 +141,7 @@ impl Plan {
         }
     }
 
-    /// Bounds the segments: small segments, small writes and heavy loss make many of few bytes.
+    /// Bounds the number of segments: small segments, small writes and heavy loss need many for few bytes.
     fn limit_work(&mut self) {
         let q = self.delivery_probability();
         for side in &mut self.sides {
@@ -170,8 +169,7 @@ impl Plan {
         side.traffic.bytes.div_ceil(mss) + cuts
     }
 
-    /// Longest round trip of the healed network, microseconds, with ticks, intervals and rate
-    /// limits.
+    /// Longest round trip of the healed network, microseconds, with ticks, intervals and rate limits.
     fn round_trip(&self) -> u64 {
         let once = |side: &SidePlan| {
             let config = &side.at_worst().config;
@@ -184,11 +182,10 @@ impl Plan {
 
     /// Upper bound of the time to completion after the network has healed, microseconds.
     ///
-    /// A segment and its ACK arrive with probability `q`. The slowest of `n` segments needs
-    /// `ln(n * 10^9) / -ln(1 - q)` transmissions except once in 10^9 runs, each at most
-    /// `max_retransmit_interval` after the one before. Beside it `n / window` windows are sent,
-    /// each of which waits for its slowest segment on average. Bandwidth, rate limits, slow
-    /// readers and the pauses of the writers come on top.
+    /// A segment and its ACK arrive with probability `q`. The slowest of `n` segments needs `ln(n * 10^9) /
+    /// -ln(1 - q)` transmissions except once in 10^9 runs, each at most `max_retransmit_interval` after the
+    /// previous one. In addition `n / window` windows are sent, each waiting for its slowest segment on
+    /// average. Bandwidth, rate limits, slow readers and writers' pauses come on top.
     pub(crate) fn bound(&self) -> u64 {
         let q = self.delivery_probability();
         let attempts = |n: f64| if q < 1.0 { n.ln() / -(1.0 - q).ln() } else { 1.0 };
@@ -217,7 +214,7 @@ impl Plan {
             let rate = side.link.rate.unwrap_or(u64::MAX);
             let rate = rate.min(side.config.rate_limit.map_or(u64::MAX, NonZeroU64::get));
             let reads = u64::from(peer.reading.chunks > 0) * n * peer.reading.every;
-            // Before the peer advertised its window, 32 segments are sent; those beyond it need an
+            // Before the peer advertised its window 32 segments are sent; those beyond the window need an
             // RTO.
             let out_of_window = n.min(32).saturating_sub(window);
             bound += (attempts(n as f64 * 1e9) + out_of_window as f64) * longest

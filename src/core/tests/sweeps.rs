@@ -1,5 +1,5 @@
-//! Randomized simulations of impaired networks and hosts: all data arrives exactly once, in order,
-//! and is acknowledged within [`Plan::bound`].
+//! Randomized simulations of impaired networks and hosts: all data arrives exactly once, in order, and is
+//! acknowledged within [`Plan::bound`].
 
 use super::report::{each_seed, explained};
 use super::sim::Sim;
@@ -41,7 +41,7 @@ fn sweep(test: &str, set: &Set, seeds: u64) {
     );
 }
 
-/// A test per set of plans: its name, the name that enters the seeds, and the number of seeds.
+/// One test per set of plans: its name, the name that is part of the seeds, and the number of seeds.
 macro_rules! sweeps {
     ($($test:ident, $set:literal: $seeds:expr, $shape:expr;)*) => {$(
         #[test]

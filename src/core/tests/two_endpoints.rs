@@ -31,7 +31,7 @@ pub(super) struct TwoEndpoints {
 }
 
 impl TwoEndpoints {
-    /// `loss` in parts per million. With any, datagrams are also duplicated and reordered.
+    /// `loss` in parts per million. If not zero, datagrams are also duplicated and reordered.
     pub(super) fn new(seed: u64, loss: u64) -> Self {
         let origin = super::origin();
         let kcp = |ts_epoch, cookie_seed| {
@@ -78,7 +78,7 @@ impl TwoEndpoints {
         all
     }
 
-    /// A datagram arrives at `side`, of the other side or forged.
+    /// A datagram from the other side, or a forged one, arrives at `side`.
     pub(super) fn input(&mut self, side: usize, datagram: &[u8]) -> Result<(), InputError> {
         let result = self.sides[side].input(self.instant(), datagram, PacketType::Regular);
         self.received[side] += 1;

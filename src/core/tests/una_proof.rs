@@ -1,4 +1,4 @@
-//! Cumulative acknowledgements without an ACK: what they open, and what they do not.
+//! Limits of cumulative acknowledgements without an ACK.
 
 use super::scripted_peer::{ScriptedPeer, config, header};
 use super::sim_plan::{MILLIS, SECOND};
@@ -22,8 +22,8 @@ fn with_much_to_send(timing: Timing) -> ScriptedPeer {
 const CONTROLS: [CongestionControl; 3] =
     [CongestionControl::Disabled, CongestionControl::Reno, CongestionControl::Model];
 
-/// A peer that receives nothing and acknowledges all of it by `una`, every millisecond: the window, and
-/// then an initial window for each timeout, which doubles up to 250 ms.
+/// A peer that receives nothing but acknowledges everything by `una`, every millisecond, draws a window and
+/// then an initial window per timeout, which doubles up to 250 ms.
 #[test]
 fn una_alone_draws_an_initial_window_per_timeout() {
     const INITIAL_WINDOW: u64 = 32 * 1_400;
@@ -52,7 +52,7 @@ fn una_alone_draws_an_initial_window_per_timeout() {
     }
 }
 
-/// The ACK of the latest segment proves what `una` has covered before, as of a peer whose ACK was lost.
+/// The ACK of the latest segment proves what `una` covered before, as with a peer whose ACK was lost.
 #[test]
 fn una_opens_the_window_once_a_later_ack_proves_it() {
     for congestion in CONTROLS {
@@ -76,8 +76,8 @@ fn una_opens_the_window_once_a_later_ack_proves_it() {
     }
 }
 
-/// All ACKs of a window were lost, as in an outage of the way back: the first segment after a timeout shows
-/// that it has arrived.
+/// All ACKs of a window were lost, as in an outage of the return path. The first segment after a timeout
+/// shows that the window arrived.
 #[test]
 fn window_whose_acks_were_lost_is_proved_a_round_trip_after_a_timeout() {
     for congestion in CONTROLS {

@@ -1,4 +1,4 @@
-//! Window autotuning: how far windows that the application has not set track the path.
+//! Window autotuning: how far windows that the application has not set follow the path.
 
 use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, Reading, SECOND};
@@ -43,7 +43,7 @@ fn path(delay: u64) -> LinkConfig {
 #[test]
 fn window_autotune_on_a_long_path_grows_to_the_limit() {
     let path = path(100 * MILLIS);
-    // 1,024 segments in 200 ms; Startup of the model takes five round trips until they are in flight.
+    // 1,024 segments in 200 ms; Startup needs five round trips until they are in flight.
     for (congestion, least, times) in
         [(CongestionControl::Disabled, 6.5, 3.0), (CongestionControl::Model, 6.0, 2.5)]
     {

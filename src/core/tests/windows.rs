@@ -1,5 +1,5 @@
-//! Receive windows that close, shrink, are smaller than the initial assumption or whose updates
-//! are lost; ACKs under a rate limit; delivery buffers.
+//! Receive windows that close, shrink, are smaller than the initial assumption, or whose updates are lost;
+//! ACKs under a rate limit; delivery buffers.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use crate::core::seq::Sn;
 use crate::testkit::link::LinkConfig;
 use crate::testkit::rng::Rng;
 
-/// A reader that pauses, and a path that loses every window update: once it delivers again, data
-/// flows within the longest interval of window probes and a round trip (RFC 9293 3.8.6.1).
+/// A reader pauses, and the path loses every window update. Once it delivers again, data flows within the
+/// longest interval of window probes plus a round trip (RFC 9293 3.8.6.1).
 #[test]
 fn zero_window_with_lost_updates_reopens_within_the_probe_limit() {
     for lost_for in [0, SECOND, 7 * SECOND, 60 * SECOND, 600 * SECOND] {
@@ -62,8 +62,8 @@ fn window_probe_after_closing_on_the_last_byte_is_sent() {
     assert_eq!(probes, [10_500, 11_500, 13_500, 17_500, 22_500, 27_500, 32_500, 37_500]);
 }
 
-/// A peer with a slow reader sends ACKs for all segments but does not advance `una` (kcp-go
-/// `parse_data`). Its window update may be lost, so it must be probed.
+/// A peer with a slow reader sends ACKs for all segments but does not advance `una` (kcp-go `parse_data`).
+/// Its window update may be lost, so the sender must probe.
 #[test]
 fn window_probe_while_una_is_held_back_is_sent() {
     for more in [false, true] {
@@ -89,8 +89,7 @@ fn window_probe_while_una_is_held_back_is_sent() {
     }
 }
 
-/// Window updates in any order, some of them duplicated: the right edge is the furthest
-/// advertised.
+/// Window updates in any order, some of them duplicated: the right edge is the furthest one advertised.
 #[test]
 fn window_updates_reordered_keep_the_furthest_edge() {
     for seed in 0..500 {
@@ -109,7 +108,7 @@ fn window_updates_reordered_keep_the_furthest_edge() {
                 updates.push((Sn(una), (edge - una) as u16));
             }
         }
-        // One duplicate: three updates that agree on a smaller edge would be taken.
+        // One duplicate only: three updates that agree on a smaller edge would be accepted.
         updates.push(rng.pick(&updates));
         for i in (1..updates.len()).rev() {
             updates.swap(i, rng.below(i as u64 + 1) as usize);
@@ -123,8 +122,8 @@ fn window_updates_reordered_keep_the_furthest_edge() {
     }
 }
 
-/// Before the peer advertised its window, 32 segments are sent (IKCP_WND_RCV); those it discards
-/// are retransmitted.
+/// Before the peer advertised its window, 32 segments are sent (IKCP_WND_RCV); the discarded ones are
+/// retransmitted.
 #[test]
 fn window_smaller_than_the_initial_one_delays_by_seconds_at_most() {
     for window in [1, 2, 5, 31, 32, 33] {
@@ -182,7 +181,7 @@ fn mtu_lowered_in_use_applies_to_new_segments_only() {
     }
 }
 
-/// ACKs wait for the end of a GSO batch, but not while a rate limit spreads it over a second.
+/// ACKs wait for the end of a GSO batch, but not if a rate limit spreads it over a second.
 #[test]
 fn ack_during_a_rate_limited_batch_leaves_with_the_next_datagram() {
     let acked_at = |rate: Option<u64>| {
@@ -200,11 +199,11 @@ fn ack_during_a_rate_limited_batch_leaves_with_the_next_datagram() {
     };
     // A datagram takes 28 ms at this rate.
     assert_eq!(acked_at(Some(50_000)), (1, vec![28, 28]));
-    // Without a limit the batch takes no time, and the first ACK is at its end.
+    // Without a limit the batch takes no time, and the first ACK comes at its end.
     assert_eq!(acked_at(None), (31, vec![0]));
 }
 
-/// A ping due while the rate limit blocks leaves when it no longer does.
+/// A ping that is due while the rate limit blocks leaves afterwards.
 #[test]
 fn ping_due_during_a_rate_limit_leaves_after_it() {
     let mut config = config();
@@ -253,8 +252,8 @@ fn window_update_is_carried_by_any_segment() {
     assert!(script.out().is_empty());
 }
 
-/// Large segments stored behind a gap are delivered uncopied; the small ones between them must not
-/// take a large buffer each.
+/// Large segments stored behind a gap are delivered uncopied; the small ones between them must not each take
+/// a large buffer.
 #[test]
 fn delivery_small_chunks_after_a_burst_share_a_buffer() {
     let mut script = ScriptedPeer::new(&config());
@@ -273,7 +272,7 @@ fn delivery_small_chunks_after_a_burst_share_a_buffer() {
     }
 }
 
-/// The peer may wait for an answer, or have missed that the window is smaller.
+/// The peer may wait for an answer, or may have missed that the window is smaller.
 #[test]
 fn data_beyond_the_window_is_answered_with_the_window() {
     let mut script = ScriptedPeer::new(&config());
@@ -284,7 +283,7 @@ fn data_beyond_the_window_is_answered_with_the_window() {
     assert!(script.out().is_empty(), "once");
 }
 
-/// Else a stream that was busy would have no memory for data.
+/// Otherwise a stream that was busy would have no memory for data.
 #[test]
 fn buffer_of_a_burst_is_released_while_memory_is_short() {
     let mut script = ScriptedPeer::new(&config());
@@ -297,15 +296,15 @@ fn buffer_of_a_burst_is_released_while_memory_is_short() {
     script.kcp.limit_recv_memory(0, false);
     assert!(script.kcp.recv_memory() < 2_000);
     script.kcp.limit_recv_memory(16 << 10, false);
-    // Reordered as well.
+    // Also if reordered.
     for sn in (101..111).rev() {
         script.push(sn, &[2; 1_300]);
     }
     assert_eq!(script.read_all().len(), 13_000);
 }
 
-/// Frames that use up what may wait, but leave at once: the flow is limited by its application, and nothing
-/// says that there is more to write.
+/// Frames that use up what may wait, but leave at once: the application limits the flow, and nothing says
+/// that there is more to write.
 #[test]
 fn writer_of_large_frames_does_not_wait_once_a_frame_has_left() {
     let timing = Timing { congestion: CongestionControl::Model, ..Timing::FAST3 };
@@ -326,7 +325,7 @@ fn writer_of_large_frames_does_not_wait_once_a_frame_has_left() {
     }
 }
 
-/// What waits leaves within 10 ms at the rate of the application's limit too, at least 16 KiB.
+/// At the application's rate limit, too, only what leaves within 10 ms may wait, but at least 16 KiB.
 #[test]
 fn rate_limit_bounds_what_waits_to_be_sent() {
     for (rate, most) in [(100_000, 16 << 10), (8_000_000, 80_000)] {

@@ -78,7 +78,7 @@ struct Row {
     /// By index in [`Decoder::missing`].
     coefficients: [u8; MAX_MISSING],
     symbol: Symbol,
-    /// Of the repair symbols combined here, the one that reaches furthest: its key, and the number after its
+    /// The furthest-reaching repair symbol combined here: its key, and the number after its
     /// encoding window.
     furthest: (u32, Sn),
 }
