@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use crate::core::clock::{Clock, Micros};
-use crate::core::recovery::sent_segments::{SentSegment, XMIT_SEQS_PER_DATAGRAM};
+use crate::core::recovery::sent::{SentSegment, XMIT_SEQS_PER_DATAGRAM};
 use crate::core::seq::Ts;
 use crate::util::queue;
 
@@ -17,7 +17,7 @@ const CAPACITY: u32 = u64::BITS;
 /// Segments still kept after [`AckedHistory::release_memory`].
 const CAPACITY_IDLE: u32 = 8;
 
-/// Transmission times of one acknowledged segment or of a [run](crate::core::recovery::sent_runs::SentRun).
+/// Transmission times of one acknowledged segment or of a [run](crate::core::recovery::sent).
 #[derive(Clone, Copy, Debug)]
 struct SentTimes {
     first_ts: Ts,
@@ -190,7 +190,7 @@ fn low_half(time: Micros) -> u32 {
 #[expect(clippy::disallowed_methods, reason = "a clock needs an instant to start from")]
 mod tests {
     use super::*;
-    use crate::core::recovery::sent_segments::SentSegments;
+    use crate::core::recovery::sent::SentSegments;
     use crate::core::send::send_buffer::BufferRange;
     use crate::core::seq::Sn;
     use proptest::prelude::*;

@@ -17,7 +17,7 @@ use std::num::NonZeroU8;
 use crate::config::{Backoff, Timing};
 use crate::core::clock::Micros;
 use crate::core::recovery::rtt::RttEstimator;
-use crate::core::recovery::sent_segments::SentSegment;
+use crate::core::recovery::sent::SentSegment;
 
 /// Segments in flight up to which a flow is a thin stream (Linux `tcp_stream_is_thin` has 4). Above it the
 /// flow's own queue delays ACKs, so the first RTO is 1.5 times as long. kcp-go has no such rule.
@@ -279,7 +279,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::core::recovery::sent_segments::SentSegments;
+    use crate::core::recovery::sent::SentSegments;
     use crate::core::send::send_buffer::BufferRange;
     use crate::core::seq::{Sn, Ts};
 

@@ -4,5 +4,5 @@ pub(crate) mod acked_history;
 pub(crate) mod loss;
 pub(crate) mod retransmit_budget;
 pub(crate) mod rtt;
-pub(crate) mod sent_runs;
-pub(crate) mod sent_segments;
+
+pub(crate) mod sent;

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
 use crate::core::clock::Micros;
-use crate::core::recovery::sent_segments::SentSegments;
+use crate::core::recovery::sent::SentSegments;
 use crate::core::redundancy::credit::RedundancyCredit;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};

@@ -54,7 +54,7 @@ pub(crate) struct CopyPlan {
     /// The burst continues until this transmission ([`SentSegment::xmit_seq`]) or a later one is
     /// acknowledged.
     ///
-    /// [`SentSegment::xmit_seq`]: crate::core::recovery::sent_segments::SentSegment::xmit_seq
+    /// [`SentSegment::xmit_seq`]: crate::core::recovery::sent::SentSegment::xmit_seq
     pub(crate) until_acked: Option<u64>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct RedundantRetransmits {
     adjacent: u64,
     /// The segment lost last, and its [`SentSegment::xmit_seq`], which is consecutive within a datagram.
     ///
-    /// [`SentSegment::xmit_seq`]: crate::core::recovery::sent_segments::SentSegment::xmit_seq
+    /// [`SentSegment::xmit_seq`]: crate::core::recovery::sent::SentSegment::xmit_seq
     last_lost: Option<(Sn, u64)>,
     /// The latest 64 cumulative acknowledgements, the newest in the lowest bit: 1 if the oldest segment that
     /// it covered had no ACK of its own.
@@ -134,7 +134,7 @@ impl RedundantRetransmits {
 
     /// The only transmission of `sn` was lost. For `xmit_seq` see [`SentSegment::xmit_seq`].
     ///
-    /// [`SentSegment::xmit_seq`]: crate::core::recovery::sent_segments::SentSegment::xmit_seq
+    /// [`SentSegment::xmit_seq`]: crate::core::recovery::sent::SentSegment::xmit_seq
     pub(crate) fn on_lost(&mut self, now: Micros, sn: Sn, xmit_seq: u64) {
         self.loss_rate.on_lost(now);
         let before = self.last_lost.replace((sn, xmit_seq));

@@ -21,7 +21,7 @@ const MILLION: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CoveredGroup {
     /// Transmission order of the first and the last one
-    /// ([`xmit_seq`](crate::core::recovery::sent_segments::SentSegment::xmit_seq)).
+    /// ([`xmit_seq`](crate::core::recovery::sent::SentSegment::xmit_seq)).
     pub(crate) first: u64,
     pub(crate) last: u64,
     /// Their timestamps.

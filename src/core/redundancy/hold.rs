@@ -4,7 +4,7 @@
 use super::{InFlight, Redundancy};
 use crate::core::clock::Micros;
 use crate::core::recovery::loss::LossTrigger;
-use crate::core::recovery::sent_segments::SentSegment;
+use crate::core::recovery::sent::SentSegment;
 use crate::core::seq::Sn;
 
 /// Most segments of a group that are inspected to count its losses.

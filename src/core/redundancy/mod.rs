@@ -21,7 +21,7 @@ pub(crate) mod rlc;
 use crate::core::clock::Micros;
 use crate::core::recovery::loss::{LossDetector, LossTrigger};
 use crate::core::recovery::rtt::RttEstimator;
-use crate::core::recovery::sent_segments::{SentSegment, SentSegments};
+use crate::core::recovery::sent::{SentSegment, SentSegments};
 use crate::core::redundancy::bundling::RedundantBundling;
 use crate::core::redundancy::copies::RedundantRetransmits;
 use crate::core::redundancy::credit::RedundancyCredit;

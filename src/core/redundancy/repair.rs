@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::core::clock::Micros;
-use crate::core::recovery::sent_segments::SentSegments;
+use crate::core::recovery::sent::SentSegments;
 use crate::core::redundancy::credit::RedundancyCredit;
 use crate::core::redundancy::rlc::{MAX_WINDOW, SYMBOL_HEADER};
 use crate::core::segment::HEADER_LEN;

@@ -10,7 +10,7 @@
 //! `core::tests::sweeps::delivery_after_partitions_completes`.
 
 use crate::core::clock::Micros;
-use crate::core::recovery::sent_segments::MAX_BACKOFF_LEVEL;
+use crate::core::recovery::sent::MAX_BACKOFF_LEVEL;
 
 /// Time without a valid ACK, pong or new `una` after which probe timeouts double, microseconds; at least two
 /// RTOs.

@@ -28,7 +28,7 @@ use crate::core::recovery::acked_history::AckedHistory;
 use crate::core::recovery::loss::{LossDetector, LossTrigger};
 use crate::core::recovery::retransmit_budget::RetransmitBudget;
 use crate::core::recovery::rtt::RttEstimator;
-use crate::core::recovery::sent_segments::SentSegments;
+use crate::core::recovery::sent::SentSegments;
 use crate::core::redundancy::Redundancy;
 use crate::core::segment::{Command, HEADER_LEN, Header};
 use crate::core::send::remote_window::RemoteWindow;

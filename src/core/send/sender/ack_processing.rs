@@ -6,7 +6,7 @@
 use super::{AckOutcome, Sender, UnaOutcome};
 use crate::core::clock::{Clock, Micros};
 use crate::core::recovery::acked_history::LateAck;
-use crate::core::recovery::sent_segments::SentSegment;
+use crate::core::recovery::sent::SentSegment;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;

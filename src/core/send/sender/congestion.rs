@@ -8,7 +8,7 @@ use crate::core::clock::Micros;
 use crate::core::congestion::PathHandle;
 use crate::core::congestion::control::{Congestion, Limit, SentAs};
 use crate::core::congestion::controller::Pacing;
-use crate::core::recovery::sent_segments::SentSegments;
+use crate::core::recovery::sent::SentSegments;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::Sn;
 

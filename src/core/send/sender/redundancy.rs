@@ -4,7 +4,7 @@
 use super::{AckOutcome, OutgoingSegment, Sender};
 use crate::core::clock::{Clock, Micros};
 use crate::core::recovery::loss::LossTrigger;
-use crate::core::recovery::sent_segments::SentSegment;
+use crate::core::recovery::sent::SentSegment;
 use crate::core::redundancy::InFlight;
 use crate::core::redundancy::copies::{BURST_COPIES, BURST_SPACING, CopyPlan};
 use crate::core::redundancy::fec_wait::{CoveredGroup, is_reliable};

@@ -1,26 +1,35 @@
 //! Segments in flight (RFC 9002 A.1 `sent_packets`; kcp-go `snd_buf`): a ring indexed by sequence number,
-//! with lists in order of transmission.
+//! with lists in order of transmission, followed by runs.
 //!
 //! A segment stays in the ring until `una` passes it, so a lookup by number is an index. An ACK touches one
 //! entry of 32 bytes, half a cache line; payloads are in a second ring. In the bench `core`,
 //! `ack_random_with_holes`, an ACK costs the same with 128 and with 16,384 segments.
 //!
-//! Unacknowledged segments are linked in order of their last transmission (`lists.rs`).
+//! # Lists
 //!
-//! [`SentRuns`] follow the ring: segments of a GSO batch share a record until two of them are acknowledged by
-//! number or one is retransmitted. Then all move to the ring. A lookup in the runs bisects them.
-
-mod lists;
+//! Unacknowledged segments are linked in order of their last transmission: one list per back-off level, and a
+//! second list of level 0 for retransmissions of a bulk flow. Within a list, RTOs expire and later
+//! transmissions are acknowledged from the front on. So loss detection inspects the fronts of at most 16
+//! lists, where kcp-go's `flush` scans the window: bench `core`, `flush_with_nothing_due`.
+//!
+//! Invariant: a list holds exactly the unacknowledged segments with that [`SentSegment::list`], in ascending
+//! [`SentSegment::xmit_seq`] (asserted in `check_invariants`).
+//!
+//! # Runs
+//!
+//! A run is one record for the full segments of a GSO batch, which left back to back at one instant, each in
+//! its own datagram. On a path without loss a cumulative acknowledgement removes a run or the front of it
+//! without visiting single segments, except the latest one, which gets an ACK of its own. When a second
+//! segment is acknowledged by number or one is retransmitted, all runs are broken up into the ring. A lookup
+//! in the runs bisects them.
 
 use std::collections::VecDeque;
-use std::mem;
+use std::{iter, mem};
 
 use crate::core::clock::Micros;
-use crate::core::recovery::sent_runs::SentRuns;
 use crate::core::send::send_buffer::BufferRange;
 use crate::core::seq::{Sn, Ts};
 use crate::util::queue;
-use lists::ListEnds;
 
 /// Number of lists: two for back-off level 0, and one for each higher level.
 const LISTS: usize = 16;
@@ -88,6 +97,13 @@ const fn list_of(level: u8, apart: bool) -> u8 {
         1..=MAX_BACKOFF_LEVEL => level + 1,
         _ => MAX_BACKOFF_LEVEL + 1,
     }
+}
+
+/// First and last segment of a non-empty list.
+#[derive(Clone, Copy, Debug, Default)]
+struct ListEnds {
+    front: Sn,
+    back: Sn,
 }
 
 /// All segments from `una` to `nxt`.
@@ -398,6 +414,304 @@ impl SentSegments {
     }
 }
 
+/// Lists in order of transmission.
+impl SentSegments {
+    #[inline]
+    fn list(&self, list: usize) -> Option<ListEnds> {
+        let lists = self.lists.as_ref().filter(|_| self.occupied & (1 << list) != 0)?;
+        lists.get(list).copied()
+    }
+
+    #[inline]
+    fn set_list(&mut self, list: usize, ends: Option<ListEnds>) {
+        self.occupied = (self.occupied & !(1 << list)) | (u16::from(ends.is_some()) << list);
+        if let Some(lists) = &mut self.lists {
+            lists[list] = ends.unwrap_or_default();
+        } else if let Some(ends) = ends {
+            self.lists.insert(Box::default())[list] = ends;
+        }
+    }
+
+    /// The earliest transmission in each list that is in use.
+    pub(crate) fn oldest_per_list(&self) -> impl Iterator<Item = (Sn, SentSegment)> {
+        let mut lists = self.occupied | u16::from(!self.runs.all_acked());
+        iter::from_fn(move || {
+            let list = lists.trailing_zeros() as usize;
+            lists &= lists.checked_sub(1)?;
+            match self.list(list) {
+                Some(ends) => Some((ends.front, self.get(ends.front)?)),
+                None => self.runs.front(),
+            }
+        })
+    }
+
+    /// Unacknowledged segments of the list of `sn` in order of transmission, from `sn` on.
+    pub(crate) fn unacked_from(&self, sn: Sn) -> impl Iterator<Item = (Sn, SentSegment)> {
+        let get = |sn| Some((sn, *self.ring.get(self.index(sn)?)?));
+        let first = get(sn);
+        let of_ring = iter::successors(first, move |(sn, segment)| {
+            get(Some(segment.next).filter(|next| next != sn)?)
+        });
+        let of_runs = match first {
+            None => Some(sn),
+            Some((_, segment)) if segment.list == 0 => self.runs.front().map(|(sn, _)| sn),
+            Some(_) => None,
+        };
+        of_ring.chain(of_runs.into_iter().flat_map(|sn| self.runs.iter_from(sn)))
+    }
+
+    /// Appends a segment to a list and returns its `prev`; its `next` is itself.
+    #[inline]
+    fn append_to_list(&mut self, list: u8, sn: Sn) -> Sn {
+        let list = usize::from(list);
+        let ends = self.list(list);
+        if let Some(back) = ends.and_then(|ends| self.get_mut(ends.back)) {
+            back.next = sn;
+        }
+        let front = ends.map_or(sn, |ends| ends.front);
+        self.set_list(list, Some(ListEnds { front, back: sn }));
+        ends.map_or(sn, |ends| ends.back)
+    }
+
+    /// Removes a segment from its list, if it is in one.
+    fn unlink(&mut self, sn: Sn) {
+        let in_ring = self.index(sn).and_then(|index| self.ring.get(index));
+        let Some(segment) = in_ring.filter(|segment| !segment.acked) else { return };
+        let (list, prev, next) = (usize::from(segment.list), segment.prev, segment.next);
+        let Some(ends) = self.list(list) else { return };
+        let (first, last) = (prev == sn, next == sn);
+        if !first && let Some(neighbour) = self.get_mut(prev) {
+            neighbour.next = if last { prev } else { next };
+        }
+        if !last && let Some(neighbour) = self.get_mut(next) {
+            neighbour.prev = if first { next } else { prev };
+        }
+        let ends = match (first, last) {
+            (true, true) => None,
+            (true, false) => Some(ListEnds { front: next, ..ends }),
+            (false, true) => Some(ListEnds { back: prev, ..ends }),
+            (false, false) => return,
+        };
+        self.set_list(list, ends);
+    }
+
+    /// Checks the lists, in time proportional to the window. Returns the number of linked segments.
+    #[cfg(any(test, feature = "_testkit"))]
+    fn check_lists(&self) -> usize {
+        let mut linked = 0;
+        for list in 0..LISTS {
+            let Some(ends) = self.list(list) else { continue };
+            let (mut sn, mut prev, mut xmit_seq) = (ends.front, ends.front, 0);
+            loop {
+                let segment = self.get(sn).expect("linked segments are in the ring");
+                assert!(!segment.acked && usize::from(segment.list) == list);
+                assert_eq!(segment.prev, prev);
+                assert!(segment.xmit_seq > xmit_seq, "a list is in order of transmission");
+                xmit_seq = segment.xmit_seq;
+                linked += 1;
+                if segment.next == sn {
+                    break;
+                }
+                (prev, sn) = (sn, segment.next);
+            }
+            assert_eq!(ends.back, sn);
+        }
+        linked
+    }
+}
+
+/// Consecutive segments that left once, back to back in a GSO batch.
+#[derive(Clone, Copy, Debug)]
+struct SentRun {
+    /// Number of the first segment.
+    sn: Sn,
+    /// At least 1.
+    count: u32,
+    /// The first segment; the others differ from it only in [`SentSegment::xmit_seq`].
+    first: SentSegment,
+    /// Payload of the first segment; the payloads of the others follow it and have the same length.
+    payload: BufferRange,
+}
+
+impl SentRun {
+    /// The first segment, and the number of segments.
+    fn segments(&self) -> (&SentSegment, u32) {
+        (&self.first, self.count)
+    }
+
+    fn get(&self, index: u32) -> (Sn, SentSegment) {
+        (self.sn.advance(index), self.first.nth_of_run(index))
+    }
+
+    /// The segments from `index` on.
+    fn iter(&self, index: u32) -> impl Iterator<Item = (Sn, SentSegment)> {
+        let run = *self;
+        (index..self.count).map(move |index| run.get(index))
+    }
+
+    /// Splits off the first `count` segments; some must remain.
+    fn split_to(&mut self, count: u32) -> Self {
+        let front = Self { count, ..*self };
+        let (sn, first) = self.get(count);
+        *self =
+            Self { sn, count: self.count - count, first, payload: self.payload.nth_after(count) };
+        front
+    }
+}
+
+const _: () = assert!(size_of::<SentRun>() == 56, "less than a cache line");
+
+/// The runs in flight, in order of number, without gaps.
+#[derive(Debug, Default)]
+struct SentRuns {
+    runs: VecDeque<SentRun>,
+    /// Segments of all runs.
+    len: u32,
+    /// The one segment with an ACK of its own.
+    acked: Option<Sn>,
+}
+
+impl SentRuns {
+    /// Segments of all runs.
+    #[inline]
+    fn len(&self) -> u32 {
+        self.len
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether every segment has an ACK of its own.
+    #[inline]
+    fn all_acked(&self) -> bool {
+        self.len == u32::from(self.acked.is_some())
+    }
+
+    /// Records the ACK of a segment. Returns false if another one is already recorded.
+    fn ack(&mut self, sn: Sn) -> bool {
+        let is_first = self.acked.is_none() && self.find(sn).is_some();
+        if is_first {
+            self.acked = Some(sn);
+        }
+        is_first || self.acked == Some(sn)
+    }
+
+    /// Appends segment `sn`, the next number, to the last run if it continues that run.
+    #[inline]
+    fn push(&mut self, sn: Sn, segment: SentSegment, payload: BufferRange) {
+        self.len += 1;
+        if let Some(last) = self.runs.back_mut()
+            && last.payload.nth_after(last.count) == payload
+            && last.first.nth_of_run(last.count).left_as(&segment)
+        {
+            last.count += 1;
+            return;
+        }
+        queue::push(&mut self.runs, SentRun { sn, count: 1, first: segment, payload });
+    }
+
+    /// Removes the first run, or up to `max` segments of it. A segment with an ACK of its own is removed
+    /// alone.
+    fn pop_front(&mut self, max: u32) -> Option<SentRun> {
+        let first = self.runs.front_mut()?;
+        let before_acked = self.acked.and_then(|acked| acked.offset_from(first.sn));
+        let is_acked = before_acked == Some(0);
+        let max = if is_acked { 1 } else { max.min(before_acked.unwrap_or(max)) };
+        let mut run =
+            if first.count > max { first.split_to(max) } else { self.runs.pop_front()? };
+        self.len -= run.count;
+        if is_acked {
+            (run.first.acked, self.acked) = (true, None);
+        }
+        Some(run)
+    }
+
+    /// The segment with the lowest number that has no ACK of its own.
+    #[inline]
+    fn front(&self) -> Option<(Sn, SentSegment)> {
+        let first = self.runs.front().map(|run| (run.sn, run.first))?;
+        if self.acked != Some(first.0) {
+            return Some(first);
+        }
+        let next = first.0.advance(1);
+        self.get(next).map(|segment| (next, segment))
+    }
+
+    /// Payload of the segment with the lowest number.
+    fn front_payload(&self) -> Option<BufferRange> {
+        self.runs.front().map(|run| run.payload)
+    }
+
+    /// Index of the run that contains `sn`, and index of `sn` in it, by bisection.
+    fn find(&self, sn: Sn) -> Option<(usize, u32)> {
+        let after = self.runs.partition_point(|run| sn.since(run.sn) >= 0);
+        let at = after.checked_sub(1)?;
+        let run = self.runs.get(at)?;
+        let index = sn.offset_from(run.sn)?;
+        (index < run.count).then_some((at, index))
+    }
+
+    fn get(&self, sn: Sn) -> Option<SentSegment> {
+        let (at, index) = self.find(sn)?;
+        let mut segment = self.runs.get(at)?.get(index).1;
+        segment.acked = self.acked == Some(sn);
+        Some(segment)
+    }
+
+    fn payload(&self, sn: Sn) -> Option<BufferRange> {
+        let (at, index) = self.find(sn)?;
+        self.runs.get(at).map(|run| run.payload.nth_after(index))
+    }
+
+    /// Segments without an ACK of their own from `sn` on, in order of number, which is also the order of
+    /// transmission.
+    fn iter_from(&self, sn: Sn) -> impl Iterator<Item = (Sn, SentSegment)> {
+        let (at, index) = self.find(sn).unwrap_or((self.runs.len(), 0));
+        let mut rest = self.runs.range(at..);
+        let first = rest.next().into_iter().flat_map(move |run| run.iter(index));
+        let acked = self.acked;
+        first.chain(rest.flat_map(|run| run.iter(0))).filter(move |(sn, _)| acked != Some(*sn))
+    }
+
+    /// Removes all runs and passes each segment with its payload to `each`.
+    fn break_up(&mut self, mut each: impl FnMut(SentSegment, BufferRange)) {
+        self.len = 0;
+        let acked = self.acked.take();
+        for run in self.runs.drain(..) {
+            for index in 0..run.count {
+                let (sn, mut segment) = run.get(index);
+                segment.acked = acked == Some(sn);
+                each(segment, run.payload.nth_after(index));
+            }
+        }
+    }
+
+    fn has_reclaimable_memory(&self) -> bool {
+        queue::is_reclaimable(&self.runs)
+    }
+
+    /// Frees the capacity of an empty queue, for an idle connection.
+    fn release_memory(&mut self) {
+        queue::release(&mut self.runs);
+    }
+
+    /// Asserts that the runs follow each other without gaps from `start` on.
+    #[cfg(any(test, feature = "_testkit"))]
+    fn check_invariants(&self, start: Sn) {
+        let (mut sn, mut xmit_seq) = (start, 0);
+        for run in &self.runs {
+            assert!(run.sn == sn && run.count > 0 && run.first.xmit_seq > xmit_seq, "{run:?}");
+            let (last_sn, last) = run.get(run.count - 1);
+            assert!(!last.acked && !last.retransmitted && last.backoff_level() == 0, "{run:?}");
+            (sn, xmit_seq) = (last_sn.advance(1), last.xmit_seq);
+        }
+        assert_eq!(sn, start.advance(self.len));
+        assert!(self.acked.is_none_or(|acked| self.find(acked).is_some()));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -502,5 +816,106 @@ mod tests {
                 prop_assert_eq!(format!("{runs:?}"), format!("{singles:?}"));
             }
         }
+    }
+
+    /// Payloads of `len` bytes, back to back in chunks of 20 segments.
+    fn payload(index: u32, len: u32) -> BufferRange {
+        BufferRange::new(index / 20, index % 20 * len, len)
+    }
+
+    /// All that [`SentSegments`] reports about one segment.
+    fn seen((sn, segment): (Sn, SentSegment)) -> (u32, u64, u64, u32, u8, bool, bool) {
+        let SentSegment { xmit_seq, last_sent, first_ts, .. } = segment;
+        let backoff_level = segment.backoff_level();
+        let flags = (segment.retransmitted, segment.acked);
+        (sn.0, xmit_seq, last_sent.0, first_ts.0, backoff_level, flags.0, flags.1)
+    }
+
+    /// All that can be asked about the segments in flight.
+    fn contents(sent: &SentSegments) -> impl PartialEq + std::fmt::Debug {
+        let sns = (0..sent.len() + 1).map(|offset| sent.una().advance(offset));
+        let segments: Vec<_> =
+            sns.map(|sn| (sent.get(sn).map(|s| seen((sn, s))), sent.payload(sn))).collect();
+        let oldest: Vec<_> = sent.oldest_per_list().collect();
+        let order =
+            oldest.iter().map(|(sn, _)| sent.unacked_from(*sn).map(seen).collect::<Vec<_>>());
+        let order: Vec<_> = order.collect();
+        let middle = sent.una().advance(sent.len() / 2);
+        let from_middle = sent.get(middle).is_some_and(|segment| !segment.acked);
+        let from_middle =
+            from_middle.then(|| sent.unacked_from(middle).map(seen).collect::<Vec<_>>());
+        let state = (sent.una(), sent.nxt(), sent.all_acked(), sent.oldest_payload());
+        (segments, oldest.into_iter().map(seen).collect::<Vec<_>>(), order, from_middle, state)
+    }
+
+    proptest! {
+        #[test]
+        fn runs_and_single_segments_say_the_same(
+            start: u32,
+            steps in prop::collection::vec((0_u8..9, any::<u16>()), 1..120),
+        ) {
+            let (mut runs, mut singles) = (SentSegments::new(Sn(start)), SentSegments::new(Sn(start)));
+            let mut pushed = 0;
+            for (i, (step, pick)) in steps.into_iter().enumerate() {
+                let (now, ts) = (Micros(i as u64), Ts(u32::try_from(i).unwrap() / 3));
+                let sn = runs.una().advance(u32::from(pick) % runs.len().max(1));
+                let unacked = runs.get(sn).is_some_and(|segment| !segment.acked);
+                let level = u8::try_from(pick >> 8).unwrap() % 3;
+                match step {
+                    0..=3 => for _ in 0..=pick % 30 {
+                        // Some share a datagram, and some have another length.
+                        let payload = payload(pushed, 9 + u32::from(step == 0));
+                        if step != 1 {
+                            runs.begin_datagram();
+                            singles.begin_datagram();
+                        }
+                        if step == 3 { runs.push(now, ts, payload, 0) } else { runs.push_to_runs(now, ts, payload, 0) };
+                        singles.push(now, ts, payload, 0);
+                        pushed += 1;
+                    },
+                    4 if unacked => [&mut runs, &mut singles].map(|sent| sent.mark_retransmitted(now, sn, level, pick & 1 == 0)).into_iter().collect(),
+                    5 if unacked => [&mut runs, &mut singles].map(|sent| sent.move_to_back(now, sn)).into_iter().collect(),
+                    6 if unacked => [&mut runs, &mut singles].map(|sent| sent.ack(sn)).into_iter().collect(),
+                    7 => {
+                        let popped = [&mut runs, &mut singles].map(|sent| sent.pop_acked().map(|s| s.xmit_seq));
+                        prop_assert_eq!(popped[0], popped[1]);
+                    }
+                    _ => {
+                        let popped = [&mut runs, &mut singles].map(|sent| {
+                            let mut popped = Vec::new();
+                            let count = sent.pop_acked_run(u32::from(pick % 50), |first, count| {
+                                let all = (0..count).map(|index| first.nth_of_run(index));
+                                popped.extend(all.map(|segment| (segment.xmit_seq, segment.acked)));
+                            });
+                            (count, popped)
+                        });
+                        prop_assert_eq!(&popped[0], &popped[1]);
+                    }
+                }
+                runs.check_invariants();
+                prop_assert_eq!(contents(&runs), contents(&singles));
+            }
+        }
+    }
+
+    #[test]
+    fn full_segments_of_a_batch_are_one_record_until_one_is_acknowledged() {
+        let mut sent = SentSegments::new(Sn(7));
+        for batch in 0..3 {
+            for index in batch * 20..(batch + 1) * 20 {
+                sent.begin_datagram();
+                sent.push_to_runs(Micros(batch.into()), Ts(batch), payload(index, 9), 0);
+            }
+        }
+        let mut popped = Vec::new();
+        assert_eq!(sent.pop_acked_run(30, |first, count| popped.push((first.xmit_seq, count))), 30);
+        assert_eq!(popped, [(2, 20), (42, 10)]);
+        sent.ack(Sn(7 + 50));
+        assert!(sent.get(Sn(57)).unwrap().acked && !sent.get(Sn(56)).unwrap().acked);
+        sent.ack(Sn(7 + 51));
+        popped.clear();
+        assert_eq!(sent.pop_acked_run(30, |first, count| popped.push((first.xmit_seq, count))), 30);
+        assert_eq!(popped, Vec::from_iter((0..30).map(|index| (62 + 2 * index, 1))));
+        assert!(sent.is_empty());
     }
 }
