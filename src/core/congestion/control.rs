@@ -10,7 +10,7 @@ use crate::core::congestion::reno::CongestionWindow;
 use crate::core::seq::Sn;
 
 /// Congestion control of one connection. Segments are counted from the oldest that is not both acknowledged
-/// cumulatively and proved ([`UnaProof`](crate::core::send::una_proof::UnaProof)).
+/// cumulatively and proved ([`UnaProof`](crate::core::recovery::acked::UnaProof)).
 #[derive(Debug)]
 pub(crate) struct Congestion {
     /// Segments that may be in flight; sending reads nothing else. With a model it is `u32::MAX` while

@@ -1,6 +1,6 @@
 //! Loss detection, RTT estimation and RTO (RFC 9002, RFC 8985, RFC 6298).
 
-pub(crate) mod acked_history;
+pub(crate) mod acked;
 pub(crate) mod loss;
 pub(crate) mod retransmit_budget;
 pub(crate) mod rtt;

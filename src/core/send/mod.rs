@@ -4,4 +4,3 @@ pub(crate) mod remote_window;
 mod retransmit;
 pub(crate) mod send_buffer;
 pub(crate) mod sender;
-pub(crate) mod una_proof;

@@ -24,7 +24,8 @@ use crate::core::congestion::control::{Congestion, SentAs};
 use crate::core::congestion::pacer::Pacer;
 use crate::core::congestion::window_autotune::WindowAutotune;
 use crate::core::path::mtu::MtuDiscovery;
-use crate::core::recovery::acked_history::AckedHistory;
+use crate::core::recovery::acked::AckedHistory;
+use crate::core::recovery::acked::UnaProof;
 use crate::core::recovery::loss::{LossDetector, LossTrigger};
 use crate::core::recovery::retransmit_budget::RetransmitBudget;
 use crate::core::recovery::rtt::RttEstimator;
@@ -34,7 +35,6 @@ use crate::core::segment::{Command, HEADER_LEN, Header};
 use crate::core::send::remote_window::RemoteWindow;
 use crate::core::send::retransmit::PtoBackoff;
 use crate::core::send::send_buffer::SendBuffer;
-use crate::core::send::una_proof::UnaProof;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
 

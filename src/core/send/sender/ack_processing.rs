@@ -5,7 +5,7 @@
 
 use super::{AckOutcome, Sender, UnaOutcome};
 use crate::core::clock::{Clock, Micros};
-use crate::core::recovery::acked_history::LateAck;
+use crate::core::recovery::acked::LateAck;
 use crate::core::recovery::sent::SentSegment;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
@@ -31,7 +31,7 @@ impl Sender {
 
     /// Whether a PUSH with this number may have left with this timestamp: at its first transmission, its
     /// last, or in between. Covers the segments in flight and in the [acked
-    /// history](crate::core::recovery::acked_history).
+    /// history](crate::core::recovery::acked).
     pub(crate) fn has_sent(&self, clock: &Clock, sn: Sn, ts: Ts) -> bool {
         let in_flight =
             self.sent_segments.get(sn).map(|sent| (sent.first_ts, clock.timestamp(sent.last_sent)));
@@ -329,7 +329,7 @@ impl Sender {
 
     /// Removes the oldest `count` segments; `proved` ones count as delivered (see [`UnaProof`]).
     ///
-    /// [`UnaProof`]: crate::core::send::una_proof::UnaProof
+    /// [`UnaProof`]: crate::core::recovery::acked::UnaProof
     #[inline]
     fn release(&mut self, now: Micros, clock: &Clock, count: u32, proved: bool) {
         let mut left = count;
