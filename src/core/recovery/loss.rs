@@ -1,15 +1,7 @@
-//! Loss detection: fast retransmit (RFC 5681 3.2), early retransmit (RFC 5827) and RTO (RFC 6298), by order
-//! of transmission as in RACK (RFC 8985).
+//! Loss detection, probing of a silent peer, and the limit on retransmissions.
 //!
-//! kcp-go counts, for each unacknowledged segment, the ACKs of higher numbers (`parse_fastack`). Here "later"
-//! means later in order of transmission ([`SentSegment::xmit_seq`], RFC 8985 6.2), so a retransmission is
-//! judged by the transmissions after it and can be found lost again before its RTO.
-//!
-//! The reordering window ([`LossDetector::reo_wnd`], RFC 8985 6.2 step 4) is added to the round-trip time
-//! before a segment counts as lost. Unlike in the RFC it starts at zero. It grows by a quarter of the minimum
-//! RTT with each spurious retransmission that the echoed timestamps reveal (RFC 3522; KCP has no DSACK),
-//! unless the original left more than two round trips earlier. After [`REO_WND_PERSIST`] confirmed losses in
-//! a row it is halved, not reset.
+//! [`LossDetector`] says when a segment counts as lost, [`PtoBackoff`] when a retransmission by RTO may leave,
+//! and [`RetransmitBudget`] how many retransmissions may leave.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU8;
@@ -17,7 +9,7 @@ use std::num::NonZeroU8;
 use crate::config::{Backoff, Timing};
 use crate::core::clock::Micros;
 use crate::core::recovery::rtt::RttEstimator;
-use crate::core::recovery::sent::SentSegment;
+use crate::core::recovery::sent::{MAX_BACKOFF_LEVEL, SentSegment};
 
 /// Segments in flight up to which a flow is a thin stream (Linux `tcp_stream_is_thin` has 4). Above it the
 /// flow's own queue delays ACKs, so the first RTO is 1.5 times as long. kcp-go has no such rule.
@@ -51,7 +43,18 @@ pub(crate) enum LossTrigger {
     Rto,
 }
 
-/// Decides when a segment in flight counts as lost.
+/// Loss detection: fast retransmit (RFC 5681 3.2), early retransmit (RFC 5827) and RTO (RFC 6298), by order
+/// of transmission as in RACK (RFC 8985).
+///
+/// kcp-go counts, for each unacknowledged segment, the ACKs of higher numbers (`parse_fastack`). Here "later"
+/// means later in order of transmission ([`SentSegment::xmit_seq`], RFC 8985 6.2), so a retransmission is
+/// judged by the transmissions after it and can be found lost again before its RTO.
+///
+/// The reordering window ([`LossDetector::reo_wnd`], RFC 8985 6.2 step 4) is added to the round-trip time
+/// before a segment counts as lost. Unlike in the RFC it starts at zero. It grows by a quarter of the minimum
+/// RTT with each spurious retransmission that the echoed timestamps reveal (RFC 3522; KCP has no DSACK),
+/// unless the original left more than two round trips earlier. After [`REO_WND_PERSIST`] confirmed losses in
+/// a row it is halved, not reset.
 #[derive(Debug)]
 pub(crate) struct LossDetector {
     /// Later transmissions that must be acknowledged before a segment counts as lost (kcp-go `fastresend`);
@@ -274,6 +277,223 @@ fn low(xmit_seq: u64) -> u32 {
     xmit_seq as u32
 }
 
+/// Time without a valid ACK, pong or new `una` after which probe timeouts double, microseconds; at least two
+/// RTOs.
+const DOUBLING_AFTER: u64 = 1_000_000;
+/// Retransmissions per probe timeout before timeouts double (RFC 9002 6.2.4 has two), so that a short message
+/// that was lost whole does not wait for another round trip.
+const PROBES: u8 = 4;
+
+/// Probing a silent peer: one retransmission per probe timeout, which doubles after a while (RFC 9002 6.2.1,
+/// 6.2.4).
+///
+/// kcp-go retransmits every segment whose RTO expired, a whole window each time, as long as the peer is
+/// silent. An RTO while no ACK arrives says nothing about a single segment: the path, or the return path, has
+/// stopped for a moment, and packets on the way arrive later. One segment is enough to detect that the path
+/// works again; its ACK and the ACKs of newer data show what was lost.
+///
+/// Tests: `core::tests::path_changes::messages_leave_once_and_at_once_while_packets_are_held_up`,
+/// `core::tests::sweeps::delivery_after_partitions_completes`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PtoBackoff {
+    /// When a valid ACK, pong or new `una` arrived, the path was validated, or a segment left with nothing in
+    /// flight. The peer counts as silent an RTO later.
+    last_peer_activity: Micros,
+    /// When new data last left. Its ACK shows what was lost, so it acts as a probe (RFC 9002 6.2.1).
+    last_new: Micros,
+    /// Probes of the present silence; `None` before the first.
+    probe: Option<ProbeTimer>,
+}
+
+/// Probes of a silent peer (RFC 9002 6.2.1).
+#[derive(Clone, Copy, Debug)]
+struct ProbeTimer {
+    /// When the next probe may leave. While `left` is not zero this is the latest timeout.
+    next: Micros,
+    /// Probes that may still leave at this timeout.
+    left: u8,
+    /// Doublings of the PTO since the first probe.
+    doublings: u8,
+}
+
+impl PtoBackoff {
+    /// A segment leaves for the first time; `is_first`: nothing was in flight.
+    #[inline]
+    pub(crate) fn on_new_segment(&mut self, now: Micros, is_first: bool) {
+        self.last_new = now;
+        if is_first && self.probe.is_none() {
+            self.last_peer_activity = now;
+        }
+    }
+
+    /// A valid ACK, the pong of a ping that was not early or a new `una` arrived, or a path was validated:
+    /// ends the back-off.
+    #[inline]
+    pub(crate) fn on_peer_activity(&mut self, now: Micros) {
+        (self.last_peer_activity, self.probe) = (now, None);
+    }
+
+    /// A silent peer answered an early ping: either the path works again, or the peer acknowledges nothing.
+    /// The next probe may leave as soon as its RTO has expired, and only its ACK ends the back-off (RFC 9002
+    /// 6.2.1).
+    pub(crate) fn on_early_pong(&mut self, now: Micros) {
+        if let Some(probe) = &mut self.probe {
+            probe.next = now;
+        }
+    }
+
+    /// Whether the back-off allows only one probe per PTO, which is then the oldest segment.
+    pub(crate) fn is_active(&self) -> bool {
+        self.probe.is_some_and(|probe| probe.left == 0)
+    }
+
+    /// Whether a retransmission by RTO may leave now.
+    pub(crate) fn may_send_probe(&self, now: Micros, ack_wait: u64) -> bool {
+        self.probe_at(now, ack_wait) <= now
+    }
+
+    /// When a retransmission whose RTO expires at `expiry` may leave. It waits while the ACK of newer data
+    /// may still come, at most `ack_wait` microseconds, since that ACK shows what was lost (RFC 9002 6.2.1).
+    /// While nothing arrives it waits at most a second: full segments may be lost where short ones are not.
+    /// `ack_wait` is 0 if the RTO does not wait.
+    pub(crate) fn probe_at(&self, expiry: Micros, ack_wait: u64) -> Micros {
+        match self.probe {
+            Some(probe) => expiry.max(probe.next),
+            None if ack_wait == 0 => expiry,
+            None => {
+                let silent_at =
+                    self.last_peer_activity.add_micros(DOUBLING_AFTER.max(2 * ack_wait));
+                expiry.max(self.last_new.add_micros(ack_wait).min(silent_at))
+            }
+        }
+    }
+
+    /// A retransmission by RTO leaves now. It is a probe if the peer has been silent for an RTO, or for a
+    /// second if `ack_wait` is 0. `rto` and `max_rto` in microseconds.
+    pub(crate) fn on_rto(&mut self, now: Micros, rto: u64, max_rto: u64, ack_wait: u64) {
+        let unheard = now.since(self.last_peer_activity);
+        let doubles = unheard >= DOUBLING_AFTER.max(2 * rto);
+        if unheard < rto || (ack_wait == 0 && !doubles) {
+            return;
+        }
+        let goes_on = |probe: &ProbeTimer| probe.left > 0 && now.since(probe.next) < rto / 2;
+        let probe = self.probe.filter(|probe| goes_on(probe) && !doubles);
+        let mut probe = probe.unwrap_or_else(|| ProbeTimer {
+            next: now,
+            left: if doubles { 1 } else { PROBES },
+            doublings: self.probe.map_or(0, |probe| probe.doublings),
+        });
+        probe.left -= 1;
+        if probe.left == 0 {
+            let pto = (rto << probe.doublings.min(MAX_BACKOFF_LEVEL)).min(max_rto.max(rto));
+            probe.next = now.add_micros(pto);
+            probe.doublings = probe.doublings.saturating_add(u8::from(doubles));
+        }
+        self.probe = Some(probe);
+    }
+}
+
+/// Capacity of the bucket, which starts full: twice the largest pacer burst.
+const MAX_TOKENS: u32 = 64;
+/// Segments in flight above which an acknowledged retransmission adds a second token. Smaller windows return
+/// within four round trips anyway.
+const GROWS_ABOVE: u32 = 256;
+/// Tokens granted to an empty bucket once per period, so that a tail whose ACKs are all lost is
+/// retransmitted. RFC 9002 6.2.4 allows two; each may have a copy here.
+const TRICKLE: u32 = 4;
+/// Least period between two grants, microseconds.
+const MIN_TRICKLE_PERIOD: u64 = 30_000;
+/// Tokens that copies leave in the bucket: the first copy of another segment is worth more than a second copy
+/// of one.
+const REDUNDANT_ABOVE: u32 = 8;
+
+/// Limit on retransmissions: packet conservation (RFC 9937, Proportional Rate Reduction; Jacobson 1988) as a
+/// token bucket that acknowledgements fill.
+///
+/// If the queue of a bottleneck is full, retransmissions are lost too, are found lost a round trip later, and
+/// leave again; without a limit they soon fill most of the path. Here a retransmission takes a token, and
+/// each newly acknowledged segment adds one. In any time span, retransmissions are at most the segments
+/// acknowledged in it, plus [`MAX_TOKENS`], plus [`TRICKLE`] per smoothed RTT (per 30 ms if that is longer):
+/// test file `core/tests/bottleneck.rs`. While less than half of all datagrams are lost, tokens suffice,
+/// except for a burst of more than [`MAX_TOKENS`] losses, which takes more round trips.
+///
+/// With the BBR model ([`congestion::bbr`](crate::core::congestion)), which limits the rate itself, the ACK
+/// of a retransmission adds a second token while much is in flight: a lost large window then returns at the
+/// pace of slow start, not at [`MAX_TOKENS`] per round trip (RFC 9937 `SafeACK`). Retransmissions are then at
+/// most twice the segments acknowledged, plus the same constants.
+///
+/// The limit applies with any congestion control, and with none. kcp-go has no such limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RetransmitBudget {
+    tokens: u32,
+    /// When an empty bucket gets its next [`TRICKLE`] tokens.
+    grant_at: Micros,
+}
+
+impl RetransmitBudget {
+    pub(crate) fn new() -> Self {
+        Self { tokens: MAX_TOKENS, grant_at: Micros(0) }
+    }
+
+    /// `count` segments were acknowledged for the first time, by number or by `una`.
+    #[inline]
+    pub(crate) fn on_acked(&mut self, count: u32) {
+        self.tokens = self.tokens.saturating_add(count).min(MAX_TOKENS);
+    }
+
+    /// A retransmission was acknowledged on a path whose rate a model limits. `in_flight`: segments from
+    /// SND.UNA to SND.NXT.
+    pub(crate) fn on_retransmission_acked(&mut self, in_flight: u32) {
+        if in_flight > GROWS_ABOVE {
+            self.on_acked(1);
+        }
+    }
+
+    /// Whether a retransmission may leave.
+    #[inline]
+    pub(crate) fn may_retransmit(&self, now: Micros) -> bool {
+        self.tokens > 0 || now >= self.grant_at
+    }
+
+    /// Takes up to `wanted` tokens for copies of a retransmission; returns how many.
+    pub(crate) fn take_redundant(&mut self, wanted: u8) -> u8 {
+        self.take_above(REDUNDANT_ABOVE, wanted)
+    }
+
+    /// As [`Self::take_redundant`], for copies that probe during a burst. Leaves half of the tokens for
+    /// retransmissions after it.
+    pub(crate) fn take_probes(&mut self, wanted: u8) -> u8 {
+        self.take_above(MAX_TOKENS / 2, wanted)
+    }
+
+    /// Takes up to `wanted` tokens but leaves `kept` in the bucket. Returns how many.
+    fn take_above(&mut self, kept: u32, wanted: u8) -> u8 {
+        let spare = self.tokens.saturating_sub(kept);
+        let taken = u8::try_from(spare).map_or(wanted, |spare| spare.min(wanted));
+        self.tokens -= u32::from(taken);
+        taken
+    }
+
+    /// Returns the tokens of cancelled copies.
+    pub(crate) fn put_back(&mut self, count: u32) {
+        self.on_acked(count);
+    }
+
+    /// When a retransmission may leave; may be in the past.
+    pub(crate) fn available_at(&self) -> Micros {
+        if self.tokens > 0 { Micros(0) } else { self.grant_at }
+    }
+
+    /// A retransmission leaves. `rtt`: smoothed RTT, or the RTO before the first sample, microseconds.
+    pub(crate) fn on_retransmit(&mut self, now: Micros, rtt: u64) {
+        if self.tokens == 0 {
+            self.tokens = TRICKLE;
+            self.grant_at = now.add_micros(rtt.max(MIN_TRICKLE_PERIOD));
+        }
+        self.tokens -= 1;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -390,5 +610,101 @@ mod tests {
         assert_eq!(half_rtos(&loss), [2, 4, 8, 32]);
         assert_eq!(loss.backed_off_rto(&rtt, 15, 1), 10_000_000);
         assert_eq!(loss.backed_off_rto(&rtt, 0, THIN_STREAM_LIMIT + 1), rto + rto / 2);
+    }
+
+    const RTO: u64 = 200_000;
+    const MAX_RTO: u64 = 10_000_000;
+
+    #[test]
+    fn pto_backoff_after_a_second_without_activity_doubles_up_to_max_rto() {
+        let mut backoff = PtoBackoff::default();
+        backoff.on_peer_activity(Micros(1_000_000));
+        backoff.on_rto(Micros(1_999_999), RTO, MAX_RTO, 0);
+        assert!(!backoff.is_active() && backoff.may_send_probe(Micros(1_999_999), 0));
+        let mut now = Micros(2_000_000);
+        let mut ptos = Vec::new();
+        for _ in 0..8 {
+            backoff.on_rto(now, RTO, MAX_RTO, 0);
+            let next = backoff.probe_at(now, 0);
+            assert!(backoff.is_active() && !backoff.may_send_probe(Micros(next.0 - 1), 0));
+            assert!(backoff.may_send_probe(next, 0));
+            ptos.push(next.since(now) / 1_000);
+            now = next;
+        }
+        assert_eq!(ptos, [200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
+        backoff.on_early_pong(now);
+        assert!(backoff.is_active() && backoff.may_send_probe(now, 0));
+        backoff.on_rto(now, RTO, MAX_RTO, 0);
+        assert_eq!(backoff.probe_at(now, 0), now.add_micros(MAX_RTO), "a pong draws one probe");
+        backoff.on_peer_activity(now);
+        assert!(!backoff.is_active() && backoff.may_send_probe(now, 0));
+        assert_eq!(backoff.probe_at(now, 0), now);
+    }
+
+    #[test]
+    fn rto_waits_for_acks_of_newer_data() {
+        let mut backoff = PtoBackoff::default();
+        backoff.on_new_segment(Micros(0), true);
+        backoff.on_peer_activity(Micros(50_000));
+        assert_eq!(backoff.probe_at(Micros(RTO), RTO), Micros(RTO));
+        backoff.on_new_segment(Micros(150_000), false);
+        assert_eq!(backoff.probe_at(Micros(RTO), RTO), Micros(RTO + 150_000));
+        let silent_at = Micros(50_000 + DOUBLING_AFTER);
+        let mut newer = backoff;
+        newer.on_new_segment(Micros(5_000_000), false);
+        assert_eq!(newer.probe_at(Micros(RTO), RTO), silent_at, "nothing is heard for a second");
+        assert_eq!(backoff.probe_at(Micros(RTO), 0), Micros(RTO));
+    }
+
+    /// After an idle time the peer had nothing to acknowledge, so the back-off counts from the new data.
+    #[test]
+    fn pto_backoff_begins_with_what_is_on_the_way() {
+        let mut backoff = PtoBackoff::default();
+        backoff.on_new_segment(Micros(60_000_000), true);
+        backoff.on_rto(Micros(60_000_000 + RTO), RTO, MAX_RTO, RTO);
+        assert!(!backoff.is_active(), "{PROBES} may leave at this timeout");
+        (1..PROBES).for_each(|_| backoff.on_rto(Micros(60_000_000 + RTO), RTO, MAX_RTO, RTO));
+        assert!(backoff.is_active());
+        assert_eq!(backoff.probe_at(Micros(0), RTO), Micros(60_000_000 + 2 * RTO));
+    }
+
+    /// Retransmits as often as the budget allows until `until`, and returns how often.
+    fn spend(budget: &mut RetransmitBudget, from: u64, until: u64, rtt: u64) -> u32 {
+        let (mut now, mut spent) = (from, 0);
+        while now < until {
+            if budget.may_retransmit(Micros(now)) {
+                budget.on_retransmit(Micros(now), rtt);
+                spent += 1;
+            } else {
+                now = budget.available_at().0;
+            }
+        }
+        spent
+    }
+
+    #[test]
+    fn retransmissions_without_acks_are_the_capacity_and_four_per_rtt() {
+        for (rtt, periods) in [(100_000, 10), (1_000, 34)] {
+            let mut budget = RetransmitBudget::new();
+            assert_eq!(spend(&mut budget, 1, 1_000_000, rtt), MAX_TOKENS + TRICKLE * periods);
+        }
+    }
+
+    #[test]
+    fn each_acked_segment_allows_one_retransmission_up_to_the_capacity() {
+        let mut budget = RetransmitBudget::new();
+        assert_eq!(spend(&mut budget, 0, 1, 100_000), MAX_TOKENS + TRICKLE);
+        for acked in [1, 7, MAX_TOKENS, 1_000] {
+            budget.on_acked(acked);
+            assert_eq!(spend(&mut budget, 1, 2, 100_000), acked.min(MAX_TOKENS));
+        }
+    }
+
+    #[test]
+    fn redundant_retransmissions_stop_before_others() {
+        let mut budget = RetransmitBudget::new();
+        let taken: u32 = (0..100).map(|_| u32::from(budget.take_redundant(2))).sum();
+        assert_eq!(taken, MAX_TOKENS - REDUNDANT_ABOVE);
+        assert!(budget.may_retransmit(Micros(0)));
     }
 }

@@ -2,7 +2,5 @@
 
 pub(crate) mod acked;
 pub(crate) mod loss;
-pub(crate) mod retransmit_budget;
 pub(crate) mod rtt;
-
 pub(crate) mod sent;

@@ -1,6 +1,5 @@
 //! Sending: the send buffer, the peer's window, and which segment leaves next.
 
 pub(crate) mod remote_window;
-mod retransmit;
 pub(crate) mod send_buffer;
 pub(crate) mod sender;

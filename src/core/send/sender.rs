@@ -2,7 +2,7 @@
 //! leaves next (kcp-go `flush`).
 //!
 //! Order: copies of retransmissions, which are not paced; then a lost segment if the [retransmission
-//! budget](crate::core::recovery::retransmit_budget) has tokens; then new data. Lost segments and new data
+//! budget](crate::core::recovery::loss::RetransmitBudget) has tokens; then new data. Lost segments and new data
 //! wait for the pacer. kcp-go scans the window in order of sequence number instead, on a timer.
 
 mod ack_processing;
@@ -26,14 +26,14 @@ use crate::core::congestion::window_autotune::WindowAutotune;
 use crate::core::path::mtu::MtuDiscovery;
 use crate::core::recovery::acked::AckedHistory;
 use crate::core::recovery::acked::UnaProof;
-use crate::core::recovery::loss::{LossDetector, LossTrigger};
-use crate::core::recovery::retransmit_budget::RetransmitBudget;
+use crate::core::recovery::loss::{LossDetector, LossTrigger, PtoBackoff, RetransmitBudget};
+
 use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recovery::sent::SentSegments;
 use crate::core::redundancy::Redundancy;
 use crate::core::segment::{Command, HEADER_LEN, Header};
 use crate::core::send::remote_window::RemoteWindow;
-use crate::core::send::retransmit::PtoBackoff;
+
 use crate::core::send::send_buffer::SendBuffer;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;

@@ -1,5 +1,5 @@
 //! A bottleneck with a drop-tail queue, without congestion control: the [retransmission
-//! budget](crate::core::recovery::retransmit_budget) and the loss input of window autotuning keep most of the
+//! budget](crate::core::recovery::loss::RetransmitBudget) and the loss input of window autotuning keep most of the
 //! traffic useful.
 
 use super::sim::Sim;
