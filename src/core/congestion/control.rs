@@ -32,11 +32,11 @@ enum Control {
     Reno(CongestionWindow),
     /// Entered when a segment leaves. Left when the connection is idle, or when its round trip is short and
     /// it has lost nothing.
-    Model(Box<Flow>),
-    /// A model without state; [`Congestion::begin_model`] creates the state. Used while nothing is in flight,
+    Bbr(Box<Flow>),
+    /// A model without state; [`Congestion::begin_bbr`] creates the state. Used while nothing is in flight,
     /// since after an idle time the path may have changed (RFC 5681 4.1), and on a path with a short round
     /// trip until something is lost.
-    IdleModel(SlowStart),
+    IdleBbr(SlowStart),
 }
 
 /// Slow start (RFC 5681 3.1) in place of a model. On a path with a short round trip the model would cost a
@@ -78,10 +78,10 @@ impl Control {
     fn window(&self) -> u32 {
         match self {
             Self::Disabled => u32::MAX,
-            Self::IdleModel(slow_start) => slow_start.window,
+            Self::IdleBbr(slow_start) => slow_start.window,
             Self::Reno(window) => window.window(),
-            Self::Model(flow) if flow.is_open() => u32::MAX,
-            Self::Model(_) => 0,
+            Self::Bbr(flow) if flow.is_open() => u32::MAX,
+            Self::Bbr(_) => 0,
         }
     }
 }
@@ -96,26 +96,26 @@ impl Congestion {
         match self.control {
             Control::Disabled => CongestionControl::Disabled,
             Control::Reno(_) => CongestionControl::Reno,
-            Control::Model(_) | Control::IdleModel(_) => CongestionControl::Model,
+            Control::Bbr(_) | Control::IdleBbr(_) => CongestionControl::Model,
         }
     }
 
     /// Whether a model is selected but has no state.
     #[inline]
-    pub(crate) fn is_model_suspended(&self) -> bool {
-        matches!(self.control, Control::IdleModel(_))
+    pub(crate) fn is_bbr_suspended(&self) -> bool {
+        matches!(self.control, Control::IdleBbr(_))
     }
 
     /// Creates the state of the model. `segment`: length of a full segment, bytes; `in_flight`: as in
     /// [`Self::set_mode`]; `initial_rate`: configured, bytes per second.
-    pub(crate) fn begin_model(
+    pub(crate) fn begin_bbr(
         &mut self,
         segment: u64,
         in_flight: impl Iterator<Item = u32>,
         initial_rate: Option<NonZeroU64>,
     ) {
         let flow = self.join(segment, in_flight);
-        self.change(|control| *control = Control::Model(flow));
+        self.change(|control| *control = Control::Bbr(flow));
         if let Some(rate) = initial_rate {
             self.change_flow(|flow| flow.set_initial_rate(rate));
         }
@@ -129,13 +129,13 @@ impl Congestion {
     /// The path, for other connections that share its model.
     pub(crate) fn shared_path(&mut self) -> PathHandle {
         let path = match &self.control {
-            Control::Model(flow) => flow.path().clone(),
+            Control::Bbr(flow) => flow.path().clone(),
             _ => PathHandle::default(),
         };
         (**self.path.get_or_insert_with(|| Box::new(path))).clone()
     }
 
-    /// Uses the model of `path` from now on. `segment` and `in_flight`: as in [`Self::begin_model`].
+    /// Uses the model of `path` from now on. `segment` and `in_flight`: as in [`Self::begin_bbr`].
     pub(crate) fn share_path(
         &mut self,
         path: PathHandle,
@@ -160,16 +160,16 @@ impl Congestion {
     }
 
     fn rejoin(&mut self, segment: u64, in_flight: impl Iterator<Item = u32>) {
-        if let Control::Model(_) = &self.control {
+        if let Control::Bbr(_) = &self.control {
             let flow = self.join(segment, in_flight);
-            self.change(|control| *control = Control::Model(flow));
+            self.change(|control| *control = Control::Bbr(flow));
         }
     }
 
     /// Frees the state of a model. Slow start continues with `window` segments, at least its initial window.
     fn suspend_with(&mut self, window: u32) {
         let window = window.max(SlowStart::INITIAL);
-        self.change(|control| *control = Control::IdleModel(SlowStart { window }));
+        self.change(|control| *control = Control::IdleBbr(SlowStart { window }));
     }
 
     /// A segment leaves for the first time on a path with a short round trip. Frees the state of a model that
@@ -177,8 +177,8 @@ impl Congestion {
     #[inline]
     pub(crate) fn suspend_on_short_path(&mut self, in_flight: u32) -> bool {
         match &self.control {
-            Control::IdleModel(_) => return true,
-            Control::Model(flow) if !flow.has_lost() => {}
+            Control::IdleBbr(_) => return true,
+            Control::Bbr(flow) if !flow.has_lost() => {}
             _ => return false,
         }
         self.suspend_with(in_flight);
@@ -188,7 +188,7 @@ impl Congestion {
     /// `count` segments were acknowledged for the first time.
     #[inline]
     pub(crate) fn on_newly_acked(&mut self, count: u32) {
-        if let Control::IdleModel(SlowStart { window }) = &mut self.control
+        if let Control::IdleBbr(SlowStart { window }) = &mut self.control
             && *window < u32::from(u16::MAX)
         {
             *window = window.saturating_add(count);
@@ -212,9 +212,9 @@ impl Congestion {
             CongestionControl::Model => {
                 let mut in_flight = in_flight.peekable();
                 if in_flight.peek().is_none() {
-                    Control::IdleModel(SlowStart::NEW)
+                    Control::IdleBbr(SlowStart::NEW)
                 } else {
-                    Control::Model(self.join(segment, in_flight))
+                    Control::Bbr(self.join(segment, in_flight))
                 }
             }
         };
@@ -249,7 +249,7 @@ impl Congestion {
     /// Changes the flow of a model and updates `window`.
     #[inline]
     fn change_flow<T>(&mut self, change: impl FnOnce(&mut Flow) -> T) -> Option<T> {
-        let Control::Model(flow) = &mut self.control else { return None };
+        let Control::Bbr(flow) = &mut self.control else { return None };
         let result = change(flow);
         self.window = self.control.window();
         Some(result)
@@ -257,21 +257,21 @@ impl Congestion {
 
     fn flow(&self) -> Option<&Flow> {
         match &self.control {
-            Control::Model(flow) => Some(flow),
-            Control::Disabled | Control::Reno(_) | Control::IdleModel(_) => None,
+            Control::Bbr(flow) => Some(flow),
+            Control::Disabled | Control::Reno(_) | Control::IdleBbr(_) => None,
         }
     }
 
     /// Whether a model limits rate and window.
     #[inline]
-    pub(crate) fn is_model(&self) -> bool {
-        matches!(self.control, Control::Model(_) | Control::IdleModel(_))
+    pub(crate) fn is_bbr(&self) -> bool {
+        matches!(self.control, Control::Bbr(_) | Control::IdleBbr(_))
     }
 
     /// Whether a model samples the delivery rate with each segment.
     #[inline]
     pub(crate) fn samples_rate(&self) -> bool {
-        matches!(self.control, Control::Model(_))
+        matches!(self.control, Control::Bbr(_))
     }
 
     /// Whether the model has seen a queue overflow.
@@ -306,7 +306,7 @@ impl Congestion {
     /// transmission arrived.
     #[inline]
     pub(crate) fn on_acked(&mut self, now: Micros, index: usize, is_latest: bool) {
-        if let Control::Model(flow) = &mut self.control {
+        if let Control::Bbr(flow) = &mut self.control {
             flow.on_acked(now, index, is_latest);
         }
     }
@@ -325,7 +325,7 @@ impl Congestion {
     /// SND.UNA passes a segment that is proved to have arrived.
     #[inline]
     pub(crate) fn on_una(&mut self, now: Micros) {
-        if let Control::Model(flow) = &mut self.control {
+        if let Control::Bbr(flow) = &mut self.control {
             flow.on_una(now);
         }
     }
@@ -341,7 +341,7 @@ impl Congestion {
     /// An RTT sample, microseconds.
     #[inline]
     pub(crate) fn on_rtt(&mut self, rtt: u64) {
-        if let Control::Model(flow) = &mut self.control {
+        if let Control::Bbr(flow) = &mut self.control {
             flow.on_rtt(rtt);
         }
     }
@@ -369,7 +369,7 @@ impl Congestion {
 
     /// Frees memory that an idle connection does not need.
     pub(crate) fn release_memory(&mut self) {
-        if self.has_reclaimable_memory() || self.is_model_suspended() {
+        if self.has_reclaimable_memory() || self.is_bbr_suspended() {
             self.suspend_with(0);
         }
     }

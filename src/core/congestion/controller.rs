@@ -1,4 +1,4 @@
-//! Input and output of the [BBR model](super::model) of a path (RFC 9002 7; BBRv3, draft-ietf-ccwg-bbr 4).
+//! Input and output of the [BBR model](super::bbr) of a path (RFC 9002 7; BBRv3, draft-ietf-ccwg-bbr 4).
 //!
 //! The model works on bytes, times and counts, without segments or a clock, in O(1) per event.
 //! [`Flow`](super::flow) feeds it and enforces its decisions.

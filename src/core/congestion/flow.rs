@@ -7,11 +7,11 @@
 use std::num::NonZeroU64;
 
 use crate::core::clock::Micros;
-use crate::core::congestion::ack_aggregation::AckAggregation;
+use crate::core::congestion::bbr::filters::AckAggregation;
+use crate::core::congestion::bbr::{Bbr, INITIAL_WINDOW, Share};
 use crate::core::congestion::control::{Limit, SentAs};
 use crate::core::congestion::controller::{Acked, Lost, Pacing};
 use crate::core::congestion::delivery_rate::{DeliveryRate, PathTotals};
-use crate::core::congestion::model::{INITIAL_WINDOW, Model, Share};
 use crate::util::sync::{Arc, Mutex, lock};
 
 const SECOND: u64 = 1_000_000;
@@ -55,7 +55,7 @@ impl PathHandle {
 
 #[derive(Debug)]
 struct PathModel {
-    model: Model,
+    bbr: Bbr,
     totals: PathTotals,
     flows: u32,
     period: Period,
@@ -145,7 +145,7 @@ impl Demand {
 impl PathModel {
     fn new(segment: u64) -> Self {
         let (totals, period) = (PathTotals::default(), Period::default());
-        Self { model: Model::new(segment), totals, flows: 0, period }
+        Self { bbr: Bbr::new(segment), totals, flows: 0, period }
     }
 
     fn share(&self, demand: &Demand) -> Share {
@@ -156,7 +156,7 @@ impl PathModel {
         if !demand.is_busy {
             return Share::Small(Share::WHOLE / busy);
         }
-        let rate = self.model.delivery_rate().max(1);
+        let rate = self.bbr.delivery_rate().max(1);
         // Many small flows may leave little, so a busy flow gets at least an equal part among all flows.
         let left = rate.saturating_sub(self.period.rate_of_others);
         let left = left.max(rate.saturating_mul(busy) / u64::from(self.flows).max(busy));
@@ -201,7 +201,7 @@ impl Flow {
         let mut slot = lock(&path.slot);
         let shared = slot.get_or_insert_with(|| Box::new(PathModel::new(segment)));
         shared.flows += 1;
-        shared.model.set_flows(shared.flows);
+        shared.bbr.set_flows(shared.flows);
         let mut member = Member {
             rate: DeliveryRate::new(in_flight, &mut shared.totals),
             messages: MessageWindow::default(),
@@ -223,12 +223,12 @@ impl Flow {
     }
 
     pub(super) fn set_initial_rate(&mut self, rate: NonZeroU64) {
-        self.change(|path, _| path.model.set_initial_rate(rate.get()));
+        self.change(|path, _| path.bbr.set_initial_rate(rate.get()));
     }
 
     /// Sets the length of a full segment, header included, bytes.
     pub(super) fn set_segment(&mut self, segment: u64) {
-        self.change(|path, _| path.model.set_segment(segment));
+        self.change(|path, _| path.bbr.set_segment(segment));
     }
 
     /// Whether another segment may leave.
@@ -247,7 +247,7 @@ impl Flow {
     }
 
     pub(super) fn pacing(&self) -> Option<Pacing> {
-        self.inspect(|path, member| path.model.pacing(path.share(&member.demand)))
+        self.inspect(|path, member| path.bbr.pacing(path.share(&member.demand)))
     }
 
     /// This connection's part: bytes that may be in flight, pacing rate and delivery rate in bytes per
@@ -255,23 +255,23 @@ impl Flow {
     pub(super) fn estimates(&self) -> (u64, u64, u64) {
         self.inspect(|path, member| {
             let share = path.share(&member.demand);
-            let rate = path.model.pacing(share).map_or(0, |pacing| pacing.rate.get());
-            (path.model.window(share, &member.peer), rate, share.of(path.model.delivery_rate()))
+            let rate = path.bbr.pacing(share).map_or(0, |pacing| pacing.rate.get());
+            (path.bbr.window(share, &member.peer), rate, share.of(path.bbr.delivery_rate()))
         })
     }
 
     pub(super) fn has_lost(&self) -> bool {
-        self.inspect(|path, _| path.model.has_lost())
+        self.inspect(|path, _| path.bbr.has_lost())
     }
 
     pub(super) fn overflows(&self) -> bool {
-        self.inspect(|path, _| path.model.overflows())
+        self.inspect(|path, _| path.bbr.overflows())
     }
 
     /// Many segments in a row were lost.
     pub(super) fn on_burst_lost(&mut self, now: Micros) {
         let now = self.path.now(now);
-        self.change(|path, _| path.model.on_burst_lost(now));
+        self.change(|path, _| path.bbr.on_burst_lost(now));
     }
 
     /// Segment `index` leaves; `bytes` with its header.
@@ -295,20 +295,20 @@ impl Flow {
                 SentAs::Retransmission { by_timeout } => {
                     let sent_at = member.rate.sent_at(index);
                     if !(by_timeout && member.is_gone(now, path)) {
-                        path.model.on_lost(&Lost { now, sent_at, by_timeout });
+                        path.bbr.on_lost(&Lost { now, sent_at, by_timeout });
                     }
                     member.rate.on_retransmitted(&mut path.totals, now, index, bytes);
                 }
                 SentAs::RedundantCopy => {}
             }
             if sent_as != SentAs::RedundantCopy {
-                path.model.on_sent(now, in_flight);
+                path.bbr.on_sent(now, in_flight);
             }
             if sent_as == SentAs::New {
                 let is_limited = limit == Some(Limit::Application);
-                member.messages.on_sent(now, bytes, is_limited, path.model.overflows());
+                member.messages.on_sent(now, bytes, is_limited, path.bbr.overflows());
             }
-            path.period.advance(now, path.model.rounds());
+            path.period.advance(now, path.bbr.rounds());
             member.demand.on_sent(&mut path.period, bytes.into(), limit.is_some());
             if member.may_send(path) && limit.is_some() {
                 // Other busy flows fill the path.
@@ -320,7 +320,7 @@ impl Flow {
                 }
             }
             member.update_window_limited(path);
-            path.model.pacing(path.share(&member.demand))
+            path.bbr.pacing(path.share(&member.demand))
         })
     }
 
@@ -337,7 +337,7 @@ impl Flow {
         let now = self.path.now(now);
         self.change(|path, member| {
             let sent_at = member.rate.sent_at(index);
-            path.model.on_lost(&Lost { now, sent_at, by_timeout: false });
+            path.bbr.on_lost(&Lost { now, sent_at, by_timeout: false });
         });
     }
 
@@ -363,12 +363,12 @@ impl Flow {
     pub(super) fn on_acks_processed(&mut self, now: Micros, longest_wait: u64) {
         let now = self.path.now(now);
         self.change(|path, member| {
-            let min_rtt = path.model.min_rtt();
+            let min_rtt = path.bbr.min_rtt();
             let (batch, rate) = member.rate.take_batch(&mut path.totals, now, min_rtt);
             // Peers acknowledge several bulk segments at once. A sample that begins or ends in between is off
             // by these.
             let is_whole = member.demand.is_busy || member.demand.others(&path.period) == 0;
-            let is_first = path.model.delivery_rate() == 0;
+            let is_first = path.bbr.delivery_rate() == 0;
             let rate = rate.filter(|_| is_whole || is_first);
             let rtt = member.rtt.take();
             if batch.segments == 0 && rtt.is_none() {
@@ -384,7 +384,7 @@ impl Flow {
                 longest_wait,
                 rate,
             };
-            path.model.on_acked(&acked);
+            path.bbr.on_acked(&acked);
             member.acked_at = now;
             acked.in_flight = member.rate.in_flight();
             member.count_acked(path, &acked);
@@ -394,7 +394,7 @@ impl Flow {
 
     /// A retransmission was spurious.
     pub(super) fn on_spurious_loss(&mut self) {
-        self.change(|path, _| path.model.on_spurious_loss());
+        self.change(|path, _| path.bbr.on_spurious_loss());
     }
 
     /// Changes the model, which exists while a flow has joined its path.
@@ -438,11 +438,11 @@ impl Member {
     #[inline]
     fn may_send(&self, path: &PathModel) -> bool {
         let (share, in_flight) = (path.share(&self.demand), self.rate.in_flight());
-        let is_within = in_flight < path.model.window(share, &self.peer);
+        let is_within = in_flight < path.bbr.window(share, &self.peer);
         // Connections that begin at the same time are all small.
         let overfills = matches!(share, Share::Small(_))
             && in_flight >= INITIAL_WINDOW
-            && path.totals.in_flight() >= path.model.window(Share::Whole, &self.peer);
+            && path.totals.in_flight() >= path.bbr.window(Share::Whole, &self.peer);
         (is_within && !overfills) || in_flight < self.messages.window
     }
 
@@ -450,21 +450,21 @@ impl Member {
     /// say nothing about the path.
     fn is_gone(&self, now: Micros, path: &PathModel) -> bool {
         let is_silent = |at| now.since(at) > SECOND;
-        is_silent(self.acked_at) && path.model.acked_at().is_some_and(|at| !is_silent(at))
+        is_silent(self.acked_at) && path.bbr.acked_at().is_some_and(|at| !is_silent(at))
     }
 
     /// Updates how the peer acknowledges.
     fn count_acked(&mut self, path: &PathModel, acked: &Acked) {
-        if self.round != path.model.rounds() {
-            self.round = path.model.rounds();
+        if self.round != path.bbr.rounds() {
+            self.round = path.bbr.rounds();
             self.peer.next_round(acked.now);
         }
-        let rate = path.share(&self.demand).of(path.model.delivery_rate());
-        self.peer.on_acked(acked, rate, path.model.min_rtt());
+        let rate = path.share(&self.demand).of(path.bbr.delivery_rate());
+        self.peer.on_acked(acked, rate, path.bbr.min_rtt());
     }
 
     fn update_window_limited(&self, path: &mut PathModel) {
-        path.model.set_window_limited(path.totals.delivered() < self.window_limited_until);
+        path.bbr.set_window_limited(path.totals.delivered() < self.window_limited_until);
     }
 }
 
@@ -474,7 +474,7 @@ impl Drop for Flow {
         let Some(path) = slot.as_mut() else { return };
         self.member.rate.leave(&mut path.totals);
         path.flows = path.flows.saturating_sub(1);
-        path.model.set_flows(path.flows);
+        path.bbr.set_flows(path.flows);
         if path.flows == 0 {
             *slot = None;
         }

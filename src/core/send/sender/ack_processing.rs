@@ -123,7 +123,7 @@ impl Sender {
                 let is_copy = copies.is_some_and(|copies| copies.is_copy(sn, ts));
                 if is_copy || (echoes_last && first != last) {
                     self.loss.on_confirmed_loss();
-                    if self.congestion.is_model() {
+                    if self.congestion.is_bbr() {
                         let in_flight = self.sent_segments.len();
                         self.retransmit_budget.on_retransmission_acked(in_flight);
                     }
@@ -319,7 +319,7 @@ impl Sender {
             if window_limited {
                 autotune.on_window_limited();
             }
-            let window = (self.window, self.congestion.is_model());
+            let window = (self.window, self.congestion.is_bbr());
             let proved = una.back(self.una_proof.unproved(una));
             self.window = autotune.send_window(now, proved, &self.rtt, window);
         }

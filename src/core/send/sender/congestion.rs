@@ -22,14 +22,14 @@ impl Sender {
         if self.congestion.mode() == mode {
             return;
         }
-        let (una, was_model) = (self.una(), self.congestion.is_model());
+        let (una, was_bbr) = (self.una(), self.congestion.is_bbr());
         self.with_flight(self.in_flight(), |congestion, segment, in_flight| {
             congestion.set_mode(mode, (una, segment), in_flight);
         });
-        if was_model || self.congestion.is_model() {
+        if was_bbr || self.congestion.is_bbr() {
             self.pacer.reset();
         }
-        if was_model && self.autotune.is_some() {
+        if was_bbr && self.autotune.is_some() {
             // The model may have grown it beyond what the path carries without one.
             self.window = self.window.min(DEFAULT_WINDOW);
         }
@@ -77,7 +77,7 @@ impl Sender {
     /// Charges pacer and congestion control for a transmission of `sn`.
     #[inline]
     pub(super) fn on_sent(&mut self, now: Micros, sn: Sn, sent_as: SentAs) {
-        if !self.congestion.is_model() {
+        if !self.congestion.is_bbr() {
             self.pacer.on_sent(now, self.effective_window(), &self.rtt);
         } else if self.is_short_path()
             && sent_as == SentAs::New
@@ -85,26 +85,26 @@ impl Sender {
         {
             self.pacer.unblock();
         } else {
-            self.on_sent_with_model(now, sn, sent_as);
+            self.on_sent_with_bbr(now, sn, sent_as);
         }
     }
 
     /// Whether the path needs no model while nothing is lost.
     pub(super) fn is_short_path(&self) -> bool {
         // Half of it once a model has begun, to avoid switching back and forth with each ACK.
-        let most = MAX_UNMODELLED_RTT / if self.congestion.is_model_suspended() { 1 } else { 2 };
+        let most = MAX_UNMODELLED_RTT / if self.congestion.is_bbr_suspended() { 1 } else { 2 };
         self.rtt.is_short() && self.rtt.srtt().is_some_and(|srtt| srtt < most)
     }
 
-    fn on_sent_with_model(&mut self, now: Micros, sn: Sn, sent_as: SentAs) {
+    fn on_sent_with_bbr(&mut self, now: Micros, sn: Sn, sent_as: SentAs) {
         let payload = self.sent_segments.payload(sn);
         let Some((offset, payload)) = sn.offset_from(self.una()).zip(payload) else { return };
         let bytes = bytes_of(payload.len());
-        if self.congestion.is_model_suspended() {
+        if self.congestion.is_bbr_suspended() {
             let before = self.sent_segments.len() - u32::from(sent_as == SentAs::New);
             let rate = self.initial_rate;
             self.with_flight(before, |congestion, segment, in_flight| {
-                congestion.begin_model(segment, in_flight, rate);
+                congestion.begin_bbr(segment, in_flight, rate);
             });
         }
         let limit = self.limit();
@@ -152,7 +152,7 @@ impl Sender {
         let longest_wait = mem::take(&mut self.longest_wait);
         self.rtt.on_longest_wait(now, longest_wait);
         self.congestion.on_acks_processed(now, longest_wait);
-        if self.congestion.is_model()
+        if self.congestion.is_bbr()
             && let Some(srtt) = self.rtt.srtt()
         {
             self.pacer.limit_wait(now, srtt);

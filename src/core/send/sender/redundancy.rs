@@ -218,7 +218,7 @@ impl Sender {
         rlc::write_repair(repair.next_key(), sources, window.longest, out);
         let bytes = HEADER_LEN + window.symbol_len();
         repair.on_repair_sent(now, (window.first, self.sent_segments.nxt()), bytes);
-        if self.congestion.is_model() {
+        if self.congestion.is_bbr() {
             self.pace_at_rate(now, bytes as u64, self.congestion.pacing());
         } else {
             self.pacer.on_sent(now, self.effective_window(), &self.rtt);
@@ -312,7 +312,7 @@ impl Sender {
         if let Some(bundling) = &mut self.redundancy.bundling {
             bundling.on_copy_sent(now, (sn, ts), len, una);
         }
-        if self.congestion.is_model() {
+        if self.congestion.is_bbr() {
             let bytes = (HEADER_LEN + len) as u64;
             self.pace_at_rate(now, bytes, self.congestion.pacing());
         }

@@ -71,7 +71,7 @@ impl Sender {
     /// Whether retransmissions leave in order of number. Message flows have few losses and do not need it.
     /// Without a model a window that opens sooner would fill a full queue.
     pub(super) fn retransmits_in_order(&self) -> bool {
-        self.congestion.is_model() && !self.is_latency_bound()
+        self.congestion.is_bbr() && !self.is_latency_bound()
     }
 
     /// Asserts that no segment counts as lost before [`LossDetector::least_wait`].

@@ -70,8 +70,8 @@ impl Sender {
     /// or copies must see each transmission.
     fn run_len(&self, now: Micros) -> usize {
         let unpaced = self.rtt.is_short() && !self.pacer.is_blocked(now);
-        let unmodelled = !self.congestion.is_model()
-            || (self.congestion.is_model_suspended() && self.is_short_path());
+        let unmodelled = !self.congestion.is_bbr()
+            || (self.congestion.is_bbr_suspended() && self.is_short_path());
         let unobserved = self.redundancy.ignores_new_segments();
         if !(unpaced && unmodelled && unobserved) {
             return 0;

@@ -1,33 +1,29 @@
 //! BBR model of a path, its bandwidth and shortest RTT, as in BBRv3 (draft-ietf-ccwg-bbr). It differs in what
 //! counts as congestive loss: see [`LossBase`], which learns from a [`LossProbe`].
 //!
-//! Two limits apply: data leaves at the bandwidth times the gain of the [phase], and at most two
+//! Two limits apply: data leaves at the bandwidth times the gain of the [`Phase`], and at most two
 //! bandwidth-delay products are in flight.
 //!
 //! The bandwidth is the rate at which segments are acknowledged. Segments lost at random are sent on top of
 //! it, so the pacing rate is the bandwidth divided by the share that arrives.
 //!
 //! A path with a round trip below 2 ms has no model until it loses something: there the host is mostly the
-//! bottleneck, and a model costs a tenth of the sending time (`control.rs`).
+//! bottleneck, and a model costs a tenth of the sending time (`congestion/control.rs`).
 
-mod loss_probe;
-mod min_rtt;
-mod phase;
-mod round;
-mod transitions;
+pub(super) mod filters;
+mod phases;
+#[cfg(test)]
+mod tests;
 
 use std::num::NonZeroU64;
 
-use self::loss_probe::LossProbe;
-use self::min_rtt::MinRtt;
-use self::phase::Phase;
-use self::round::{RateInterval, RoundStats, Rounds, Tally};
+use self::filters::{
+    AckAggregation, LossBase, LossProbe, MILLION, MinRtt, RateInterval, RoundStats, Rounds, SECOND,
+    Tally, WindowedMax,
+};
 use crate::core::clock::Micros;
-use crate::core::congestion::ack_aggregation::AckAggregation;
 use crate::core::congestion::controller::{Acked, Lost, Pacing};
-use crate::core::congestion::loss_base::LossBase;
 use crate::core::congestion::pacer::MAX_BURST_SEGMENTS;
-use crate::core::congestion::windowed_max::WindowedMax;
 
 /// Window before the bandwidth is known, bytes: kcp-go's default, 32 segments of the default MTU.
 pub(crate) const INITIAL_WINDOW: u64 = 32 * 1_400;
@@ -41,12 +37,53 @@ const MAX_BURST: u64 = 2;
 /// Time without an acknowledgement after which a loss by timeout restarts the model, microseconds (persistent
 /// congestion, RFC 9002 7.6).
 const PERSISTENT_CONGESTION: u64 = 1_000_000;
-const SECOND: u64 = 1_000_000;
 /// RTT assumed for the window of a configured initial rate before the first sample, microseconds.
 const UNKNOWN_RTT: u64 = 250_000;
 /// Least pacing rate before the first sample, bytes per second.
 const LEAST_INITIAL_RATE: u64 = INITIAL_WINDOW;
-const MILLION: u64 = 1_000_000;
+
+/// State of the model (draft section 4.1.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Doubles the rate each round. Entered at the start, and when the model restarts; left when the
+    /// bandwidth stops growing, or much is lost.
+    Startup,
+    /// Drains the queue that Startup built. Also entered when the path has become slower; left when the queue
+    /// is gone.
+    Drain,
+    /// Sends slightly less than is delivered, to drain the queue of Up and to measure random loss. Entered
+    /// from Up; left after a round, once the queue is gone.
+    Down,
+    /// Sends what is delivered. Entered from Drain, Down and ProbeRtt; left after 4 to 8 rounds.
+    Cruise,
+    /// Fills the path without a queue for one round, before Up.
+    Refill,
+    /// Sends more than is delivered, to probe for bandwidth. Left when a queue or congestive loss shows, or
+    /// the bandwidth stops growing.
+    Up,
+    /// Measures the shortest RTT with `window` bytes in flight: half of the bandwidth-delay product at the
+    /// start of the phase. Entered when the RTT is outdated. Left 200 ms and a round after the path has
+    /// drained to that, for Startup if the bandwidth is not found yet.
+    ProbeRtt { window: u64, until: Option<Micros> },
+}
+
+impl Phase {
+    /// Pacing rate in percent of the bandwidth.
+    fn pacing_gain(self) -> u64 {
+        match self {
+            Self::Startup => 277,
+            Self::Drain => 35,
+            Self::Down => 90,
+            // Below 100, so that a queue of several flows that overestimate shrinks (draft
+            // `BBR.PacingMarginPercent`).
+            Self::Cruise => 98,
+            // Applies to retransmissions too, which the window does not limit.
+            Self::ProbeRtt { .. } => 50,
+            Self::Refill => 100,
+            Self::Up => 125,
+        }
+    }
+}
 
 /// A connection's share of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,13 +146,13 @@ struct Window {
     bdp: u64,
     /// No extra for the peers' acknowledgement patterns: the path is to drain.
     is_fixed: bool,
-    /// See [`Model::update_window`].
+    /// See [`Bbr::update_window`].
     grows: bool,
 }
 
 /// BBR model of one path.
 #[derive(Clone, Debug)]
-pub(crate) struct Model {
+pub(crate) struct Bbr {
     /// Length of a full segment, bytes.
     segment: u64,
     /// Connections that use the model.
@@ -178,7 +215,7 @@ pub(crate) struct Model {
     before_timeout: Option<Box<Self>>,
 }
 
-impl Model {
+impl Bbr {
     /// `segment`: length of a full segment with header, bytes.
     pub(crate) fn new(segment: u64) -> Self {
         let mut model = Self {
@@ -363,7 +400,7 @@ impl Model {
     }
 
     /// Discards all measurements, since the path is another one.
-    pub(in crate::core::congestion) fn restart(&mut self, now: Micros) {
+    fn restart(&mut self, now: Micros) {
         let Self { flows, delivered, mut rounds, has_lost, .. } = *self;
         rounds.stats = RoundStats::default();
         *self = Self { flows, delivered, rounds, has_lost, ..Self::new(self.segment) };
@@ -373,7 +410,7 @@ impl Model {
 }
 
 /// Events and decisions.
-impl Model {
+impl Bbr {
     pub(crate) fn on_acked(&mut self, acked: &Acked) {
         (self.acked_at, self.delivered) = (Some(acked.now), acked.delivered);
         self.rounds.stats.on_acked(acked);
@@ -531,6 +568,3 @@ impl Model {
         NonZeroU64::new(rate.max(configured)).map(|rate| Pacing { rate, burst })
     }
 }
-
-#[cfg(test)]
-mod tests;

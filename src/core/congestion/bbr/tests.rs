@@ -11,7 +11,7 @@ const BDP: u64 = RATE * RTT / SECOND;
 
 /// A model and a path that acknowledges what was sent.
 struct Driver {
-    model: Model,
+    bbr: Bbr,
     now: Micros,
     delivered: u64,
     in_flight: u64,
@@ -19,14 +19,14 @@ struct Driver {
 
 impl Driver {
     fn new() -> Self {
-        Self { model: Model::new(SEGMENT), now: Micros(SECOND), delivered: 0, in_flight: BDP }
+        Self { bbr: Bbr::new(SEGMENT), now: Micros(SECOND), delivered: 0, in_flight: BDP }
     }
 
     /// In Cruise, with [`RATE`] as the bandwidth.
     fn in_cruise() -> Self {
         let mut driver = Self::new();
         (0..5).for_each(|_| driver.round(RATE, RTT, 0));
-        assert_eq!(driver.model.phase, Phase::Cruise);
+        assert_eq!(driver.bbr.phase, Phase::Cruise);
         driver
     }
 
@@ -34,7 +34,7 @@ impl Driver {
         let segments = (rate * RTT / SECOND / SEGMENT / 10).max(1);
         let prior_delivered = self.delivered;
         self.delivered += segments * SEGMENT;
-        self.model.on_acked(&Acked {
+        self.bbr.on_acked(&Acked {
             now: self.now,
             segments: segments as u32,
             bytes: segments * SEGMENT,
@@ -57,12 +57,12 @@ impl Driver {
     fn round(&mut self, rate: u64, rtt: u64, lost_percent: u64) {
         let segments = rate * RTT / SECOND / SEGMENT;
         let lost = segments * lost_percent / (100 - lost_percent);
-        (0..segments + lost).for_each(|_| self.model.on_sent(self.now, self.in_flight));
+        (0..segments + lost).for_each(|_| self.bbr.on_sent(self.now, self.in_flight));
         let sent_at = self.now;
         self.now = self.now.add_micros(RTT);
         let by_timeout = false;
         for _ in 0..lost {
-            self.model.on_lost(&Lost { now: self.now, sent_at: Some(sent_at), by_timeout });
+            self.bbr.on_lost(&Lost { now: self.now, sent_at: Some(sent_at), by_timeout });
         }
         self.ack(rate, rtt, false);
     }
@@ -70,7 +70,7 @@ impl Driver {
     fn rounds_until(&mut self, phase: Phase, lost_percent: u64) -> u64 {
         (0..20)
             .find(|_| {
-                let reached = self.model.phase == phase;
+                let reached = self.bbr.phase == phase;
                 if !reached {
                     self.round(RATE, RTT, lost_percent);
                 }
@@ -81,11 +81,11 @@ impl Driver {
 
     /// Window towards a peer that acknowledges at once.
     fn window(&self) -> u64 {
-        self.model.window(Share::Whole, &AckAggregation::default())
+        self.bbr.window(Share::Whole, &AckAggregation::default())
     }
 
     fn gain(&self) -> u64 {
-        self.model.pacing(Share::Whole).unwrap().rate.get() * 100 / RATE
+        self.bbr.pacing(Share::Whole).unwrap().rate.get() * 100 / RATE
     }
 }
 
@@ -97,12 +97,12 @@ fn startup_ends_after_three_rounds_without_growth() {
         driver.round(rate, RTT, 0);
     }
     (0..2).for_each(|_| driver.round(RATE, RTT, 0));
-    assert_eq!((driver.model.phase, driver.gain()), (Phase::Startup, 277));
+    assert_eq!((driver.bbr.phase, driver.gain()), (Phase::Startup, 277));
     driver.round(RATE, RTT, 0);
-    assert_eq!((driver.model.phase, driver.gain()), (Phase::Drain, 35));
+    assert_eq!((driver.bbr.phase, driver.gain()), (Phase::Drain, 35));
     driver.in_flight = BDP;
     driver.round(RATE, RTT, 0);
-    assert_eq!((driver.model.phase, driver.gain()), (Phase::Cruise, 98));
+    assert_eq!((driver.bbr.phase, driver.gain()), (Phase::Cruise, 98));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn startup_ends_by_loss_only_with_a_queue_or_without_growth() {
         driver.in_flight = 3 * BDP;
         driver.round(RATE / 2, RTT, 30);
         driver.round(next, rtt, 30);
-        assert_eq!(driver.model.phase == Phase::Drain, ends, "{next} {rtt}");
+        assert_eq!(driver.bbr.phase == Phase::Drain, ends, "{next} {rtt}");
     }
 }
 
@@ -128,7 +128,7 @@ fn cruise_lasts_four_to_eight_rounds_and_refill_one() {
     assert!((4..=8).contains(&rounds), "{rounds}");
     assert_eq!(driver.gain(), 100);
     driver.round(RATE, RTT, 0);
-    assert_eq!((driver.model.phase, driver.gain()), (Phase::Up, 125));
+    assert_eq!((driver.bbr.phase, driver.gain()), (Phase::Up, 125));
 }
 
 #[test]
@@ -139,11 +139,11 @@ fn up_ends_with_a_queue_and_down_lasts_a_round() {
     assert!((115 * BDP..135 * BDP).contains(&window), "{}", window / BDP);
     driver.in_flight = BDP * 12 / 10;
     driver.round(RATE, RTT, 0);
-    assert_eq!(driver.model.phase, Phase::Up, "no queue shows");
+    assert_eq!(driver.bbr.phase, Phase::Up, "no queue shows");
     driver.round(RATE, RTT * 12 / 10, 0);
-    assert_eq!((driver.model.phase, driver.gain()), (Phase::Down, 90));
+    assert_eq!((driver.bbr.phase, driver.gain()), (Phase::Down, 90));
     driver.in_flight = BDP / 2;
-    driver.model.on_progress(&Acked {
+    driver.bbr.on_progress(&Acked {
         now: driver.now,
         segments: 1,
         bytes: SEGMENT,
@@ -153,9 +153,9 @@ fn up_ends_with_a_queue_and_down_lasts_a_round() {
         longest_wait: 0,
         rate: None,
     });
-    assert_eq!(driver.model.phase, Phase::Down, "the queue is gone, but no round over");
+    assert_eq!(driver.bbr.phase, Phase::Down, "the queue is gone, but no round over");
     driver.round(RATE, RTT, 0);
-    assert_eq!(driver.model.phase, Phase::Cruise);
+    assert_eq!(driver.bbr.phase, Phase::Cruise);
 }
 
 /// Loss in Down, below the bandwidth, is random: it raises the sending rate and is no congestion.
@@ -165,14 +165,14 @@ fn loss_below_the_bandwidth_is_learned() {
     for _ in 0..4 {
         driver.rounds_until(Phase::Up, 10);
         driver.round(RATE, RTT, 40);
-        assert_eq!(driver.model.phase, Phase::Down, "far beyond what is random");
+        assert_eq!(driver.bbr.phase, Phase::Down, "far beyond what is random");
         driver.rounds_until(Phase::Cruise, 10);
     }
     driver.rounds_until(Phase::Refill, 10);
-    let base = driver.model.loss.per_million();
+    let base = driver.bbr.loss.per_million();
     assert!((70_000..=105_000).contains(&base), "{base}");
     assert!((107..=111).contains(&driver.gain()), "{}", driver.gain());
-    assert_eq!(driver.model.bandwidth_lo, u64::MAX);
+    assert_eq!(driver.bbr.bandwidth_lo, u64::MAX);
 }
 
 /// A policer drops what exceeds its rate, and nothing below it.
@@ -181,16 +181,16 @@ fn loss_above_the_bandwidth_is_congestion() {
     let mut driver = Driver::in_cruise();
     driver.rounds_until(Phase::Up, 0);
     driver.round(RATE, RTT, 20);
-    assert_eq!(driver.model.phase, Phase::Down);
+    assert_eq!(driver.bbr.phase, Phase::Down);
     driver.rounds_until(Phase::Cruise, 0);
     (0..2).for_each(|_| driver.round(RATE, RTT, 0));
-    assert_eq!(driver.model.loss.per_million(), 0);
+    assert_eq!(driver.bbr.loss.per_million(), 0);
     // In Cruise no more is sent than arrives, until Refill.
     driver.round(RATE * 8 / 10, RTT, 20);
-    assert_eq!(driver.model.bandwidth_lo, RATE * 85 / 100);
+    assert_eq!(driver.bbr.bandwidth_lo, RATE * 85 / 100);
     assert_eq!(driver.gain(), 83);
     driver.rounds_until(Phase::Refill, 0);
-    assert_eq!((driver.gain(), driver.model.bandwidth_lo), (100, u64::MAX));
+    assert_eq!((driver.gain(), driver.bbr.bandwidth_lo), (100, u64::MAX));
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn window_is_frozen_while_the_shortest_rtt_is_probed() {
     let mut began = None;
     while driver.now < Micros(15 * SECOND) && began.is_none() {
         driver.round(RATE, RTT * 11 / 10, 0);
-        let probes = matches!(driver.model.phase, Phase::ProbeRtt { .. });
+        let probes = matches!(driver.bbr.phase, Phase::ProbeRtt { .. });
         began = probes.then_some(driver.now);
     }
     let began = began.expect("a probe when the RTT is ten seconds old");
@@ -207,14 +207,14 @@ fn window_is_frozen_while_the_shortest_rtt_is_probed() {
     let window = driver.window();
     assert!((BDP / 2..=BDP * 11 / 20).contains(&window), "{window}");
     driver.in_flight = window;
-    while matches!(driver.model.phase, Phase::ProbeRtt { .. }) {
+    while matches!(driver.bbr.phase, Phase::ProbeRtt { .. }) {
         assert_eq!(driver.window(), window);
         // Neither a faster path nor a shorter RTT changes it.
         driver.round(2 * RATE, RTT * 9 / 10, 0);
     }
     assert!(driver.now.since(began) >= 200_000, "{}", driver.now.since(began));
-    assert_eq!(driver.model.phase, Phase::Cruise);
-    assert_eq!(driver.model.min_rtt(), Some(RTT * 9 / 10));
+    assert_eq!(driver.bbr.phase, Phase::Cruise);
+    assert_eq!(driver.bbr.min_rtt(), Some(RTT * 9 / 10));
 }
 
 #[test]
@@ -223,10 +223,10 @@ fn probe_of_the_shortest_rtt_does_not_end_startup() {
     driver.round(RATE, RTT, 0);
     driver.now = driver.now.add_micros(11 * SECOND);
     driver.ack(2 * RATE, 2 * RTT, false);
-    assert!(matches!(driver.model.phase, Phase::ProbeRtt { .. }), "{:?}", driver.model.phase);
+    assert!(matches!(driver.bbr.phase, Phase::ProbeRtt { .. }), "{:?}", driver.bbr.phase);
     driver.in_flight = 0;
     (0..8).for_each(|_| driver.round(RATE, RTT, 0));
-    assert_eq!(driver.model.phase, Phase::Startup);
+    assert_eq!(driver.bbr.phase, Phase::Startup);
 }
 
 /// Holds even where others fill the queue: the flow sends little, and its latency counts.
@@ -236,8 +236,8 @@ fn app_limited_flow_may_send_the_initial_window() {
     for i in 0..400 {
         driver.now = driver.now.add_micros(RTT);
         driver.ack(20_000, RTT * (1 + i % 5), true);
-        let pacing = driver.model.pacing(Share::Whole).unwrap();
-        assert!(driver.window() >= INITIAL_WINDOW, "{:?}", driver.model);
+        let pacing = driver.bbr.pacing(Share::Whole).unwrap();
+        assert!(driver.window() >= INITIAL_WINDOW, "{:?}", driver.bbr);
         assert_eq!(pacing.burst, MAX_BURST_SEGMENTS);
         assert!(pacing.rate.get() * RTT / SECOND * 100 >= INITIAL_WINDOW * 35);
     }
@@ -248,7 +248,7 @@ fn app_limited_flow_may_send_the_initial_window() {
 
 #[test]
 fn segments_of_half_the_size_do_not_halve_the_initial_window() {
-    assert_eq!(Model::new(544).window(Share::Whole, &AckAggregation::default()), INITIAL_WINDOW);
+    assert_eq!(Bbr::new(544).window(Share::Whole, &AckAggregation::default()), INITIAL_WINDOW);
 }
 
 #[test]
@@ -257,10 +257,10 @@ fn timeout_after_a_second_without_acks_restarts_the_model() {
     let at = |wait| driver.now.add_micros(wait);
     let lost = |now| Lost { now, sent_at: Some(driver.now), by_timeout: true };
     let (early, late) = (lost(at(SECOND)), lost(at(SECOND + 1)));
-    driver.model.on_lost(&early);
-    assert_eq!(driver.model.phase, Phase::Cruise);
-    driver.model.on_lost(&late);
-    assert_eq!((driver.model.phase, driver.model.delivery_rate()), (Phase::Startup, 0));
+    driver.bbr.on_lost(&early);
+    assert_eq!(driver.bbr.phase, Phase::Cruise);
+    driver.bbr.on_lost(&late);
+    assert_eq!((driver.bbr.phase, driver.bbr.delivery_rate()), (Phase::Startup, 0));
     assert_eq!(driver.window(), INITIAL_WINDOW);
 }
 
@@ -273,16 +273,16 @@ fn spurious_timeout_undoes_the_restart() {
         let sent_at = Some(driver.now);
         let lost = |wait, by_timeout| Lost { now: Micros(wait), sent_at, by_timeout };
         for wait in [2, 5] {
-            driver.model.on_lost(&lost(driver.now.0 + wait * SECOND, true));
-            assert_eq!(driver.model.phase, Phase::Startup);
+            driver.bbr.on_lost(&lost(driver.now.0 + wait * SECOND, true));
+            assert_eq!(driver.bbr.phase, Phase::Startup);
         }
         if is_confirmed {
-            driver.model.on_lost(&lost(driver.now.0 + 6 * SECOND, false));
+            driver.bbr.on_lost(&lost(driver.now.0 + 6 * SECOND, false));
         }
         // Each round is faster than the previous one, so Startup goes on.
         (0..rounds).for_each(|round| driver.round((RATE / 100) << round, RTT, 0));
-        driver.model.on_spurious_loss();
-        assert_eq!(driver.model.phase, if undoes { Phase::Cruise } else { Phase::Startup });
+        driver.bbr.on_spurious_loss();
+        assert_eq!(driver.bbr.phase, if undoes { Phase::Cruise } else { Phase::Startup });
         assert_eq!(driver.window() == window, undoes);
     }
 }
@@ -294,11 +294,11 @@ fn two_rounds_that_lose_most_with_a_queue_shrink_the_model() {
     for (rtt, lost, shrinks) in [(2 * RTT, 90, true), (RTT, 90, false), (2 * RTT, 20, false)] {
         let mut driver = Driver::in_cruise();
         driver.round(RATE / 10, rtt, lost);
-        assert_eq!(driver.model.delivery_rate(), RATE);
+        assert_eq!(driver.bbr.delivery_rate(), RATE);
         driver.round(RATE / 10, rtt, lost);
-        let rate = driver.model.delivery_rate();
+        let rate = driver.bbr.delivery_rate();
         assert_eq!(rate < RATE / 5, shrinks, "{rate} at an RTT of {rtt} with {lost} % lost");
-        assert_eq!(driver.model.phase == Phase::Drain, shrinks);
+        assert_eq!(driver.bbr.phase == Phase::Drain, shrinks);
     }
 }
 
@@ -306,15 +306,15 @@ fn two_rounds_that_lose_most_with_a_queue_shrink_the_model() {
 #[test]
 fn timeout_of_what_leaves_first_keeps_the_configured_rate() {
     let mut driver = Driver::new();
-    driver.model.set_initial_rate(RATE);
+    driver.bbr.set_initial_rate(RATE);
     let at = |wait| Micros(100 * SECOND).add_micros(wait);
     // It may begin with the loss of an earlier transmission.
-    driver.model.on_lost(&Lost { now: at(0), sent_at: None, by_timeout: true });
-    assert_eq!(driver.model.initial_rate, RATE);
-    driver.model.on_sent(at(0), 0);
+    driver.bbr.on_lost(&Lost { now: at(0), sent_at: None, by_timeout: true });
+    assert_eq!(driver.bbr.initial_rate, RATE);
+    driver.bbr.on_sent(at(0), 0);
     for (wait, initial_rate) in [(300_000, RATE), (SECOND, RATE), (SECOND + 1, 0)] {
-        driver.model.on_lost(&Lost { now: at(wait), sent_at: Some(at(0)), by_timeout: true });
-        assert_eq!(driver.model.initial_rate, initial_rate, "{wait} us");
+        driver.bbr.on_lost(&Lost { now: at(wait), sent_at: Some(at(0)), by_timeout: true });
+        assert_eq!(driver.bbr.initial_rate, initial_rate, "{wait} us");
     }
 }
 
@@ -323,35 +323,35 @@ fn timeout_of_what_leaves_first_keeps_the_configured_rate() {
 fn timeout_after_a_time_with_nothing_in_flight_restarts_nothing() {
     let mut driver = Driver::in_cruise();
     let sent_at = driver.now.add_micros(60 * SECOND);
-    driver.model.on_sent(sent_at, 0);
+    driver.bbr.on_sent(sent_at, 0);
     let lost =
         |wait| Lost { now: sent_at.add_micros(wait), sent_at: Some(sent_at), by_timeout: true };
-    driver.model.on_lost(&lost(SECOND));
-    assert_eq!(driver.model.phase, Phase::Cruise);
-    driver.model.on_sent(sent_at.add_micros(SECOND), SEGMENT);
-    driver.model.on_lost(&lost(SECOND + 1));
-    assert_eq!(driver.model.phase, Phase::Startup);
+    driver.bbr.on_lost(&lost(SECOND));
+    assert_eq!(driver.bbr.phase, Phase::Cruise);
+    driver.bbr.on_sent(sent_at.add_micros(SECOND), SEGMENT);
+    driver.bbr.on_lost(&lost(SECOND + 1));
+    assert_eq!(driver.bbr.phase, Phase::Startup);
 }
 
 #[test]
 fn startup_begins_with_the_configured_rate() {
     let mut driver = Driver::new();
-    driver.model.set_initial_rate(RATE);
-    assert_eq!(driver.model.pacing(Share::Whole).map(|pacing| pacing.rate.get()), Some(RATE));
+    driver.bbr.set_initial_rate(RATE);
+    assert_eq!(driver.bbr.pacing(Share::Whole).map(|pacing| pacing.rate.get()), Some(RATE));
     driver.ack(RATE / 100, RTT, true);
-    let rate = driver.model.pacing(Share::Whole).map_or(0, |pacing| pacing.rate.get());
+    let rate = driver.bbr.pacing(Share::Whole).map_or(0, |pacing| pacing.rate.get());
     assert!(rate >= RATE && driver.window() >= BDP, "{rate} {}", driver.window());
 }
 
 #[test]
 fn configured_rate_that_is_too_high_ends_with_startup() {
     let mut driver = Driver::new();
-    driver.model.set_initial_rate(100 * RATE);
+    driver.bbr.set_initial_rate(100 * RATE);
     // Three quarters of the sent data do not arrive.
     (0..8).for_each(|_| driver.round(RATE, RTT, 75));
-    assert_ne!(driver.model.phase, Phase::Startup);
-    let rate = driver.model.pacing(Share::Whole).map_or(0, |pacing| pacing.rate.get());
+    assert_ne!(driver.bbr.phase, Phase::Startup);
+    let rate = driver.bbr.pacing(Share::Whole).map_or(0, |pacing| pacing.rate.get());
     assert!(rate < 5 * RATE, "{rate}");
-    driver.model.restart(driver.now);
+    driver.bbr.restart(driver.now);
     assert!(driver.window() == INITIAL_WINDOW, "{}", driver.window());
 }

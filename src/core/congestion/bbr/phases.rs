@@ -1,11 +1,9 @@
 //! Phase transitions of the BBR model, and what it learns from a round (draft-ietf-ccwg-bbr 4.2, 4.3).
 
-use super::Model;
-use super::phase::Phase;
-use super::round::{RoundStats, Tally};
+use super::filters::{RoundStats, Tally, WindowedMax};
+use super::{Bbr, Phase};
 use crate::core::clock::Micros;
 use crate::core::congestion::controller::Acked;
-use crate::core::congestion::windowed_max::WindowedMax;
 
 /// Growth of the bandwidth per round, in percent, below which Startup counts it as reached (draft
 /// `BBR.FullBwThresh`).
@@ -41,7 +39,7 @@ const BURST_LOSS_TIME: u64 = 60_000_000;
 /// Duration of an RTT probe, microseconds (draft `BBR.ProbeRTTDuration`).
 const PROBE_RTT_TIME: u64 = 200_000;
 
-impl Model {
+impl Bbr {
     pub(super) fn enter(&mut self, now: Micros, phase: Phase) {
         self.phase = phase;
         self.before_timeout = None;
@@ -253,10 +251,9 @@ impl Model {
         if probing || !self.min_rtt.is_outdated(acked.now) {
             return;
         }
-        let unlimited = self.app_limited;
         match acked.rtt {
-            Some(rtt) if unlimited => self.min_rtt.renew(acked.now, rtt),
-            _ if unlimited => {}
+            Some(rtt) if self.app_limited => self.min_rtt.renew(acked.now, rtt),
+            _ if self.app_limited => {}
             _ => {
                 self.min_rtt.begin_probe(acked.now);
                 let window = (self.bdp() / 2).max(self.segment * self.flows);
