@@ -1,4 +1,4 @@
-//! Input and output of the [BBR model](super::bbr) of a path (RFC 9002 7; BBRv3, draft-ietf-ccwg-bbr 4).
+//! Input and output of congestion control, above all of the [BBR model](super::bbr) of a path (RFC 9002 7; BBRv3, draft-ietf-ccwg-bbr 4).
 //!
 //! The model works on bytes, times and counts, without segments or a clock, in O(1) per event.
 //! [`Flow`](super::flow) feeds it and enforces its decisions.
@@ -45,4 +45,25 @@ pub(crate) struct Pacing {
     pub(crate) rate: NonZeroU64,
     /// Segments that may leave at once.
     pub(crate) burst: u64,
+}
+
+/// The reason why the sender leaves capacity of the path unused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// No data is written.
+    Application,
+    /// The send window or the peer's window is full.
+    Window,
+}
+
+/// The transmission of a segment that leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SentAs {
+    New,
+    /// The previous transmission was found lost, by the RTO or by acknowledgements.
+    Retransmission {
+        by_timeout: bool,
+    },
+    /// Another copy of a retransmission.
+    RedundantCopy,
 }

@@ -1,10 +1,8 @@
-//! Pacing (RFC 9002 7.7): a window of segments leaves over most of a round trip instead of in one burst.
+//! When the next segment may leave: [`Pacer`] for the congestion control, [`RateLimiter`] for the application.
 //!
-//! kcp-go writes the whole window at once. The longer the path, the more of such a burst reaches a socket
-//! buffer at the same time, which holds about a hundred datagrams: docs/lab.md, "Long paths".
-//!
-//! Pacing applies before a datagram is built, so that timestamp and RTO start when the datagram leaves.
+//! Both apply before a datagram is built, so that timestamp and RTO start when the datagram leaves.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::core::clock::Micros;
@@ -28,8 +26,14 @@ const MAX_TIMER_WAIT_NANOS: u64 = 10_000_000;
 /// buffer of 208 KiB, the Linux default.
 pub(crate) const MAX_BURST_SEGMENTS: u64 = 32;
 const SECOND_NANOS: u64 = 1_000_000_000;
+const SECOND_MICROS: u64 = 1_000_000;
 
-/// Pacer of one connection: a virtual clock that each segment advances by its share of the round trip.
+/// Pacing (RFC 9002 7.7): a window of segments leaves over most of a round trip instead of in one burst.
+///
+/// kcp-go writes the whole window at once. The longer the path, the more of such a burst reaches a socket
+/// buffer at the same time, which holds about a hundred datagrams: docs/lab.md, "Long paths".
+///
+/// The pacer is a virtual clock that each segment advances by its share of the round trip.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacer {
     /// Data of this time at the paced rate leaves at once, nanoseconds; see `KcpConfig::pacing_interval`.
@@ -142,11 +146,56 @@ fn window_interval(srtt: u64, window: u32) -> u64 {
     srtt.saturating_mul(1_000 * WINDOW_SPREAD.0) / (WINDOW_SPREAD.1 * u64::from(window.max(1)))
 }
 
+/// Depth of the bucket as time at the configured rate, microseconds.
+const LIMITER_BURST: u64 = 10_000;
+
+/// Rate limit set by the application: a token bucket (kcp-go `SetRateLimit`).
+///
+/// It applies before a datagram is built, so that timestamp and RTO start when the datagram leaves; kcp-go
+/// applies its bucket after `flush`, when both have started.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RateLimiter {
+    /// Bytes per second; `None`: unlimited.
+    rate: Option<NonZeroU64>,
+    /// No datagram leaves before this time.
+    next: Micros,
+}
+
+impl RateLimiter {
+    /// Sets the rate, bytes per second. The next datagram may leave at once: bytes sent at the old rate are
+    /// no longer charged.
+    pub(crate) fn set_rate(&mut self, rate: Option<NonZeroU64>) {
+        self.rate = rate;
+        self.next = Micros(0);
+    }
+
+    /// Bytes per second; `None`: unlimited.
+    pub(crate) fn rate(&self) -> Option<NonZeroU64> {
+        self.rate
+    }
+
+    /// When the next datagram may leave, if not now.
+    pub(crate) fn blocked_until(&self, now: Micros) -> Option<Micros> {
+        (self.rate.is_some() && self.next.since(now) > 0).then_some(self.next)
+    }
+
+    /// When the next datagram may leave, possibly in the past; `None`: unlimited.
+    pub(crate) fn next(&self) -> Option<Micros> {
+        self.rate.map(|_| self.next)
+    }
+
+    /// A datagram leaves.
+    #[inline]
+    pub(crate) fn on_sent(&mut self, now: Micros, bytes: usize) {
+        let Some(rate) = self.rate else { return };
+        let cost = (bytes as u64).saturating_mul(SECOND_MICROS) / rate;
+        // Unused time accumulates up to `LIMITER_BURST`.
+        self.next = self.next.max(Micros(now.0.saturating_sub(LIMITER_BURST))).add_micros(cost);
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU64;
-    use std::time::Duration;
-
     use super::*;
 
     const SECOND: u64 = 1_000_000;
@@ -285,5 +334,29 @@ mod tests {
         }
         pacer.on_sent(now, 4, &path(&[(100_000, 100), (500, 1)]));
         assert!(!pacer.is_blocked(now));
+    }
+
+    #[test]
+    fn rate_limit_over_ten_seconds_is_exact() {
+        let mut limiter = RateLimiter::default();
+        limiter.set_rate(NonZeroU64::new(1_000_000));
+        let (mut now, mut bytes) = (Micros(0), 0);
+        while now < Micros(10 * SECOND) {
+            match limiter.blocked_until(now) {
+                Some(next) => now = next,
+                None => {
+                    limiter.on_sent(now, 1_400);
+                    bytes += 1_400;
+                }
+            }
+        }
+        assert!((10_000_000..=10_020_000).contains(&bytes), "{bytes}");
+    }
+
+    #[test]
+    fn rate_limit_none_never_blocks() {
+        let mut limiter = RateLimiter::default();
+        limiter.on_sent(Micros(0), 1 << 30);
+        assert_eq!(limiter.blocked_until(Micros(0)), None);
     }
 }

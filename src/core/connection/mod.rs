@@ -40,7 +40,7 @@ use crate::config::{
 };
 use crate::core::clock::{Clock, Micros, micros_u32};
 use crate::core::close::CloseState;
-use crate::core::congestion::rate_limiter::RateLimiter;
+use crate::core::congestion::pacer::RateLimiter;
 use crate::core::connection::fec::ParitySent;
 use crate::core::connection::repair_state::RepairState;
 use crate::core::keepalive::Keepalive;

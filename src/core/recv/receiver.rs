@@ -22,7 +22,7 @@ use bytes::Bytes;
 
 use crate::config::{KcpConfig, Mode, SEGMENT_CHARGE, SEGMENT_COST};
 use crate::core::clock::Micros;
-use crate::core::congestion::window_autotune::WindowAutotune;
+use crate::core::congestion::autotune::WindowAutotune;
 use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recv::delivery_buffer::{DeliveryBuffer, Payload};
 use crate::core::recv::reassembly::MessageReassembly;

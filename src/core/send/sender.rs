@@ -20,9 +20,9 @@ use bytes::Bytes;
 
 use crate::config::{DEFAULT_WINDOW, KcpConfig, Mode, Timing};
 use crate::core::clock::Micros;
-use crate::core::congestion::control::{Congestion, SentAs};
+use crate::core::congestion::autotune::WindowAutotune;
 use crate::core::congestion::pacer::Pacer;
-use crate::core::congestion::window_autotune::WindowAutotune;
+use crate::core::congestion::{Congestion, SentAs};
 use crate::core::path::mtu::MtuDiscovery;
 use crate::core::recovery::acked::AckedHistory;
 use crate::core::recovery::acked::UnaProof;

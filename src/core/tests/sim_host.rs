@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::sim::CONV;
 use super::sim_plan::{DAY, Plan, SECOND, SidePlan};
 use crate::config::{DEFAULT_WINDOW, KcpConfig, Mode, SEGMENT_CHARGE, SEGMENT_HEADER};
-use crate::core::congestion::window_autotune;
+use crate::core::congestion::autotune;
 use crate::core::connection::{Kcp, Seed};
 use crate::core::segment::{self, Command, Segments};
 use crate::core::seq::Sn;
@@ -111,14 +111,14 @@ impl SidePlan {
 /// Largest send window, segments, autotuning included.
 fn largest_window(config: &KcpConfig) -> u16 {
     let grows = config.auto_windows && config.send_window == DEFAULT_WINDOW;
-    if grows { window_autotune::MAX_AUTO_WINDOW } else { config.send_window }
+    if grows { autotune::MAX_AUTO_WINDOW } else { config.send_window }
 }
 
 /// Receive memory of a receive window at the limit of autotuning, bytes; 0 without autotuning.
 fn grown_budget(config: &KcpConfig) -> usize {
     let grows = config.auto_windows && config.recv_window == DEFAULT_WINDOW;
     if grows && config.recv_memory.is_none() {
-        usize::from(window_autotune::MAX_AUTO_WINDOW) * SEGMENT_CHARGE
+        usize::from(autotune::MAX_AUTO_WINDOW) * SEGMENT_CHARGE
     } else {
         0
     }

@@ -8,7 +8,7 @@
 //! it, so the pacing rate is the bandwidth divided by the share that arrives.
 //!
 //! A path with a round trip below 2 ms has no model until it loses something: there the host is mostly the
-//! bottleneck, and a model costs a tenth of the sending time (`congestion/control.rs`).
+//! bottleneck, and a model costs a tenth of the sending time (`congestion/mod.rs`).
 
 pub(super) mod filters;
 mod phases;

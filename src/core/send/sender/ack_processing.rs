@@ -146,7 +146,7 @@ impl Sender {
     /// `sn`, which is in flight, is acknowledged for the first time. For `echoes_last` see
     /// [`Congestion::on_acked`].
     ///
-    /// [`Congestion::on_acked`]: crate::core::congestion::control::Congestion::on_acked
+    /// [`Congestion::on_acked`]: crate::core::congestion::Congestion::on_acked
     pub(super) fn on_segment_acked(&mut self, now: Micros, sn: Sn, echoes_last: bool) {
         self.sent_segments.ack(sn);
         self.on_newly_acked(1);

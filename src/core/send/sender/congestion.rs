@@ -1,13 +1,13 @@
-//! Events for the [congestion control](crate::core::congestion::control), and pacing at its rate.
+//! Events for the [congestion control](crate::core::congestion), and pacing at its rate.
 
 use std::mem;
 
 use super::Sender;
 use crate::config::{CongestionControl, DEFAULT_WINDOW};
 use crate::core::clock::Micros;
-use crate::core::congestion::PathHandle;
-use crate::core::congestion::control::{Congestion, Limit, SentAs};
-use crate::core::congestion::controller::Pacing;
+
+use crate::core::congestion::{Congestion, Limit, Pacing, PathHandle, SentAs};
+
 use crate::core::recovery::sent::SentSegments;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::Sn;

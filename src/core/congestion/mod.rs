@@ -1,11 +1,22 @@
-//! Congestion control of a connection: none, KCP's congestion window, or the BBR model of the path.
+//! Limits of the sending rate. [`Congestion`] is the congestion control of a connection: none, KCP's congestion
+//! window, or the BBR model of the path. Pacing, the rate limit and window autotuning are beside it.
 
+pub(crate) mod autotune;
+mod bbr;
+mod controller;
+mod delivery_rate;
+mod flow;
+pub(crate) mod pacer;
+pub(crate) mod reno;
+
+pub(crate) use bbr::INITIAL_WINDOW;
+pub(crate) use controller::{Limit, Pacing, SentAs};
+pub(crate) use flow::PathHandle;
 use std::num::NonZeroU64;
 
 use crate::config::{CongestionControl, DEFAULT_WINDOW};
 use crate::core::clock::Micros;
-use crate::core::congestion::controller::Pacing;
-use crate::core::congestion::flow::{Flow, PathHandle};
+use crate::core::congestion::flow::Flow;
 use crate::core::congestion::reno::CongestionWindow;
 use crate::core::seq::Sn;
 
@@ -51,27 +62,6 @@ impl SlowStart {
     /// Window at the start, segments: kcp-go's default.
     const INITIAL: u32 = DEFAULT_WINDOW as u32;
     const NEW: Self = Self { window: Self::INITIAL };
-}
-
-/// The reason why the sender leaves capacity of the path unused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Limit {
-    /// No data is written.
-    Application,
-    /// The send window or the peer's window is full.
-    Window,
-}
-
-/// The transmission of a segment that leaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SentAs {
-    New,
-    /// The previous transmission was found lost, by the RTO or by acknowledgements.
-    Retransmission {
-        by_timeout: bool,
-    },
-    /// Another copy of a retransmission.
-    RedundantCopy,
 }
 
 impl Control {
