@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 
 use crate::core::clock::Micros;
 use crate::core::recovery::sent::SentSegments;
-use crate::core::redundancy::credit::RedundancyCredit;
+use crate::core::redundancy::repair::RedundancyCredit;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 use crate::util::queue;

@@ -11,7 +11,7 @@
 
 use crate::config::AutoRedundancy;
 use crate::core::clock::Micros;
-use crate::core::redundancy::loss_record::{LossRecord, Outcome, Replay};
+use crate::core::redundancy::loss::{LossRecord, Outcome, Replay};
 
 /// Share of messages that may be late, per million.
 const TARGET: u64 = 10_000;

@@ -14,8 +14,7 @@ use std::collections::VecDeque;
 use std::mem;
 
 use crate::core::clock::Micros;
-use crate::core::redundancy::loss_rate::LossRate;
-use crate::core::redundancy::loss_record::LossRecord;
+use crate::core::redundancy::loss::{LossRate, LossRecord};
 use crate::core::seq::{Sn, Ts};
 use crate::util::queue;
 

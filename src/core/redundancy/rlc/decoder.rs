@@ -9,8 +9,7 @@
 //! the caller allows, and [`MAX_ROW_OPERATIONS`] additions of one equation to another per datagram. Beyond
 //! them equations are dropped, which costs a retransmission and never recovers wrong bytes.
 
-use super::symbol::Symbol;
-use super::{MAX_WINDOW, coefficient};
+use super::{MAX_WINDOW, Symbol, coefficient};
 use crate::config::SEGMENT_COST;
 use crate::core::seq::Sn;
 use crate::fec::gf256::{inverse, multiply, padded};

@@ -5,12 +5,12 @@ use super::{AckOutcome, OutgoingSegment, Sender};
 use crate::core::clock::{Clock, Micros};
 use crate::core::recovery::loss::LossTrigger;
 use crate::core::recovery::sent::SentSegment;
-use crate::core::redundancy::InFlight;
+
 use crate::core::redundancy::copies::{BURST_COPIES, BURST_SPACING, CopyPlan};
 use crate::core::redundancy::fec_wait::{CoveredGroup, is_reliable};
-use crate::core::redundancy::hold::SegmentLoss;
 use crate::core::redundancy::repair::EncodingWindow;
 use crate::core::redundancy::rlc;
+use crate::core::redundancy::{InFlight, SegmentLoss};
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;

@@ -4,7 +4,7 @@
 use super::Sender;
 use crate::core::clock::Micros;
 use crate::core::recovery::loss::LossTrigger;
-use crate::core::redundancy::hold::SegmentLoss;
+use crate::core::redundancy::SegmentLoss;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::Sn;
 use crate::stats::Counters;
