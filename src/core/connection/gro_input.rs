@@ -8,7 +8,7 @@ use crate::config::Mode;
 use crate::core::recv::pending_acks::Ack;
 use crate::core::recv::receiver::RecvOutcome;
 use crate::core::segment::{Command, HEADER_LEN, Header};
-use crate::core::send::sender::UnaOutcome;
+use crate::core::send::UnaOutcome;
 use crate::core::seq::Sn;
 
 impl Kcp {

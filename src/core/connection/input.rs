@@ -9,7 +9,7 @@ use crate::core::ping::Pong;
 use crate::core::recv::pending_acks::Ack;
 use crate::core::recv::receiver::RecvOutcome;
 use crate::core::segment::{self, Command, ControlType, HEADER_LEN, Header, InputError, Segments};
-use crate::core::send::sender::{AckOutcome, AckSample, UnaOutcome};
+use crate::core::send::{AckOutcome, AckSample, UnaOutcome};
 use crate::core::seq::Sn;
 use crate::core::stateless_reset;
 use crate::error::{ConnectionError, Heard};

@@ -51,7 +51,7 @@ use crate::core::path::validation::PathValidator;
 use crate::core::ping::Role;
 use crate::core::recv::pending_acks::PendingAcks;
 use crate::core::recv::receiver::Receiver;
-use crate::core::send::sender::Sender;
+use crate::core::send::Sender;
 use crate::core::seq::Sn;
 use crate::core::stateless_reset::UnconfirmedReset;
 use crate::error::{ConfigError, ConnectionError};

@@ -13,7 +13,7 @@ use crate::core::connection::Kcp;
 use crate::core::path::amplification::SendBudget;
 use crate::core::ping::dataless_sn;
 use crate::core::segment::{Command, HEADER_LEN, Header};
-use crate::core::send::sender::SendCandidate;
+use crate::core::send::SendCandidate;
 use crate::core::seq::{Sn, Ts};
 use crate::util::framing::Framing;
 

@@ -12,7 +12,7 @@ use crate::core::recv::receiver::RecvOutcome;
 use crate::core::redundancy::controller::{PathEstimate, RedundancyController, SentTotals};
 use crate::core::redundancy::rlc::{Inserted, RecoveredSegment, RepairSymbol, SYMBOL_HEADER};
 use crate::core::segment::{Command, ControlType, HEADER_LEN, Header, REPAIRED};
-use crate::core::send::sender::AckOutcome;
+use crate::core::send::AckOutcome;
 use crate::core::seq::Ts;
 use crate::stats::RedundancyStats;
 

@@ -308,7 +308,7 @@ impl UnaProof {
 mod tests {
     use super::*;
     use crate::core::recovery::sent::SentSegments;
-    use crate::core::send::send_buffer::BufferRange;
+    use crate::core::send::buffer::BufferRange;
     use proptest::prelude::*;
 
     proptest! {

@@ -500,7 +500,7 @@ mod tests {
 
     use super::*;
     use crate::core::recovery::sent::SentSegments;
-    use crate::core::send::send_buffer::BufferRange;
+    use crate::core::send::buffer::BufferRange;
     use crate::core::seq::{Sn, Ts};
 
     fn setup(preset: &Timing) -> (LossDetector, RttEstimator, SentSegments) {

@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 use std::{iter, mem};
 
 use crate::core::clock::Micros;
-use crate::core::send::send_buffer::BufferRange;
+use crate::core::send::buffer::BufferRange;
 use crate::core::seq::{Sn, Ts};
 use crate::util::queue;
 

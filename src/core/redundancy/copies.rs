@@ -8,7 +8,7 @@
 //! during the burst; its copies then continue until an ACK shows that the path works again, so one of them
 //! leaves right after the burst.
 //!
-//! The first copy is an ordinary retransmission (`sender.rs`); this module handles the others.
+//! The first copy is an ordinary retransmission (`send/retransmission.rs`); this module handles the others.
 
 use std::collections::VecDeque;
 use std::mem;

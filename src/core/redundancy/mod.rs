@@ -3,7 +3,7 @@
 //! any of these and for FEC parity.
 //!
 //! [`Redundancy`] is one field of the sender. It sees the segments in flight ([`InFlight`]) and changes only
-//! itself; the sender carries out its decisions (`send/sender/redundancy.rs`). `connection/repair.rs`
+//! itself; the sender carries out its decisions (`send/retransmission.rs`). `connection/repair.rs`
 //! negotiates with the peer ([`hello`]) and runs the controller.
 
 pub(crate) mod bundling;

@@ -3,24 +3,13 @@
 //! Unlike kcp-go, which accepts any number in flight, an ACK counts only with a timestamp of one of the
 //! segment's transmissions, and `una` only up to SND.NXT. Test file `core/tests/malicious_peer.rs`.
 
-use super::{AckOutcome, Sender, UnaOutcome};
+use super::{AckOutcome, AckSample, Sender, UnaOutcome};
 use crate::core::clock::{Clock, Micros};
 use crate::core::recovery::acked::LateAck;
 use crate::core::recovery::sent::SentSegment;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
-
-/// How an ACK may be used to measure the round trip.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AckSample {
-    /// Not at all: FEC recovered the ACK.
-    None,
-    /// As a waiting time only: it is not the last ACK of its datagram.
-    Wait,
-    /// As an RTT sample too: the segment of the last ACK in a datagram arrived last (kcp-go `Input`).
-    Rtt,
-}
 
 impl Sender {
     /// Whether this would be the first ACK of a segment.
