@@ -111,7 +111,8 @@ impl WindowAutotune {
         now: Micros,
         una: Sn,
         rtt: &RttEstimator,
-        (window, rate_based): (u16, bool),
+        window: u16,
+        rate_based: bool,
     ) -> u16 {
         let Some((delivered, window_limited)) = self.end_round(now, una, rtt) else {
             return window;
@@ -166,7 +167,8 @@ impl WindowAutotune {
         now: Micros,
         next: Sn,
         rtt: &RttEstimator,
-        (window, unread): (u16, u32),
+        window: u16,
+        unread: u32,
     ) -> u16 {
         let Some((delivered, _)) = self.end_round(now, next, rtt) else { return window };
         let is_used = delivered >= u32::from(window) / 4 * 3;

@@ -278,7 +278,8 @@ impl Flow {
     pub(super) fn on_sent(
         &mut self,
         now: Micros,
-        (index, bytes): (usize, u32),
+        index: usize,
+        bytes: u32,
         sent_as: SentAs,
         limit: Option<Limit>,
     ) -> Option<Pacing> {

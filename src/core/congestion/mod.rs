@@ -191,7 +191,8 @@ impl Congestion {
     pub(crate) fn set_mode(
         &mut self,
         mode: CongestionControl,
-        (una, segment): (Sn, u64),
+        una: Sn,
+        segment: u64,
         in_flight: impl Iterator<Item = u32>,
     ) {
         self.control = match mode {
@@ -285,11 +286,12 @@ impl Congestion {
     pub(crate) fn on_sent(
         &mut self,
         now: Micros,
-        (index, bytes): (usize, u32),
+        index: usize,
+        bytes: u32,
         sent_as: SentAs,
         limit: Option<Limit>,
     ) -> Option<Pacing> {
-        self.change_flow(|flow| flow.on_sent(now, (index, bytes), sent_as, limit)).flatten()
+        self.change_flow(|flow| flow.on_sent(now, index, bytes, sent_as, limit)).flatten()
     }
 
     /// Segment `index` was acknowledged for the first time. `is_latest`: as far as known, its latest

@@ -117,9 +117,11 @@ impl Pacer {
     pub(crate) fn on_sent_at_rate(
         &mut self,
         now: Micros,
-        (bytes, more): (u64, bool),
+        bytes: u64,
+        more: bool,
         Pacing { rate, burst }: Pacing,
-        (window, rtt): (u32, &RttEstimator),
+        window: u32,
+        rtt: &RttEstimator,
     ) {
         let interval = bytes.saturating_mul(SECOND_NANOS) / rate;
         let interval = interval.max(rtt.srtt().map_or(0, |srtt| window_interval(srtt, window)));
@@ -262,7 +264,7 @@ mod tests {
                 (now, burst) = (pacer.resume_at().add_micros(late()), 0);
                 continue;
             }
-            pacer.on_sent_at_rate(now, (1_400, more), pacing, (u32::MAX, rtt));
+            pacer.on_sent_at_rate(now, 1_400, more, pacing, u32::MAX, rtt);
             (sent, burst) = (sent + 1_400, burst + 1);
             longest = longest.max(burst);
         }

@@ -79,9 +79,9 @@ impl Kcp {
 
     /// The parity of a group leaves now: loss detection waits for what it recovers.
     pub(crate) fn on_fec_group_closed(&mut self, now: Instant, group: &ClosedGroup) {
-        let times = (self.clock.at(group.opened), self.clock.tick(now));
-        let counts = (group.packets, group.parities);
-        self.send.on_fec_group_closed(&self.clock, times, group.first_xmit_seq, counts);
+        let (opened, closed) = (self.clock.at(group.opened), self.clock.tick(now));
+        let (first, packets, parities) = (group.first_xmit_seq, group.packets, group.parities);
+        self.send.on_fec_group_closed(&self.clock, opened, closed, first, packets, parities);
     }
 
     /// Whether parity covers the data that is sent: always, but with automatic redundancy only once

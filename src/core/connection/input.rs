@@ -151,7 +151,7 @@ impl Kcp {
                 (true, Some(_)) => AckSample::Wait,
                 (true, None) => AckSample::Rtt,
             };
-            match self.send.on_ack(now, &self.clock, (sn, ts), sample, &mut self.stats) {
+            match self.send.on_ack(now, &self.clock, sn, ts, sample, &mut self.stats) {
                 outcome @ (AckOutcome::NewlyAcked | AckOutcome::AckedBefore) => {
                     is_new |= outcome == AckOutcome::NewlyAcked;
                     self.on_address_proof(header.frg);

@@ -226,7 +226,7 @@ impl Kcp {
         {
             return 0;
         }
-        let count = self.send.transmit_run(now, template, limits, out, &mut self.stats);
+        let count = self.send.transmit_run(now, template, limits.0, limits.1, out, &mut self.stats);
         if count > 0 {
             self.on_segments_written();
         }

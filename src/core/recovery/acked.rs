@@ -103,8 +103,10 @@ impl AckedHistory {
     pub(crate) fn remember(
         &mut self,
         clock: &Clock,
-        (first, count): (&SentSegment, u32),
-        (copied, judged): (bool, bool),
+        first: &SentSegment,
+        count: u32,
+        copied: bool,
+        judged: bool,
     ) {
         let times = SentTimes {
             first_ts: first.first_ts,
@@ -291,7 +293,7 @@ impl UnaProof {
     /// If the timeout has expired, writes off segments and lets `nxt` leave; both together at most `max`.
     /// Returns how many were written off.
     #[inline]
-    pub(crate) fn expire(&mut self, now: Micros, (una, nxt): (Sn, Sn), rto: u64, max: u32) -> u32 {
+    pub(crate) fn expire(&mut self, now: Micros, una: Sn, nxt: Sn, rto: u64, max: u32) -> u32 {
         if self.deadline(una, rto).is_none_or(|at| now < at) {
             return 0;
         }
@@ -321,7 +323,7 @@ mod tests {
             let mut sent = SentSegments::new(Sn(0));
             for (i, (step, pick)) in steps.into_iter().enumerate() {
                 let now = Micros(i as u64 * 700);
-                let judged = (pick % 5 == 0, pick % 7 == 0);
+                let (copied, judged) = (pick % 5 == 0, pick % 7 == 0);
                 match step {
                     0 | 1 => {
                         for _ in 0..=pick * 3 {
@@ -337,15 +339,15 @@ mod tests {
                         while !sent.is_empty() {
                             let single = |first: &SentSegment, index| first.nth_of_run(index);
                             let count = sent.pop_acked_run(pick * 2 + 1, |first, count| {
-                                runs.remember(&clock, (first, count), judged);
+                                runs.remember(&clock, first, count, copied, judged);
                                 for index in 0..count {
-                                    singles.remember(&clock, (&single(first, index), 1), judged);
+                                    singles.remember(&clock, &single(first, index), 1, copied, judged);
                                 }
                             });
                             if count == 0 {
                                 let segment = sent.pop_acked().unwrap();
-                                runs.remember(&clock, (&segment, 1), judged);
-                                singles.remember(&clock, (&segment, 1), judged);
+                                runs.remember(&clock, &segment, 1, copied, judged);
+                                singles.remember(&clock, &segment, 1, copied, judged);
                             }
                         }
                     }
@@ -371,7 +373,7 @@ mod tests {
         for ms in 0..20 {
             let now = Micros(ms * 1_000);
             sent.push(now, clock.timestamp(now), BufferRange::default(), 0);
-            history.remember(&clock, (&sent.pop_acked().unwrap(), 1), (false, false));
+            history.remember(&clock, &sent.pop_acked().unwrap(), 1, false, false);
         }
         assert!(history.has_reclaimable_memory());
         let now = Micros(50_000);

@@ -145,7 +145,7 @@ impl Receiver {
         let Some(autotune) = &mut self.autotune else { return false };
         let needs_rtt =
             rtt.srtt().is_none() && autotune.delivered(self.nxt) >= u32::from(self.window);
-        let window = autotune.recv_window(now, self.nxt, rtt, (self.window, self.unread));
+        let window = autotune.recv_window(now, self.nxt, rtt, self.window, self.unread);
         if window != self.window {
             self.window = window;
             self.set_budget();

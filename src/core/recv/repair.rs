@@ -78,7 +78,7 @@ impl RepairReceiver {
     ) -> Vec<RecoveredSegment> {
         let mut recovered = Vec::new();
         if !self.decoder.is_empty() {
-            self.decoder.on_source(source, &mut recovered);
+            self.decoder.on_source(source.0, source.1, source.2, &mut recovered);
         }
         self.shrink(free);
         recovered

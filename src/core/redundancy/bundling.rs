@@ -107,8 +107,10 @@ impl RedundantBundling {
     pub(crate) fn next_copy(
         &self,
         now: Micros,
-        (sent, srtt): (&SentSegments, u64),
-        (end, space): (Sn, usize),
+        sent: &SentSegments,
+        srtt: u64,
+        end: Sn,
+        space: usize,
     ) -> Option<Sn> {
         let una = sent.una();
         let covered = if una.since(self.covered) > 0 { una } else { self.covered };
@@ -133,7 +135,7 @@ impl RedundantBundling {
 
     /// Ends the copying of segments before `end`, except for those that are still too young. `srtt` in
     /// microseconds.
-    pub(crate) fn end_bundle(&mut self, now: Micros, (sent, srtt): (&SentSegments, u64), end: Sn) {
+    pub(crate) fn end_bundle(&mut self, now: Micros, sent: &SentSegments, srtt: u64, end: Sn) {
         let ages = Self::ages(srtt);
         let is_young = |sn: &Sn| {
             let segment = sent.get(*sn);
@@ -150,7 +152,7 @@ impl RedundantBundling {
     }
 
     /// A copy of `sn` with `len` payload bytes leaves with timestamp `ts`.
-    pub(crate) fn on_copy_sent(&mut self, at: Micros, (sn, ts): (Sn, Ts), len: usize, una: Sn) {
+    pub(crate) fn on_copy_sent(&mut self, at: Micros, sn: Sn, ts: Ts, len: usize, una: Sn) {
         self.credit.on_sent(HEADER_LEN + len);
         let is_old = |copy: &BundledCopy| copy.sn.since(una) < -MAX_BEHIND;
         while self.copies.len() == MAX_REMEMBERED || self.copies.front().is_some_and(is_old) {
@@ -195,7 +197,7 @@ mod tests {
             for sn in 0..1_000 {
                 bundling.on_new_segment(Micros(u64::from(sn) * 16_000), 100);
                 if bundling.has_credit(100) {
-                    bundling.on_copy_sent(Micros(0), (Sn(sn), Ts(0)), 100, Sn(0));
+                    bundling.on_copy_sent(Micros(0), Sn(sn), Ts(0), 100, Sn(0));
                     copies += 1;
                 }
             }
@@ -210,7 +212,7 @@ mod tests {
         (0..1_000).for_each(|_| bundling.on_new_segment(Micros(0), 100));
         let mut copies = 0;
         while bundling.has_credit(100) {
-            bundling.on_copy_sent(Micros(0), (Sn(copies), Ts(0)), 100, Sn(0));
+            bundling.on_copy_sent(Micros(0), Sn(copies), Ts(0), 100, Sn(0));
             copies += 1;
         }
         assert_eq!(copies, 11);
@@ -230,7 +232,7 @@ mod tests {
     #[test]
     fn ack_of_a_copy_is_known_by_its_timestamp() {
         let mut bundling = RedundantBundling::new(RedundancyCredit::MAX_RATE, Sn(0));
-        bundling.on_copy_sent(Micros(0), (Sn(5), Ts(70)), 100, Sn(0));
+        bundling.on_copy_sent(Micros(0), Sn(5), Ts(70), 100, Sn(0));
         assert!(bundling.is_copy(Sn(5), Ts(70)));
         assert!(!bundling.is_copy(Sn(5), Ts(71)) && !bundling.is_copy(Sn(6), Ts(70)));
         bundling.release_memory();

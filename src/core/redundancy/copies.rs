@@ -214,7 +214,7 @@ impl RedundantRetransmits {
     }
 
     /// The first copy of `sn` leaves with timestamp `ts`; `plan` describes the others.
-    pub(crate) fn on_first_copy(&mut self, now: Micros, (sn, ts): (Sn, Ts), plan: CopyPlan) {
+    pub(crate) fn on_first_copy(&mut self, now: Micros, sn: Sn, ts: Ts, plan: CopyPlan) {
         if self.remove(sn) {
             self.all_lost = self.all_lost << 1 | 1;
         }
@@ -332,7 +332,7 @@ mod tests {
 
     /// All transmissions of a segment are lost.
     fn lose_group(redundant: &mut RedundantRetransmits, sn: u32) {
-        (0..2).for_each(|_| redundant.on_first_copy(Micros(0), (Sn(sn), Ts(0)), plan(1)));
+        (0..2).for_each(|_| redundant.on_first_copy(Micros(0), Sn(sn), Ts(0), plan(1)));
         redundant.on_acked(Sn(sn));
     }
 
@@ -341,7 +341,7 @@ mod tests {
         let mut redundant = at_loss(200);
         let retransmit = |redundant: &mut RedundantRetransmits, sn, is_first| {
             let plan = CopyPlan { is_first, ..plan(1) };
-            redundant.on_first_copy(Micros(0), (Sn(sn), Ts(100)), plan);
+            redundant.on_first_copy(Micros(0), Sn(sn), Ts(100), plan);
         };
         for (is_first, millis, spurious) in
             [(true, 48, true), (true, 49, false), (true, 80, false), (false, 10, false)]
@@ -364,7 +364,7 @@ mod tests {
     fn copies_that_die_more_often_than_the_loss_rate_predicts_die_together() {
         let mut redundant = at_loss(200);
         let save_group = |redundant: &mut RedundantRetransmits, sn| {
-            redundant.on_first_copy(Micros(0), (Sn(sn), Ts(0)), plan(2));
+            redundant.on_first_copy(Micros(0), Sn(sn), Ts(0), plan(2));
             redundant.on_acked(Sn(sn));
         };
         (0..100).for_each(|sn| save_group(&mut redundant, sn));
@@ -424,7 +424,7 @@ mod tests {
         for (sn, until_acked) in [(1, Some(7)), (2, Some(8)), (3, None)] {
             let probes = if until_acked.is_some() { 3 } else { 0 };
             let plan = CopyPlan { probes, spacing: 10_000, until_acked, ..plan(BURST_COPIES) };
-            redundant.on_first_copy(Micros(0), (Sn(sn), Ts(0)), plan);
+            redundant.on_first_copy(Micros(0), Sn(sn), Ts(0), plan);
         }
         assert_eq!(redundant.deadline(), Some(Micros(10_000)));
         assert_eq!(redundant.end_bursts(|lost| lost < 7), 0);
@@ -441,7 +441,7 @@ mod tests {
     #[test]
     fn acked_segment_has_no_further_copies() {
         let mut redundant = at_loss(50);
-        redundant.on_first_copy(Micros(0), (Sn(1), Ts(9)), plan(1));
+        redundant.on_first_copy(Micros(0), Sn(1), Ts(9), plan(1));
         assert!(redundant.is_copy(Sn(1), Ts(9)) && !redundant.is_copy(Sn(1), Ts(8)));
         redundant.on_acked(Sn(1));
         assert_eq!((redundant.deadline(), redundant.due_copy(Micros(1))), (None, None));
@@ -452,7 +452,7 @@ mod tests {
     fn remembered_groups_are_bounded() {
         let mut redundant = at_loss(50);
         for sn in 0..1_000 {
-            redundant.on_first_copy(Micros(0), (Sn(sn), Ts(0)), plan(1));
+            redundant.on_first_copy(Micros(0), Sn(sn), Ts(0), plan(1));
         }
         assert_eq!(redundant.groups.len(), MAX_GROUPS);
     }

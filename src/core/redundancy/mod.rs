@@ -164,12 +164,7 @@ impl Redundancy {
 
     /// Whether a segment may have arrived by a repair symbol or bundled copy of the last `span` microseconds,
     /// or by FEC that covers a first transmission with timestamp `ts`.
-    pub(crate) fn may_have_brought(
-        &self,
-        now: Micros,
-        (ts, span): (Ts, u64),
-        min_rtt: u64,
-    ) -> bool {
+    pub(crate) fn may_have_brought(&self, now: Micros, ts: Ts, span: u64, min_rtt: u64) -> bool {
         self.sends_repairs()
             || self.repair.as_ref().is_some_and(|repair| repair.has_sent_within(now, span))
             || self.bundling.as_ref().is_some_and(|bundling| bundling.rate() > 0)
@@ -285,7 +280,7 @@ impl Redundancy {
             let mut next = Some(oldest);
             for _ in 0..=MAX_GROUPS_PASSED {
                 let Some((sn, segment)) = next else { break };
-                let loss = self.loss_of(in_flight, (sn, &segment), no_new_data);
+                let loss = self.loss_of(in_flight, sn, &segment, no_new_data);
                 if is_wanted(&loss) {
                     return Some(loss);
                 }
@@ -304,11 +299,12 @@ impl Redundancy {
     pub(crate) fn loss_of(
         &self,
         in_flight: &InFlight<'_>,
-        (sn, segment): (Sn, &SentSegment),
+        sn: Sn,
+        segment: &SentSegment,
         no_new_data: bool,
     ) -> SegmentLoss {
-        let (at, trigger) = self.unrepaired_at(in_flight, (sn, segment), no_new_data);
-        let at = self.uncopied_at(in_flight, (sn, segment), at);
+        let (at, trigger) = self.unrepaired_at(in_flight, sn, segment, no_new_data);
+        let at = self.uncopied_at(in_flight, sn, segment, at);
         let coverage = self.fec_wait.as_ref().filter(|_| !segment.retransmitted);
         let group = coverage.and_then(|coverage| coverage.group_of(segment.xmit_seq));
         let Some(group) = group.filter(|group| group.is_awaited(segment.last_sent)) else {
@@ -342,7 +338,8 @@ impl Redundancy {
     fn unrepaired_at(
         &self,
         in_flight: &InFlight<'_>,
-        (sn, segment): (Sn, &SentSegment),
+        sn: Sn,
+        segment: &SentSegment,
         no_new_data: bool,
     ) -> (Micros, LossTrigger) {
         let (at, trigger) = in_flight.lost_at(segment, no_new_data);
@@ -352,7 +349,7 @@ impl Redundancy {
         };
         let unacked = in_flight.sent.unacked_from(sn);
         let overdue = unacked.map(|(_, segment)| in_flight.lost_at(&segment, no_new_data).0);
-        let held = repair.retransmit_at((sn, segment.last_sent), in_flight.ack_wait(), overdue);
+        let held = repair.retransmit_at(sn, segment.last_sent, in_flight.ack_wait(), overdue);
         (held.map_or(at, |held| held.max(at)), trigger)
     }
 
@@ -361,7 +358,8 @@ impl Redundancy {
     fn uncopied_at(
         &self,
         in_flight: &InFlight<'_>,
-        (sn, segment): (Sn, &SentSegment),
+        sn: Sn,
+        segment: &SentSegment,
         at: Micros,
     ) -> Micros {
         let bundling = self.bundling.as_ref().filter(|_| !segment.retransmitted);

@@ -170,7 +170,7 @@ impl RepairSchedule {
     }
 
     /// A repair symbol of `len` bytes, header included, leaves; it covers `first` to `nxt`.
-    pub(crate) fn on_repair_sent(&mut self, now: Micros, (first, nxt): (Sn, Sn), len: usize) {
+    pub(crate) fn on_repair_sent(&mut self, now: Micros, first: Sn, nxt: Sn, len: usize) {
         self.credit.on_sent(len);
         self.covered = nxt;
         self.next_key = self.next_key.wrapping_add(1);
@@ -231,7 +231,8 @@ impl RepairSchedule {
     /// segment that a symbol recovered arrives, microseconds.
     pub(crate) fn retransmit_at(
         &self,
-        (sn, sent): (Sn, Micros),
+        sn: Sn,
+        sent: Micros,
         effect: u64,
         mut overdue: impl Iterator<Item = Micros>,
     ) -> Option<Micros> {

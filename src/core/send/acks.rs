@@ -50,16 +50,17 @@ impl Sender {
         &mut self,
         now: Micros,
         clock: &Clock,
-        (sn, ts): (Sn, Ts),
+        sn: Sn,
+        ts: Ts,
         sample: AckSample,
         stats: &mut Counters,
     ) -> AckOutcome {
         let outcome = if self.redundancy.is_bundled_copy(sn, ts) {
             self.on_bundled_ack(now, sn)
         } else if let Some(segment) = self.sent_segments.get(sn) {
-            self.on_ack_in_flight(now, clock, (sn, ts, segment), sample, stats)
+            self.on_ack_in_flight(now, clock, sn, ts, segment, sample, stats)
         } else {
-            self.on_late_ack(now, clock, (sn, ts), sample, stats)
+            self.on_late_ack(now, clock, sn, ts, sample, stats)
         };
         if let AckOutcome::NewlyAcked | AckOutcome::AckedBefore = outcome {
             self.on_segment_proved(now, sn);
@@ -75,7 +76,9 @@ impl Sender {
         &mut self,
         now: Micros,
         clock: &Clock,
-        (sn, ts, segment): (Sn, Ts, SentSegment),
+        sn: Sn,
+        ts: Ts,
+        segment: SentSegment,
         sample: AckSample,
         stats: &mut Counters,
     ) -> AckOutcome {
@@ -118,7 +121,7 @@ impl Sender {
                     }
                 } else if !echoes_last {
                     let apart = u64::from(last.since(ts).unsigned_abs());
-                    self.on_spurious_retransmit(now, (sn, ts), apart, stats);
+                    self.on_spurious_retransmit(now, sn, ts, apart, stats);
                 }
                 self.redundancy.forget_copies(sn);
             }
@@ -169,7 +172,8 @@ impl Sender {
         &mut self,
         now: Micros,
         clock: &Clock,
-        (sn, ts): (Sn, Ts),
+        sn: Sn,
+        ts: Ts,
         sample: AckSample,
         stats: &mut Counters,
     ) -> AckOutcome {
@@ -201,7 +205,7 @@ impl Sender {
                     // The loss was already taken back once, when `una` covered the segment.
                     redundant.loss_rate.on_ack_arrived(now);
                 }
-                self.on_spurious_retransmit(now, (sn, ts), apart, stats);
+                self.on_spurious_retransmit(now, sn, ts, apart, stats);
             }
             LateAck::EarlierTransmission { spurious: false, .. } => {}
         }
@@ -260,7 +264,8 @@ impl Sender {
     fn on_spurious_retransmit(
         &mut self,
         now: Micros,
-        (sn, ts): (Sn, Ts),
+        sn: Sn,
+        ts: Ts,
         apart: u64,
         stats: &mut Counters,
     ) {
@@ -304,13 +309,13 @@ impl Sender {
             self.path.on_una(now, una);
         }
         self.send_buffer.release(self.sent_segments.oldest_payload());
+        let is_bbr = self.congestion.is_bbr();
         if let Some(autotune) = &mut self.autotune {
             if window_limited {
                 autotune.on_window_limited();
             }
-            let window = (self.window, self.congestion.is_bbr());
             let proved = una.back(self.una_proof.unproved(una));
-            self.window = autotune.send_window(now, proved, &self.rtt, window);
+            self.window = autotune.send_window(now, proved, &self.rtt, self.window, is_bbr);
         }
         self.on_cumulative_ack(proved);
         UnaOutcome::Current { newly_acked }
@@ -343,7 +348,7 @@ impl Sender {
         let (history, mut newly_acked) = (&mut self.acked_history, 0);
         let count = self.sent_segments.pop_acked_run(max, |first, count| {
             newly_acked += if first.acked || !proved { 0 } else { count };
-            history.remember(clock, (first, count), (false, false));
+            history.remember(clock, first, count, false, false);
         });
         self.on_newly_acked(newly_acked);
         count
@@ -367,9 +372,9 @@ impl Sender {
             self.congestion.on_una(now);
         }
         let unjudged = segment.retransmitted && !segment.acked;
-        let judged = unjudged && self.on_retransmission_covered(now, clock, (sn, segment.first_ts));
+        let judged = unjudged && self.on_retransmission_covered(now, clock, sn, segment.first_ts);
         let copied = segment.retransmitted && self.redundancy.forget_copies(sn);
-        self.acked_history.remember(clock, (&segment, 1), (copied, judged));
+        self.acked_history.remember(clock, &segment, 1, copied, judged);
     }
 }
 

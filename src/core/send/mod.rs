@@ -364,7 +364,7 @@ impl Sender {
             Transmission::Retransmit(sn, trigger) => {
                 let lost = self.sent_segments.get(sn).map(|segment| segment.xmit_seq);
                 let is_first = self.retransmit(now, sn, trigger, stats);
-                self.schedule_copies(now, (sn, ts), (lost, trigger), is_first);
+                self.schedule_copies(now, sn, ts, lost, trigger, is_first);
                 (sn, SentAs::Retransmission { by_timeout: trigger == LossTrigger::Rto })
             }
             Transmission::FurtherCopy(sn) => {
@@ -491,8 +491,8 @@ impl Sender {
     pub(crate) fn expire_unproved(&mut self, now: Micros) {
         let max = (INITIAL_WINDOW / (HEADER_LEN + self.mss) as u64).max(1);
         let max = u32::try_from(max).unwrap_or(u32::MAX);
-        let range = (self.una(), self.sent_segments.nxt());
-        let count = self.una_proof.expire(now, range, self.rtt.rto(), max);
+        let (una, nxt) = (self.una(), self.sent_segments.nxt());
+        let count = self.una_proof.expire(now, una, nxt, self.rtt.rto(), max);
         self.congestion.write_off(count);
     }
 }
@@ -545,7 +545,7 @@ impl Sender {
         }
         let (una, was_bbr) = (self.una(), self.congestion.is_bbr());
         self.with_flight(self.in_flight(), |congestion, segment, in_flight| {
-            congestion.set_mode(mode, (una, segment), in_flight);
+            congestion.set_mode(mode, una, segment, in_flight);
         });
         if was_bbr || self.congestion.is_bbr() {
             self.pacer.reset();
@@ -582,8 +582,7 @@ impl Sender {
         count: u32,
         change: impl FnOnce(&mut Congestion, u64, &mut dyn Iterator<Item = u32>),
     ) {
-        let unproved = (self.unproved(), self.mss);
-        let mut in_flight = bytes_in_flight(&self.sent_segments, count, unproved);
+        let mut in_flight = bytes_in_flight(&self.sent_segments, count, self.unproved(), self.mss);
         change(&mut self.congestion, (HEADER_LEN + self.mss) as u64, &mut in_flight);
     }
 
@@ -629,8 +628,8 @@ impl Sender {
             });
         }
         let limit = self.limit();
-        let sent = (self.congestion_index(offset), bytes);
-        let pacing = self.congestion.on_sent(now, sent, sent_as, limit);
+        let index = self.congestion_index(offset);
+        let pacing = self.congestion.on_sent(now, index, bytes, sent_as, limit);
         self.pace_at_rate(now, u64::from(bytes), pacing);
     }
 
@@ -640,7 +639,7 @@ impl Sender {
             Some(pacing) => {
                 let window = u32::from(self.window).min(self.remote.available(self.una()));
                 let more = !self.send_buffer.is_empty() && self.window_is_open();
-                self.pacer.on_sent_at_rate(now, (bytes, more), pacing, (window, &self.rtt));
+                self.pacer.on_sent_at_rate(now, bytes, more, pacing, window, &self.rtt);
             }
             None => self.pacer.unblock(),
         }
@@ -703,7 +702,8 @@ impl Sender {
 fn bytes_in_flight(
     segments: &SentSegments,
     count: u32,
-    (unproved, mss): (u32, usize),
+    unproved: u32,
+    mss: usize,
 ) -> impl Iterator<Item = u32> {
     let from_una = (0..count).map(|offset| {
         let sn = segments.una().advance(offset);
@@ -730,7 +730,8 @@ impl Sender {
         &mut self,
         now: Micros,
         template: Header,
-        (max, framing): (usize, Framing),
+        max: usize,
+        framing: Framing,
         out: &mut Vec<u8>,
         stats: &mut Counters,
     ) -> usize {
@@ -745,7 +746,7 @@ impl Sender {
         let header = Header { command: Command::Push, frg: 0, len, ..template }.to_bytes();
         let start = out.len();
         for _ in 0..count {
-            self.append_full((now, template.ts), &header, framing, out);
+            self.append_full(now, template.ts, &header, framing, out);
         }
         debug_assert_eq!(out.len() - start, count * size, "all are full");
         stats.sent_segments += count as u64;
@@ -759,7 +760,8 @@ impl Sender {
     #[inline]
     fn append_full(
         &mut self,
-        (now, ts): (Micros, Ts),
+        now: Micros,
+        ts: Ts,
         header: &[u8; HEADER_LEN],
         framing: Framing,
         out: &mut Vec<u8>,

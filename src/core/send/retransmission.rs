@@ -56,7 +56,7 @@ impl Sender {
         }
         let oldest =
             if self.is_oldest_unacked() { self.sent_segments.get(self.una()) } else { None };
-        let oldest = oldest.map(|segment| self.loss_of((self.una(), &segment), no_new_data));
+        let oldest = oldest.map(|segment| self.loss_of(self.una(), &segment, no_new_data));
         let ack_wait = self.newer_ack_wait();
         let may_leave = |loss: &SegmentLoss| {
             let is_rto = loss.trigger == LossTrigger::Rto;
@@ -93,7 +93,7 @@ impl Sender {
     pub(super) fn check_losses(&self) {
         let bound = self.loss.least_wait(&self.rtt);
         for (sn, segment) in self.sent_segments.oldest_per_list() {
-            let loss = self.loss_of((sn, &segment), true);
+            let loss = self.loss_of(sn, &segment, true);
             assert!(loss.at >= segment.last_sent.add_micros(bound), "{loss:?} before {bound}");
         }
     }
@@ -189,8 +189,8 @@ impl Sender {
     }
 
     /// See [`Redundancy::loss_of`](crate::core::redundancy::Redundancy::loss_of).
-    pub(super) fn loss_of(&self, segment: (Sn, &SentSegment), no_new_data: bool) -> SegmentLoss {
-        self.redundancy.loss_of(&self.outstanding(), segment, no_new_data)
+    pub(super) fn loss_of(&self, sn: Sn, segment: &SentSegment, no_new_data: bool) -> SegmentLoss {
+        self.redundancy.loss_of(&self.outstanding(), sn, segment, no_new_data)
     }
 
     /// Whether this is a message flow, limited by its application (RFC 9002 7.8): little is outstanding, and
@@ -212,9 +212,11 @@ impl Sender {
     pub(crate) fn on_fec_group_closed(
         &mut self,
         clock: &Clock,
-        (opened, closed): (Micros, Micros),
+        opened: Micros,
+        closed: Micros,
         first: u64,
-        (packets, parities): (usize, usize),
+        packets: usize,
+        parities: usize,
     ) {
         let group = CoveredGroup {
             first,
@@ -256,8 +258,10 @@ impl Sender {
     pub(super) fn schedule_copies(
         &mut self,
         now: Micros,
-        (sn, ts): (Sn, Ts),
-        (lost, trigger): (Option<u64>, LossTrigger),
+        sn: Sn,
+        ts: Ts,
+        lost: Option<u64>,
+        trigger: LossTrigger,
         is_first: bool,
     ) {
         let rtt = self.rtt.srtt_or_rto();
@@ -287,7 +291,7 @@ impl Sender {
         let apart = !opens && redundant.loses_in_bursts();
         let spacing = if apart { BURST_SPACING.min(rtt / 4) } else { 0 };
         let plan = CopyPlan { left: copies + probes, probes, spacing, is_first, until_acked };
-        redundant.on_first_copy(now, (sn, ts), plan);
+        redundant.on_first_copy(now, sn, ts, plan);
     }
 
     /// `una` covers a retransmitted segment without an ACK of its own. Returns whether the retransmission
@@ -298,12 +302,13 @@ impl Sender {
         &mut self,
         now: Micros,
         clock: &Clock,
-        (sn, original): (Sn, Ts),
+        sn: Sn,
+        original: Ts,
     ) -> bool {
         // A segment that a repair symbol or a copy recovered was lost all the same.
         let (ts, min_rtt) = (clock.timestamp(now), self.rtt.min());
         let span = 2 * self.rtt.srtt_or_rto();
-        let may_be_recovered = self.redundancy.may_have_brought(now, (original, span), min_rtt);
+        let may_be_recovered = self.redundancy.may_have_brought(now, original, span, min_rtt);
         let Some(redundant) = &mut self.redundancy.copies else { return false };
         let is_spurious = !may_be_recovered && redundant.is_younger(sn, ts, min_rtt);
         if is_spurious {
@@ -371,7 +376,7 @@ impl Sender {
         });
         rlc::write_repair(repair.next_key(), sources, window.longest, out);
         let bytes = HEADER_LEN + window.symbol_len();
-        repair.on_repair_sent(now, (window.first, self.sent_segments.nxt()), bytes);
+        repair.on_repair_sent(now, window.first, self.sent_segments.nxt(), bytes);
         if self.congestion.is_bbr() {
             self.pace_at_rate(now, bytes as u64, self.congestion.pacing());
         } else {
@@ -450,8 +455,8 @@ impl Sender {
 impl Sender {
     /// The next segment before `end` to copy now; at most `space` bytes with its header.
     pub(crate) fn next_bundled(&self, now: Micros, end: Sn, space: usize) -> Option<Sn> {
-        let in_flight = (&self.sent_segments, self.rtt.srtt_or_rto());
-        self.redundancy.bundling.as_ref()?.next_copy(now, in_flight, (end, space))
+        let bundling = self.redundancy.bundling.as_ref()?;
+        bundling.next_copy(now, &self.sent_segments, self.rtt.srtt_or_rto(), end, space)
     }
 
     /// Records that a copy of `sn` leaves with wire timestamp `ts`, and returns the PUSH to write.
@@ -464,7 +469,7 @@ impl Sender {
         let (segment, range) = (self.sent_segments.get(sn)?, self.sent_segments.payload(sn)?);
         let (frg, len, una) = (segment.frg, range.len(), self.una());
         if let Some(bundling) = &mut self.redundancy.bundling {
-            bundling.on_copy_sent(now, (sn, ts), len, una);
+            bundling.on_copy_sent(now, sn, ts, len, una);
         }
         if self.congestion.is_bbr() {
             let bytes = (HEADER_LEN + len) as u64;
@@ -475,9 +480,8 @@ impl Sender {
 
     /// Ends the copying of segments before `end`, except for those that are still too young.
     pub(crate) fn end_bundle(&mut self, now: Micros, end: Sn) {
-        let in_flight = (&self.sent_segments, self.rtt.srtt_or_rto());
         if let Some(bundling) = &mut self.redundancy.bundling {
-            bundling.end_bundle(now, in_flight, end);
+            bundling.end_bundle(now, &self.sent_segments, self.rtt.srtt_or_rto(), end);
         }
     }
 

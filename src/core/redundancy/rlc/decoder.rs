@@ -200,7 +200,9 @@ impl Decoder {
     /// A segment arrived by itself.
     pub(crate) fn on_source(
         &mut self,
-        (sn, frg, payload): (Sn, u8, &[u8]),
+        sn: Sn,
+        frg: u8,
+        payload: &[u8],
         recovered: &mut Vec<RecoveredSegment>,
     ) {
         let Some(index) = self.missing.iter().position(|known| *known == Some(sn)) else { return };

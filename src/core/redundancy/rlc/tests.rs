@@ -65,9 +65,8 @@ impl Receiver {
     fn on_segment(&mut self, sn: Sn, segment: &Segment) {
         if self.have.insert(sn.0, segment.clone()).is_none() {
             let mut recovered = Vec::new();
-            let source = (sn, segment.frg, &*segment.payload);
             self.decoder.start_datagram();
-            self.decoder.on_source(source, &mut recovered);
+            self.decoder.on_source(sn, segment.frg, &segment.payload, &mut recovered);
             self.store(recovered);
         }
     }
@@ -350,7 +349,7 @@ fn memory_and_work_of_hostile_repairs_are_bounded() {
         assert!(decoder.row_operations() <= 64);
         if rng.below(4) == 0 {
             let sn = Sn(rng.below(464) as u32);
-            decoder.on_source((sn, 0, &symbol), &mut recovered);
+            decoder.on_source(sn, 0, &symbol, &mut recovered);
             assert!(decoder.row_operations() <= 64);
         }
         decoder.check_invariants();
