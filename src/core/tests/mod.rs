@@ -15,11 +15,11 @@
 use std::time::Instant;
 
 mod amplification;
+mod bbr;
 mod bottleneck;
 mod bundling;
 mod burst_copies;
 mod close;
-mod congestion_model;
 mod echo;
 mod fec_coverage;
 mod fragments;
