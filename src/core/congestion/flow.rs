@@ -9,7 +9,6 @@ use std::num::NonZeroU64;
 use crate::core::clock::Micros;
 use crate::core::congestion::bbr::filters::AckAggregation;
 use crate::core::congestion::bbr::{Bbr, INITIAL_WINDOW, Share};
-
 use crate::core::congestion::controller::{Acked, Limit, Lost, Pacing, SentAs};
 use crate::core::congestion::delivery_rate::{DeliveryRate, PathTotals};
 use crate::util::sync::{Arc, Mutex, lock};

@@ -1,5 +1,5 @@
 //! Limits of the sending rate. [`Congestion`] is the congestion control of a connection: none, KCP's congestion
-//! window, or the BBR model of the path. Pacing, the rate limit and window autotuning are beside it.
+//! window, or the BBR model of the path. The submodules add pacing, the rate limit and window autotuning.
 
 pub(crate) mod autotune;
 mod bbr;
@@ -12,6 +12,7 @@ pub(crate) mod reno;
 pub(crate) use bbr::INITIAL_WINDOW;
 pub(crate) use controller::{Limit, Pacing, SentAs};
 pub(crate) use flow::PathHandle;
+
 use std::num::NonZeroU64;
 
 use crate::config::{CongestionControl, DEFAULT_WINDOW};

@@ -33,9 +33,9 @@ use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
 use crate::util::framing::Framing;
 
-/// Least limit, bytes: 13 ms at 10 Mbit/s. Linux applications set 16 to 128 KiB.
+/// Least backlog limit, bytes: 13 ms at 10 Mbit/s. Linux applications set 16 to 128 KiB.
 const MIN_BACKLOG: usize = 16 << 10;
-/// The limit covers what leaves in this time at the present rate, microseconds: several timer ticks and the
+/// The backlog limit covers what leaves in this time at the present rate, microseconds: several timer ticks and the
 /// longest burst of the pacer. A writer that is woken at a quarter of it then writes before the data runs
 /// out.
 const BACKLOG_TIME: u64 = 10_000;
