@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_is_that_of_departure_however_acks_are_batched() {
+    fn rate_follows_departures_however_acks_are_batched() {
         for batch in [1, 2, 20, 100] {
             let rate = largest_rate(500, 50_000, batch);
             // 1,000 bytes every 0.5 ms.
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_app_limited_until_what_was_in_flight_is_acked() {
+    fn samples_stay_app_limited_until_the_data_in_flight_is_acked() {
         let mut rate = empty();
         rate.on_sent(Micros(1_000), PACKET);
         rate.path.on_app_limited();
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn sample_counts_what_all_connections_of_the_path_delivered() {
+    fn sample_counts_deliveries_of_all_connections_of_the_path() {
         let mut path = PathTotals::default();
         let mut flows = [(); 2].map(|()| DeliveryRate::new(std::iter::empty(), &mut path));
         let mut largest = 0;

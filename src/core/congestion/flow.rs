@@ -546,7 +546,7 @@ mod tests {
     const MILLIS: u64 = 1_000;
 
     #[test]
-    fn window_of_messages_is_what_leaves_in_three_seconds() {
+    fn message_window_is_the_data_of_three_seconds() {
         let mut messages = MessageWindow::default();
         // 1,000 bytes every 10 ms.
         (0..300).for_each(|i| messages.on_sent(Micros(i * 10 * MILLIS), 1_000, true, false));
@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn window_of_messages_ends_when_a_queue_overflows() {
+    fn message_window_ends_when_a_queue_overflows() {
         let mut messages = MessageWindow::default();
         (0..100).for_each(|i| messages.on_sent(Micros(i * 10 * MILLIS), 1_000, true, false));
         messages.on_sent(Micros(1_000 * MILLIS), 1_000, true, true);

@@ -658,7 +658,7 @@ mod tests {
 
     /// After an idle time the peer had nothing to acknowledge, so the back-off counts from the new data.
     #[test]
-    fn pto_backoff_begins_with_what_is_on_the_way() {
+    fn pto_backoff_counts_from_the_first_segment_in_flight() {
         let mut backoff = PtoBackoff::default();
         backoff.on_new_segment(Micros(60_000_000), true);
         backoff.on_rto(Micros(60_000_000 + RTO), RTO, MAX_RTO, RTO);

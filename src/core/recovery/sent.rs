@@ -323,7 +323,7 @@ impl SentSegments {
             self.unlink(sn);
         }
         let segment = match self.ring.pop_front() {
-            None => *self.runs.pop_front(1)?.segments().0,
+            None => self.runs.pop_front(1)?.first,
             Some(segment) => segment,
         };
         self.payloads.pop_front();
@@ -344,9 +344,8 @@ impl SentSegments {
             && self.ring.is_empty()
             && let Some(run) = self.runs.pop_front(max - count)
         {
-            let (first, len) = run.segments();
-            each(first, len);
-            (self.una, count) = (self.una.advance(len), count + len);
+            each(&run.first, run.count);
+            (self.una, count) = (self.una.advance(run.count), count + run.count);
         }
         count
     }
@@ -534,11 +533,6 @@ struct SentRun {
 }
 
 impl SentRun {
-    /// The first segment, and the number of segments.
-    fn segments(&self) -> (&SentSegment, u32) {
-        (&self.first, self.count)
-    }
-
     fn get(&self, index: u32) -> (Sn, SentSegment) {
         (self.sn.advance(index), self.first.nth_of_run(index))
     }

@@ -272,7 +272,7 @@ fn acked_in_bursts(script: &mut ScriptedPeer, time: u64, every: u64) -> (usize, 
 }
 
 #[test]
-fn acks_in_bursts_do_not_raise_the_rate_beyond_that_of_departure() {
+fn acks_in_bursts_do_not_raise_the_rate_beyond_the_sending_rate() {
     let mut script = model_peer();
     // Everything is acknowledged every 50 ms.
     acked_in_bursts(&mut script, 2 * SECOND, RTT);

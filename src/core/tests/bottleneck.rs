@@ -76,7 +76,7 @@ fn bottleneck(queue: u64) -> LinkConfig {
 }
 
 #[test]
-fn bulk_through_a_bottleneck_delivers_most_of_what_it_sends() {
+fn bulk_through_a_bottleneck_delivers_most_of_its_traffic() {
     for queue in [50, 89, 300] {
         for auto in [false, true] {
             let outcome = bulk(&format!("queue of {queue}"), &bottleneck(queue), auto);

@@ -220,7 +220,7 @@ fn peer_that_is_not_validated_is_sent_no_copy() {
 
 /// Random writes in both directions over a path that loses, duplicates and reorders.
 #[test]
-fn stream_is_what_was_written_with_copies() {
+fn stream_with_copies_arrives_unchanged() {
     let mut copies = 0;
     for seed in 0..60 {
         let mut rng = Rng::new(seed);

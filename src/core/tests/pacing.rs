@@ -72,7 +72,7 @@ fn longest_burst(interval: u64) -> usize {
 }
 
 #[test]
-fn pacing_interval_sets_what_leaves_at_once() {
+fn pacing_interval_sets_the_burst_length() {
     // 128 segments in 40 ms are 3.2 per millisecond.
     assert_eq!([0, 1, 5].map(longest_burst), [1, 4, 17]);
 }

@@ -327,7 +327,7 @@ fn writer_of_large_frames_does_not_wait_once_a_frame_has_left() {
 
 /// At the application's rate limit, too, only what leaves within 10 ms may wait, but at least 16 KiB.
 #[test]
-fn rate_limit_bounds_what_waits_to_be_sent() {
+fn rate_limit_bounds_the_data_that_waits() {
     for (rate, most) in [(100_000, 16 << 10), (8_000_000, 80_000)] {
         let (rate_limit, auto_windows) = (NonZeroU64::new(rate), false);
         let config = KcpConfig { rate_limit, send_window: 1_024, auto_windows, ..config() };

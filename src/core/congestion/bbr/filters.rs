@@ -685,7 +685,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn round_ends_with_the_first_ack_of_what_left_in_it() {
+    fn round_ends_with_the_first_ack_of_data_sent_in_it() {
         let mut rounds = Rounds::default();
         assert!(rounds.on_acked(Micros(0), 0, 1_000).is_some());
         rounds.stats.rtt.on_rtt(40);
@@ -801,7 +801,7 @@ mod tests {
     }
 
     #[test]
-    fn tick_is_held_by_the_peer_and_what_comes_after_a_pause_is_not() {
+    fn data_of_a_tick_is_held_by_the_peer_and_data_after_a_pause_is_not() {
         // Microseconds between two ticks, bytes of each, and bytes that the peer holds at 1 MB/s.
         for (gap, bytes, held) in [
             (1_000, 1_000, 0),

@@ -304,7 +304,7 @@ fn two_rounds_that_lose_most_with_a_queue_shrink_the_model() {
 
 /// A model may begin after an idle time of any length.
 #[test]
-fn timeout_of_what_leaves_first_keeps_the_configured_rate() {
+fn timeout_of_the_first_segment_keeps_the_configured_rate() {
     let mut driver = Driver::new();
     driver.bbr.set_initial_rate(RATE);
     let at = |wait| Micros(100 * SECOND).add_micros(wait);

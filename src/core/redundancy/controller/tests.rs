@@ -78,7 +78,7 @@ impl TestFlow {
 }
 
 #[test]
-fn rate_is_what_the_loss_asks_for_within_the_limit() {
+fn rate_follows_the_loss_within_the_limit() {
     for (limit, loss, expected) in [
         (1.6, 1, 0..=20),
         (1.6, 10, 220..=340),

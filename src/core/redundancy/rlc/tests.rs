@@ -197,7 +197,7 @@ fn source_that_is_not_kept_makes_a_repair_useless() {
 
 /// With losses, reordering, duplicates, windows of all lengths and memory limits of all sizes, only sent
 /// segments are recovered. Returns the number of recovered segments.
-fn recovered_is_what_was_sent(seed: u64) -> usize {
+fn recover_and_compare(seed: u64) -> usize {
     let mut rng = Rng::new(seed);
     let start = Sn([0, u32::MAX - 30, 1 << 31][rng.below(3) as usize]);
     let count = rng.size(1, 120);
@@ -245,8 +245,8 @@ fn recovered_is_what_was_sent(seed: u64) -> usize {
 }
 
 #[test]
-fn recovered_segments_are_what_was_sent() {
-    let recovered: usize = (0..2_000).map(recovered_is_what_was_sent).sum();
+fn recovered_segments_equal_the_sent_segments() {
+    let recovered: usize = (0..2_000).map(recover_and_compare).sum();
     println!("seeds 0 to 1,999: {recovered} segments recovered");
     assert!(recovered > 10_000);
 }
@@ -254,8 +254,8 @@ fn recovered_segments_are_what_was_sent() {
 /// `cargo test --release --lib rlc -- --ignored --nocapture`: some seconds.
 #[test]
 #[ignore = "the full number of seeds, for optimized builds"]
-fn recovered_segments_are_what_was_sent_with_100_000_seeds() {
-    let recovered: usize = (0..100_000).map(recovered_is_what_was_sent).sum();
+fn recovered_segments_equal_the_sent_segments_with_100_000_seeds() {
+    let recovered: usize = (0..100_000).map(recover_and_compare).sum();
     println!("seeds 0 to 99,999: {recovered} segments recovered");
     assert!(recovered > 500_000);
 }
@@ -294,7 +294,7 @@ fn determined(mut matrix: Vec<Vec<u8>>, unknowns: usize) -> Vec<usize> {
 }
 
 #[test]
-fn decoder_solves_what_an_independent_solver_solves() {
+fn decoder_agrees_with_an_independent_solver() {
     for seed in 0..400 {
         let mut rng = Rng::new(seed);
         let count = rng.size(2, 30);
@@ -399,5 +399,5 @@ fn history_of_a_steady_flow_allocates_nothing() {
     let first: Vec<_> = (1..=64).map(|age| history.get(age).unwrap().1.as_ptr()).collect();
     (0..64).for_each(|_| history.push(0, &payload, LIMIT));
     let second: Vec<_> = (1..=64).map(|age| history.get(age).unwrap().1.as_ptr()).collect();
-    assert_eq!(first, second, "the memory of the oldest is that of the newest");
+    assert_eq!(first, second, "the newest reuse the memory of the oldest");
 }
