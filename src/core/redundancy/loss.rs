@@ -22,6 +22,9 @@ struct Second {
 /// it rises at once and falls slowly (WebRTC's FEC controller also filters by the maximum). A segment counts
 /// as lost when it is first retransmitted, until the loss proves spurious (RFC 3522). kcp-go measures no
 /// loss.
+///
+/// All losses count, whatever their cause. The BBR model measures random loss separately, since congestive
+/// loss must not raise its rate.
 #[derive(Clone, Debug)]
 pub(crate) struct LossRate {
     /// A ring; the current second is `seconds[current]`.
@@ -134,7 +137,8 @@ const MILLION: u64 = 1_000_000;
 /// Most open losses in a replay.
 const MAX_OPEN: usize = 64;
 
-/// Fate of the latest first transmissions of one connection, in order of number.
+/// Fate of the latest first transmissions of one connection, in order of number: a rate alone would not tell
+/// bursts from single losses.
 #[derive(Clone, Debug)]
 pub(crate) struct LossRecord {
     /// By number modulo [`SEGMENTS`]: 1 if the segment was lost.
