@@ -180,7 +180,7 @@ fn symbol_that_is_no_segment_recovers_nothing() {
         let mut receiver = Receiver::default();
         let scaled: Vec<u8> = {
             let factor = coefficient(3, 0);
-            symbol.iter().map(|byte| crate::fec::gf256::multiply(factor, *byte)).collect()
+            symbol.iter().map(|byte| multiply(factor, *byte)).collect()
         };
         receiver.on_repair(repair(3, Sn(0), &scaled, 1), LIMIT);
         assert!(receiver.decoder.is_empty() && receiver.have.is_empty());
