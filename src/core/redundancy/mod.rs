@@ -1,5 +1,5 @@
 //! Redundancy, so that losses cost no round trip: [repair symbols](rlc) at the rate of the [controller],
-//! [bundled copies](bundling), [copies](copies) of retransmissions, and the wait of lost segments for
+//! [bundled copies](bundling), [copies] of retransmissions, and the wait of lost segments for
 //! any of these and for FEC parity.
 //!
 //! [`Redundancy`] is one field of the sender. It sees the segments in flight ([`InFlight`]) and changes only
@@ -268,8 +268,6 @@ impl Redundancy {
     /// Passes candidates for the next loss to `is_wanted` and returns the first that is wanted: the oldest
     /// segment of each list, and behind a segment that waits for parity one segment for each of a few groups.
     /// For `no_new_data` see [`LossDetector::lost_at`].
-    ///
-    /// [`LossDetector::lost_at`]: crate::core::recovery::loss::LossDetector::lost_at
     pub(crate) fn find_loss(
         &self,
         in_flight: &InFlight<'_>,
@@ -294,8 +292,6 @@ impl Redundancy {
 
     /// When a segment counts as lost, and the trigger ([`LossDetector::lost_at`]). Includes the wait for the
     /// ACK of redundancy that covers it.
-    ///
-    /// [`LossDetector::lost_at`]: crate::core::recovery::loss::LossDetector::lost_at
     pub(crate) fn loss_of(
         &self,
         in_flight: &InFlight<'_>,
