@@ -26,18 +26,18 @@ pub(crate) fn micros(wait: Duration) -> u64 {
     u64::try_from(wait.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// `wait` in microseconds, at most 71 minutes: where memory counts.
+/// A [`Duration`] in whole microseconds, saturating at 71 minutes.
 pub(crate) fn micros_u32(wait: Duration) -> u32 {
     u32::try_from(wait.as_micros()).unwrap_or(u32::MAX)
 }
 
-/// Translates between the caller's clock, [`Micros`] and the wire.
+/// Converts between the caller's clock, [`Micros`] and `ts` on the wire.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     /// The caller's instant of `Micros(0)`.
     start: Instant,
-    /// `ts` of `start`, milliseconds. Random, so that timestamps reveal no uptime (RFC 7323 7.1),
-    /// and `ts` wraps at 2^32 ms (49.7 days) in young connections as well as in old ones.
+    /// `ts` of `start`, milliseconds. Random, so that timestamps reveal no uptime (RFC 7323 7.1)
+    /// and wraps occur in young connections too.
     epoch: u32,
     /// The last instant passed to [`Self::tick`], and its [`Micros`].
     latest: (Instant, Micros),
@@ -57,7 +57,7 @@ impl Clock {
         Micros(micros(now.saturating_duration_since(self.start)))
     }
 
-    /// As [`Self::at`], and remembers the result: all that happens in one turn has the same `now`.
+    /// As [`Self::at`], and caches the result: all calls of one turn have the same `now`.
     #[inline]
     pub(crate) fn tick(&mut self, now: Instant) -> Micros {
         self.latest = (now, self.at(now));
@@ -66,7 +66,7 @@ impl Clock {
 
     /// The [`Instant`] of a deadline.
     pub(crate) fn instant(&self, time: Micros) -> Instant {
-        // An `Instant` overflow becomes a deadline one year after the start.
+        // If `Instant` overflows: one year after the start.
         let year = Duration::from_secs(365 * 24 * 60 * 60);
         self.start.checked_add(Duration::from_micros(time.0)).unwrap_or_else(|| self.start + year)
     }

@@ -1,15 +1,12 @@
-//! Graceful close (FIN) and reset (RST) of a connection: states, retransmission, and when RST is
-//! required.
+//! States of graceful close (FIN) and reset (RST), their retransmission, and when RST is required.
 //!
 //! KCP has no end of stream and no reset. Peers that advertise [`CONTROL_CAPABLE`] exchange CONTROL
-//! segments, each in a datagram of its own, with the meaning of RFC 9293 3.6 and 3.5.2; the bytes
-//! are in docs/wire.md. Deviations: FIN takes no sequence number, because `una` counts data
-//! segments alone, and is acknowledged by FIN-ACK; RST is acknowledged too, by RST-ACK, and
-//! retransmitted until then.
+//! segments, each in a datagram of its own, with the meaning of RFC 9293 3.6 and 3.5.2 (bytes:
+//! docs/wire.md). Deviations: FIN takes no sequence number, because `una` counts data segments
+//! alone, and FIN-ACK acknowledges it; RST is retransmitted until RST-ACK.
 //!
-//! A RST is valid only with number and timestamp of a recent segment of the side that receives the
-//! RST. Any other RST is answered with a ping, as RFC 5961 3.2 answers with a challenge ACK: the
-//! next RST can have number and timestamp of that ping.
+//! A RST is valid only with number and timestamp of a recent segment of its receiver. Any other RST
+//! draws a ping, like the challenge ACK of RFC 5961 3.2; the next RST can name that ping.
 
 mod local_fin;
 
@@ -31,14 +28,14 @@ pub(crate) struct ControlSegment {
     pub(crate) ts: Ts,
 }
 
-/// Whether FIN and RST can be exchanged with this peer.
+/// Whether the peer supports FIN and RST.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ControlSupport {
     /// `close_notify` is off: CONTROL segments are neither sent nor acted on. Entered at
     /// construction, never left.
     Disabled,
-    /// No segment of the peer has shown whether CONTROL is supported. Entered at construction; left
-    /// on the first ACK, window probe or window update, or on a ping with [`CONTROL_CAPABLE`].
+    /// The peer has not shown yet whether it supports CONTROL. Entered at construction; left on the
+    /// first ACK, window probe or window update, or on a ping with [`CONTROL_CAPABLE`].
     Unknown,
     /// The peer does not support CONTROL: another implementation, or `close_notify` is off there.
     /// Entered from `Unknown` on an ACK, window probe or window update without [`CONTROL_CAPABLE`];
@@ -54,11 +51,11 @@ enum ControlSupport {
 enum SendClose {
     /// The application may write. Entered at construction; left on [`CloseState::close`].
     Open,
-    /// FIN has not been sent yet. Entered on [`CloseState::close`]; left when FIN leaves, after the
-    /// last segment has left for the first time. The state stays while the peer is not
-    /// [`ControlSupport::Supported`]: no FIN is sent then.
+    /// FIN was not sent yet. Entered on [`CloseState::close`]; left when FIN is sent, after the
+    /// first transmission of the last segment. Never left unless the peer is
+    /// [`ControlSupport::Supported`].
     FinQueued,
-    /// FIN is retransmitted. Entered when FIN leaves; left on FIN-ACK.
+    /// FIN is retransmitted. Entered when FIN is sent; left on FIN-ACK.
     FinSent { fin: LocalFin, timer: RetransmitTimer },
     /// The peer has every byte and our FIN. Entered on FIN-ACK, never left.
     FinAcked { fin: LocalFin },
@@ -67,14 +64,14 @@ enum SendClose {
 /// The peer's half of the stream (RFC 9293 3.3.2: ESTABLISHED, CLOSE-WAIT).
 #[derive(Clone, Copy, Debug)]
 enum RecvClose {
-    /// No valid FIN yet. Entered at construction, and from `FinReceived` when data with a number
-    /// from the FIN's on arrives; left on FIN.
+    /// No valid FIN. Entered at construction, and from `FinReceived` when data at or beyond the FIN
+    /// arrives; left on FIN.
     Open,
-    /// Data before the FIN is still missing. Entered on FIN, also from itself; left for `Complete`
-    /// when RCV.NXT reaches `sn`, for `Open` when data contradicts the FIN.
+    /// Data before the FIN is missing. Entered on FIN, also from itself; left for `Complete` when
+    /// RCV.NXT reaches `sn`, for `Open` when data contradicts the FIN.
     FinReceived { sn: Sn, ts: Ts },
-    /// Everything that the peer sent has arrived. Entered when RCV.NXT reaches the `sn` of the FIN,
-    /// never left. Invariant: `sn` is RCV.NXT.
+    /// All data of the peer has arrived. Entered when RCV.NXT reaches the `sn` of the FIN, never
+    /// left. Invariant: `sn` is RCV.NXT.
     Complete { sn: Sn },
 }
 
@@ -83,13 +80,13 @@ enum RecvClose {
 enum ReadSide {
     /// Entered at construction; left on [`CloseState::shutdown_read`].
     Reading,
-    /// New data of a peer that supports CONTROL is dropped without an ACK, and RST is the answer
+    /// New data of a peer that supports CONTROL is dropped without an ACK and answered with RST
     /// (RFC 9293 3.6.1); new data of any other peer is acknowledged. Entered on
     /// [`CloseState::shutdown_read`], never left. `discarded`: data was dropped without an ACK.
     Discarding { discarded: bool },
 }
 
-/// How both directions of a connection end, and the CONTROL segments that are due.
+/// State of both directions, and the CONTROL segments that are due.
 #[derive(Debug)]
 pub(crate) struct CloseState {
     control: ControlSupport,
@@ -99,7 +96,7 @@ pub(crate) struct CloseState {
     read: ReadSide,
     /// FIN-ACK or RST-ACK that the next datagram carries.
     reply: Option<ControlSegment>,
-    /// Number and timestamp of the peer's latest PUSH: those of our RST.
+    /// Number and timestamp of the peer's latest PUSH, which our RST copies.
     last_push: Option<(Sn, Ts)>,
 }
 
@@ -117,7 +114,7 @@ impl CloseState {
         }
     }
 
-    /// `frg` of ACKs, window probes, window updates and pings: what this side advertises.
+    /// `frg` of our ACKs, window probes, window updates and pings.
     pub(crate) fn capability(&self) -> u8 {
         if self.control == ControlSupport::Disabled { 0 } else { CONTROL_CAPABLE }
     }
@@ -132,12 +129,12 @@ impl CloseState {
         self.control == ControlSupport::Unsupported
     }
 
-    /// A segment of the peer arrived: takes the CONTROL capability from its `frg`. `is_ping`: the
-    /// segment is an empty PUSH far behind RCV.NXT, the only kind of PUSH whose `frg` is free.
+    /// Learns the CONTROL capability from the `frg` of a segment. `is_ping`: the segment is an
+    /// empty PUSH far behind RCV.NXT, the only kind of PUSH with a free `frg`.
     pub(crate) fn on_capability(&mut self, header: &Header, is_ping: bool) {
         let advertises = header.frg == CONTROL_CAPABLE;
         match (self.control, header.command) {
-            // `frg` of CONTROL is its type, that of REPAIR a count.
+            // Their `frg` has another meaning.
             (ControlSupport::Disabled, _) | (_, Command::Control | Command::Repair) => {}
             (_, Command::Push) if !is_ping => {}
             _ if advertises => self.control = ControlSupport::Supported,
@@ -152,7 +149,7 @@ impl CloseState {
         }
     }
 
-    /// Whether a ping has to find out if the peer can be sent our FIN.
+    /// Whether a ping has to find out if the peer supports FIN.
     pub(crate) fn needs_capability_ping(&self) -> bool {
         self.is_closing() && self.control == ControlSupport::Unknown
     }
@@ -160,7 +157,7 @@ impl CloseState {
 
 /// FIN of this side.
 impl CloseState {
-    /// The application writes no more: FIN is due after the data that is queued.
+    /// The application writes no more: FIN is due after the queued data.
     pub(crate) fn close(&mut self) {
         if let SendClose::Open = self.send {
             self.send = SendClose::FinQueued;
@@ -178,13 +175,13 @@ impl CloseState {
             && self.peer_supports_control()
     }
 
-    /// Whether nothing more can be done for our FIN: it is acknowledged, or cannot be sent.
+    /// Whether our FIN is acknowledged, or cannot be sent.
     pub(crate) fn is_fin_complete(&self) -> bool {
         matches!(self.send, SendClose::FinAcked { .. })
             || matches!(self.control, ControlSupport::Disabled | ControlSupport::Unsupported)
     }
 
-    /// Whether FIN has left and FIN-ACK has not arrived.
+    /// Whether FIN was sent and FIN-ACK has not arrived.
     pub(crate) fn awaits_fin_ack(&self) -> bool {
         matches!(self.send, SendClose::FinSent { .. })
     }
@@ -197,12 +194,12 @@ impl CloseState {
         }
     }
 
-    /// Whether FIN would leave now, once every segment has left for the first time.
+    /// Whether FIN is due, once every segment was sent.
     pub(crate) fn fin_is_due(&self, now: Micros) -> bool {
         self.owes_fin() && self.fin_deadline().is_none_or(|at| now >= at)
     }
 
-    /// The FIN to send now, if one is due. `sn` is SND.NXT, `ts` the timestamp of `now`, `rto` in
+    /// The FIN to send now, if due. `sn` is SND.NXT, `ts` the timestamp of `now`; `rto` in
     /// microseconds.
     pub(crate) fn poll_fin(
         &mut self,
@@ -224,7 +221,7 @@ impl CloseState {
         Some(ControlSegment { kind: ControlType::Fin, sn, ts })
     }
 
-    /// Whether `sn` and `ts` are those of a FIN that this side has sent.
+    /// Whether this side has sent a FIN with `sn` and `ts`.
     pub(crate) fn is_own_fin(&self, sn: Sn, ts: Ts) -> bool {
         match self.send {
             SendClose::FinSent { fin, .. } | SendClose::FinAcked { fin } => fin.matches(sn, ts),
@@ -232,7 +229,7 @@ impl CloseState {
         }
     }
 
-    /// A FIN-ACK arrived. Returns whether number and timestamp are those of our FIN.
+    /// A FIN-ACK arrived. Returns whether it names our FIN.
     pub(crate) fn on_fin_ack(&mut self, sn: Sn, ts: Ts) -> bool {
         let (SendClose::FinSent { fin, .. } | SendClose::FinAcked { fin }) = self.send else {
             return false;
@@ -248,18 +245,15 @@ impl CloseState {
 
 /// FIN of the peer, and data after `shutdown_read`.
 impl CloseState {
-    /// A FIN arrived whose `una` is not beyond what was sent; `nxt` is RCV.NXT. Returns whether the
-    /// FIN is valid.
+    /// A FIN arrived, with a valid `una`; `nxt` is RCV.NXT. Returns whether the FIN is valid.
     pub(crate) fn on_fin(&mut self, sn: Sn, ts: Ts, nxt: Sn) -> bool {
         let in_window = sn.offset_from(nxt).is_some_and(|ahead| ahead <= MAX_FIN_DISTANCE);
-        // A FIN that has not taken effect may be forged: the peer retransmits its own, which
-        // replaces it.
+        // A FIN that has not taken effect may be forged: the peer's own FIN replaces it.
         let agrees = match self.recv {
             RecvClose::Open | RecvClose::FinReceived { .. } => true,
             RecvClose::Complete { sn: known } => known == sn,
         };
-        // Our own FIN, reflected by the path, passes the other checks if both streams have the same
-        // length.
+        // Our own FIN, reflected, passes the other checks if both streams have the same length.
         if !in_window || !agrees || self.is_own_fin(sn, ts) {
             return false;
         }
@@ -268,8 +262,8 @@ impl CloseState {
         true
     }
 
-    /// RCV.NXT is now `nxt`. If that is the `sn` of the FIN, the peer's stream is complete and
-    /// FIN-ACK is due.
+    /// RCV.NXT is now `nxt`. At the `sn` of the FIN the peer's stream is complete and FIN-ACK is
+    /// due.
     pub(crate) fn on_in_order(&mut self, nxt: Sn) {
         if let RecvClose::FinReceived { sn, ts } = self.recv
             && sn == nxt
@@ -279,13 +273,13 @@ impl CloseState {
         }
     }
 
-    /// Whether data is simply received: no FIN of the peer has arrived, and the application reads.
+    /// Whether no FIN of the peer has arrived and the application reads.
     pub(crate) fn is_receiving(&self) -> bool {
         matches!((self.recv, self.read), (RecvClose::Open, ReadSide::Reading))
     }
 
     /// Whether data with number `sn` is beyond the end of the peer's stream. Before the stream is
-    /// complete, data beyond the FIN contradicts the FIN, and the FIN is forgotten.
+    /// complete such data contradicts the FIN, and the FIN is forgotten.
     pub(crate) fn is_beyond_fin(&mut self, sn: Sn) -> bool {
         match self.recv {
             RecvClose::Complete { sn: end } => sn.since(end) >= 0,
@@ -297,7 +291,7 @@ impl CloseState {
         }
     }
 
-    /// Whether everything that the peer will ever send has arrived.
+    /// Whether the peer's stream is complete.
     pub(crate) fn is_recv_complete(&self) -> bool {
         matches!(self.recv, RecvClose::Complete { .. })
     }
@@ -315,7 +309,7 @@ impl CloseState {
     }
 
     /// Whether to drop data with number `sn` without an ACK: the read side is shut down, the data
-    /// is new, and the peer supports RST. `nxt` is RCV.NXT. Duplicates are still acknowledged.
+    /// is new, and the peer supports RST. `nxt` is RCV.NXT. Duplicates are acknowledged.
     pub(crate) fn discards(&mut self, sn: Sn, nxt: Sn) -> bool {
         let discards = self.peer_supports_control() && sn.since(nxt) >= 0;
         let ReadSide::Discarding { discarded } = &mut self.read else { return false };
@@ -326,13 +320,13 @@ impl CloseState {
 
 /// RST, and when it is required.
 impl CloseState {
-    /// Whether RST may be sent: the peer supports CONTROL segments, or that is not known yet.
+    /// Whether RST may be sent: the peer supports CONTROL, or that is unknown.
     pub(crate) fn may_send_reset(&self) -> bool {
         matches!(self.control, ControlSupport::Unknown | ControlSupport::Supported)
     }
 
-    /// Whether RST is required when the connection ends with `reason`, because the peer may still
-    /// treat the connection as open. `peer_has_closed`: the peer's stream is complete and was read.
+    /// Whether RST is required when the connection ends with `reason`, because the peer may believe
+    /// that it is open. `peer_has_closed`: the peer's stream is complete and was read.
     pub(crate) fn must_send_reset(&self, reason: ConnectionError, peer_has_closed: bool) -> bool {
         match reason {
             ConnectionError::Aborted
@@ -340,9 +334,9 @@ impl CloseState {
             | ConnectionError::ProtocolViolation
             | ConnectionError::Replaced
             | ConnectionError::RuntimeShutdown => true,
-            // What was written is lost, and the peer has not heard of an end.
+            // Written data is lost, and the peer knows of no end.
             ConnectionError::LingerTimeout => self.peer_supports_control(),
-            // The peer has every byte. With the FIN unacknowledged it waits for more.
+            // The peer has every byte, but waits for more while FIN is unacknowledged.
             ConnectionError::Closed => {
                 (self.has_discarded_data() && !peer_has_closed) || self.owes_fin()
             }
@@ -350,14 +344,14 @@ impl CloseState {
         }
     }
 
-    /// Whether the connection has to stay, to answer further data of the peer with RST: the peer
-    /// supports RST, has not ended its stream, and no data was dropped yet. `peer_has_closed`: the
-    /// peer's stream is complete and was read.
+    /// Whether the connection must stay to answer further data with RST: the peer supports RST, has
+    /// not ended its stream, and no data was dropped yet. `peer_has_closed` as in
+    /// [`Self::must_send_reset`].
     pub(crate) fn awaits_peer_data(&self, peer_has_closed: bool) -> bool {
         self.peer_supports_control() && !peer_has_closed && !self.has_discarded_data()
     }
 
-    /// State of our RST or of the peer's.
+    /// State of RST, ours or the peer's.
     pub(crate) fn reset(&self) -> &ResetState {
         &self.reset
     }
@@ -367,7 +361,7 @@ impl CloseState {
         &mut self.reset
     }
 
-    /// When RST leaves next, or its lifetime ends. `Micros(0)`: RST is due.
+    /// When RST is sent next, or its lifetime ends. `Micros(0)`: RST is due.
     pub(crate) fn reset_deadline(&self) -> Option<Micros> {
         let (until, next) = self.reset.until().zip(self.reset.next_transmission())?;
         Some(if self.peer_supports_control() { next.min(until) } else { until })
@@ -378,8 +372,8 @@ impl CloseState {
         if !self.peer_supports_control() || !self.reset.poll(now, rto) {
             return None;
         }
-        // Without a PUSH of the peer the RST is not valid: the peer answers with a ping, and the
-        // next RST has number and timestamp of that ping.
+        // Without a PUSH of the peer the RST is invalid: the peer answers with a ping, and the next
+        // RST names that ping.
         let (sn, ts) = self.last_push.unwrap_or_default();
         Some(ControlSegment { kind: ControlType::Reset, sn, ts })
     }
@@ -389,27 +383,27 @@ impl CloseState {
         self.last_push
     }
 
-    /// A data segment or a ping of the peer arrived: our RST gets its number and timestamp, and
-    /// leaves at once if it is being sent.
+    /// A data segment or a ping arrived: our RST names it, and is sent at once if the peer is being
+    /// reset.
     pub(crate) fn on_push(&mut self, sn: Sn, ts: Ts) {
         self.last_push = Some((sn, ts));
         self.reset.on_peer_unaware();
     }
 
-    /// A RST arrived with number and timestamp of a recent segment of ours: RST-ACK is due.
+    /// A valid RST arrived: RST-ACK is due.
     pub(crate) fn on_reset(&mut self, reset: &Header) {
         self.reset.on_received(reset.wnd == ALL_READ);
         let (sn, ts) = (reset.sn, reset.ts);
         self.reply = Some(ControlSegment { kind: ControlType::ResetAck, sn, ts });
     }
 
-    /// Whether the peer's RST interrupts nothing but what this side may write later: the peer has read
-    /// everything that arrived, and its stream is complete.
+    /// Whether the peer's RST interrupts only future writes of this side: the peer has read
+    /// everything, and its stream is complete.
     pub(crate) fn was_reset_orderly(&self) -> bool {
         self.reset.is_orderly() && self.is_recv_complete()
     }
 
-    /// A RST-ACK arrived. Returns whether number and timestamp are those of our RST.
+    /// A RST-ACK arrived. Returns whether it names our RST.
     pub(crate) fn on_reset_ack(&mut self, sn: Sn, ts: Ts) -> bool {
         let valid = self.last_push == Some((sn, ts));
         if valid {
@@ -419,7 +413,7 @@ impl CloseState {
     }
 }
 
-/// Replies, which are due in any state.
+/// Replies, due in any state.
 impl CloseState {
     /// Whether CONTROL segments of the peer are acted on.
     pub(crate) fn is_enabled(&self) -> bool {

@@ -1,11 +1,10 @@
 //! Keepalive, ping, idle timeout and dead-peer timeout of a connection.
 //!
-//! A ping (QUIC PING, RFC 9000 19.2) is an empty PUSH whose number lies a quarter of the circle
-//! behind what the peer has acknowledged, as the keepalive of RFC 9293 3.8.4 has an old sequence
-//! number. Every KCP implementation takes it for a duplicate, acknowledges it and copies its time
-//! stamp, which is a random cookie. The ACK of a ping is the pong. It shows that the peer receives
-//! our datagrams (address validation, RFC 9000 8.1), and its `una` shows whether the peer still has
-//! the state of this connection.
+//! A ping (QUIC PING, RFC 9000 19.2) is an empty PUSH with a number 2^30 before SND.UNA, like the
+//! old sequence number of the keepalive of RFC 9293 3.8.4. Every KCP implementation treats it as a
+//! duplicate: it acknowledges the number and copies the timestamp, a random cookie. This ACK is the
+//! pong. It proves that the peer receives our datagrams (address validation, RFC 9000 8.1), and its
+//! `una` shows whether the peer still has the state of this connection.
 
 mod ping_state;
 
@@ -23,76 +22,76 @@ use crate::util::deadline::earliest;
 pub(crate) const COOKIE_LIFE: u64 = 10_000_000;
 /// Shortest time between two pings, microseconds.
 const MIN_PING_INTERVAL: u64 = 1_000_000;
-/// Shortest time between two pings to an unvalidated peer whose duplicates show that our ACKs are
-/// lost, microseconds.
+/// The same for an unvalidated peer whose duplicates show that our ACKs are lost, microseconds.
 const MIN_PING_INTERVAL_PROMPTED: u64 = 100_000;
-/// Divisor: [`Keepalive::defer`] adds `period / 16` to the keepalive period of the active side, so that
-/// only the other side pings.
+/// Divisor: [`Keepalive::defer`] adds `period / 16` to the keepalive period, so that only the other
+/// side pings.
 const KEEPALIVE_STAGGER: u64 = 16;
-/// Divisor of the dead-peer timeout: pings begin after a third of it without an answer, or earlier if
-/// the peer supports CONTROL, one each [`MIN_PING_INTERVAL`].
+/// Divisor of the dead-peer timeout: pings begin after a third of it without an answer, or earlier
+/// if the peer supports CONTROL, one every [`MIN_PING_INTERVAL`].
 const PING_START_DIVISOR: u64 = 3;
 /// Longest wait of [`Keepalive::ask_at`], microseconds, and the doublings that reach it.
 const MAX_ASK_WAIT: u64 = 20_000_000;
 const MAX_ASK_DOUBLINGS: u8 = 5;
-/// How long a peer is asked in vain, microseconds: then the dead-peer timeout and the keepalive go on.
+/// How long [`Keepalive::ask_at`] asks in vain, microseconds; afterwards dead-peer timeout and
+/// keepalive remain.
 const MAX_ASK_TIME: u64 = 60_000_000;
 
-/// Whether the peer has shown that it receives our datagrams (RFC 9000 8.1).
+/// Address validation (RFC 9000 8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PeerValidation {
     /// Entered at construction; left on [`Keepalive::start_validation`] or a valid ACK.
     NotRequested,
-    /// The peer is sent pings until it acknowledges anything, one each [`MIN_PING_INTERVAL`].
-    /// Entered on [`Keepalive::start_validation`]; left on a valid ACK or pong.
+    /// A ping is sent every [`MIN_PING_INTERVAL`]. Entered on [`Keepalive::start_validation`]; left
+    /// on a valid ACK or pong.
     Requested,
     /// Entered on a valid ACK or pong, never left.
     Validated,
 }
 
-/// How much longer than its keepalive interval this side waits, so that only the peer pings.
+/// How much longer than its keepalive period this side waits, so that only the peer pings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Deferral {
     None,
-    /// By a part of the interval, [`KEEPALIVE_STAGGER`].
+    /// By a part of the period, [`KEEPALIVE_STAGGER`].
     Stagger,
-    /// By a whole interval, or that part where it is too long for the idle timeout.
+    /// By a whole period, or by [`KEEPALIVE_STAGGER`] where the idle timeout does not allow that.
     Period,
 }
 
-/// Pings, and the timeouts that end a connection. All times in microseconds.
+/// Pings, and the timeouts that end a connection. All durations in microseconds.
 #[derive(Debug)]
 pub(crate) struct Keepalive {
-    /// Keepalive interval, with what `deferral` adds.
+    /// Keepalive period, deferral included.
     period: Option<u64>,
     deferral: Deferral,
     idle_timeout: Option<u64>,
     dead_peer_timeout: Option<u64>,
-    /// When the peer's latest datagram arrived, or our first one left.
+    /// When the peer's latest datagram arrived, or our first was sent.
     last_received: Micros,
-    /// When the peer's latest datagram with something new arrived, or our first one left.
+    /// When the peer's latest sign of life arrived, or our first datagram was sent.
     last_alive: Micros,
-    /// The peer's latest datagram had nothing new. The times above cannot say: a process may be stopped
-    /// between reading the clock and receiving, and then both datagrams have one time.
+    /// The peer's latest datagram had nothing new. Comparing the two times is not enough: a process
+    /// that stops between reading the clock and receiving gives both datagrams the same time.
     is_unproven: bool,
-    /// When the peer was asked for a sign of life because its latest datagrams were none: later than
-    /// `last_alive` while that counts.
+    /// When a ping asked for a sign of life because the latest datagrams were none; counts while
+    /// later than `last_alive`.
     asked: Micros,
-    /// When an answer of the peer became due, or the latest such datagram arrived while an answer
-    /// was due; `None` while no answer is due.
+    /// When an answer of the peer became due, or the latest sign of life while it was due; `None`
+    /// while no answer is due.
     unanswered_since: Option<Micros>,
     ping: PingState,
-    /// The ping that is due was requested by [`Self::ask_at`]. Cleared when it leaves.
+    /// [`Self::ask_at`] requested the ping that is due. Cleared when it is sent.
     asks_early: bool,
-    /// The ping before the outstanding one, or the latest one if it was answered, for
-    /// [`Self::is_ping`].
+    /// The ping before the outstanding one, or the latest answered one.
     previous: Option<Ping>,
     validation: PeerValidation,
-    /// Pongs since the peer acknowledged data, or nothing was outstanding, see [`Self::ask_at`].
+    /// Pongs since the peer last acknowledged data or nothing was outstanding, see
+    /// [`Self::ask_at`].
     pongs: u8,
-    /// A segment in flight waits for its ACK.
+    /// Data or FIN is in flight.
     in_flight: bool,
-    /// State of the SplitMix64 generator, see [`Self::next_cookie`].
+    /// State of SplitMix64, see [`Self::next_cookie`].
     cookie_state: u64,
 }
 
@@ -119,24 +118,24 @@ impl Keepalive {
         }
     }
 
-    /// Lengthens the keepalive period, so that the peer's pings keep both sides alive.
+    /// Lengthens the keepalive period a little, so that the peer's pings keep both sides alive.
     pub(crate) fn defer(&mut self) {
         self.set_period(self.period, Deferral::Stagger);
     }
 
-    /// The same for the passive side, where its pings could do harm: the peer's have a whole period more,
-    /// in which those that are lost are sent again.
+    /// Doubles the keepalive period where the idle timeout allows it: the peer has a whole period
+    /// more to retransmit lost pings.
     pub(crate) fn defer_by_a_period(&mut self) {
         self.set_period(self.period, Deferral::Period);
     }
 
-    /// Other settings than those of the configuration.
+    /// Changes keepalive interval and idle timeout.
     pub(crate) fn set_timeouts(&mut self, keepalive: KeepaliveInterval, idle: Option<Duration>) {
         self.idle_timeout = idle.map(micros);
         self.set_period(keepalive.period(idle).map(micros), self.deferral);
     }
 
-    /// Another setting than that of the configuration.
+    /// Changes the dead-peer timeout.
     pub(crate) fn set_dead_peer_timeout(&mut self, timeout: Option<Duration>) {
         self.dead_peer_timeout = timeout.map(micros);
     }
@@ -154,16 +153,16 @@ impl Keepalive {
         });
     }
 
-    /// A longer period, if its pong arrives before the idle timeout ends the connection.
+    /// The longer period, if it leaves time for a pong before the idle timeout.
     fn deferred(&self, period: u64, by: u64) -> Option<u64> {
         let idle = self.idle_timeout.unwrap_or(u64::MAX);
         let longer = period.saturating_add(by);
         (longer.saturating_add(2 * MIN_PING_INTERVAL) < idle).then_some(longer)
     }
 
-    /// A valid datagram of the peer arrived. Only one with something new, such as data or an
-    /// acknowledgement, is a sign of life, since anybody can send a recorded one. Where no such
-    /// datagram came for most of the idle timeout, any other draws a ping: only the peer can answer.
+    /// A valid datagram arrived. Only new data or a new acknowledgement (`is_new`) is a sign of
+    /// life: anything else may be a replay. Late in the idle timeout a replay draws a ping, which
+    /// only the peer can answer.
     pub(crate) fn on_received(&mut self, now: Micros, is_new: bool) {
         self.last_received = now;
         self.is_unproven = !is_new;
@@ -177,7 +176,7 @@ impl Keepalive {
         }
     }
 
-    /// Asks the peer for a sign of life, if the time has come for that.
+    /// Asks the peer for a sign of life, if that is due.
     fn ask_for_proof(&mut self, now: Micros) {
         if self.unproven_ping_at().is_some_and(|at| now >= at) {
             self.request_ping(now);
@@ -187,12 +186,12 @@ impl Keepalive {
         }
     }
 
-    /// The first datagram leaves: the idle timeout starts.
+    /// The first datagram is sent: the idle timeout starts.
     pub(crate) fn on_first_sent(&mut self, now: Micros) {
         (self.last_received, self.last_alive) = (now, now);
     }
 
-    /// The peer has shown that it receives our datagrams: a valid ACK or pong arrived.
+    /// A valid ACK or pong arrived: the peer receives our datagrams.
     pub(crate) fn on_validated(&mut self) {
         self.validation = PeerValidation::Validated;
     }
@@ -212,12 +211,12 @@ impl Keepalive {
         self.dead_peer_timeout
     }
 
-    /// Whether the peer has shown that it receives our datagrams.
+    /// Whether the peer's address is validated.
     pub(crate) fn is_validated(&self) -> bool {
         self.validation == PeerValidation::Validated
     }
 
-    /// Takes an ACK that matches no segment in flight. Returns the pong if the ACK answers the
+    /// An ACK arrived that matches no segment in flight. Returns the pong if the ACK answers the
     /// outstanding ping.
     pub(crate) fn on_pong(&mut self, now: Micros, (sn, ts): (Sn, Ts), una: Sn) -> Option<Pong> {
         let answers = |ping: &&Ping| ping.sn == sn && ping.cookie == ts && ping.is_fresh(now);
@@ -225,55 +224,57 @@ impl Keepalive {
         self.ping.on_pong();
         self.previous = Some(ping);
         self.pongs = self.pongs.saturating_add(1);
-        // ACKs sent after the pong may have come before it: the ping has the SND.UNA to compare with.
+        // ACKs sent after the pong may arrive before it, so `una` is compared with SND.UNA of the
+        // ping.
         let rtt = (ping.sent == ping.first_sent).then(|| now.since(ping.sent));
         Some(Pong { state_lost: una.since(ping.una) < 0, rtt, is_early: ping.is_early })
     }
 
-    /// Whether a ping with this number and cookie left within [`COOKIE_LIFE`], answered or not.
+    /// Whether a ping with this number and cookie was first sent within [`COOKIE_LIFE`], answered
+    /// or not.
     pub(crate) fn is_recent_ping(&self, now: Micros, ping: (Sn, Ts)) -> bool {
         self.recent_ping_sent(now, ping).is_some()
     }
 
-    /// Whether a ping with this number and cookie left, however long ago; of the latest two.
+    /// Whether one of the latest two pings has this number and cookie, however old.
     pub(crate) fn is_ping(&self, (sn, ts): (Sn, Ts)) -> bool {
         let pings = [self.ping.outstanding(), self.previous.as_ref()];
         pings.into_iter().flatten().any(|ping| (ping.sn, ping.cookie) == (sn, ts))
     }
 
-    /// When a recent one left last.
+    /// Latest transmission of a recent ping.
     fn recent_ping_sent(&self, now: Micros, (sn, ts): (Sn, Ts)) -> Option<Micros> {
         let pings = [self.ping.outstanding(), self.previous.as_ref()].into_iter().flatten();
         let mut pings = pings.filter(|ping| ping.is_fresh(now));
         pings.find(|ping| (ping.sn, ping.cookie) == (sn, ts)).map(|ping| ping.sent)
     }
 
-    /// Whether such a ping left, and the peer has shown no sign of life since.
+    /// Whether a recent ping was sent, without a sign of life since.
     pub(crate) fn is_unanswered_ping(&self, now: Micros, ping: (Sn, Ts)) -> bool {
         self.recent_ping_sent(now, ping).is_some_and(|sent| self.last_alive <= sent)
     }
 
-    /// Requests a ping whenever the latest one left.
+    /// Requests a ping, whenever the latest one was sent.
     pub(crate) fn ask_again(&mut self) {
         self.ping.request();
     }
 
-    /// Requests a ping, unless the latest one left within [`MIN_PING_INTERVAL`], answered or not:
-    /// the pong of a peer whose state contradicts ours would ask for the next ping at once.
+    /// Requests a ping, unless one was sent within [`MIN_PING_INTERVAL`], answered or not: the pong
+    /// of a peer whose state contradicts ours would request the next ping at once.
     pub(crate) fn request_ping(&mut self, now: Micros) {
         if self.next_ping_at().is_none_or(|at| now >= at) {
             self.ping.request();
         }
     }
 
-    /// When the next ping may leave; `None` if none has left.
+    /// When the next ping may be sent; `None` if none was sent.
     pub(crate) fn next_ping_at(&self) -> Option<Micros> {
         let sent = |ping: Option<&Ping>| ping.map(|ping| ping.sent);
         let sent = sent(self.ping.outstanding()).max(sent(self.previous.as_ref()));
         sent.map(|sent| sent.add_micros(MIN_PING_INTERVAL))
     }
 
-    /// Requests a ping now, and one each [`MIN_PING_INTERVAL`] until the peer is validated.
+    /// Requests a ping now, and one every [`MIN_PING_INTERVAL`] until the peer is validated.
     pub(crate) fn start_validation(&mut self, now: Micros) {
         if self.validation == PeerValidation::NotRequested {
             self.validation = PeerValidation::Requested;
@@ -282,7 +283,7 @@ impl Keepalive {
     }
 
     /// A duplicate of acknowledged data arrived: our ACK was lost, and with it the validation ping
-    /// that shared its datagram.
+    /// in the same datagram.
     pub(crate) fn on_duplicate_received(&mut self, now: Micros) {
         if self
             .unvalidated_ping()
@@ -292,13 +293,13 @@ impl Keepalive {
         }
     }
 
-    /// Whether a ping leaves with the next transmission.
+    /// Whether a ping is due.
     pub(crate) fn is_due(&self) -> bool {
         self.ping.is_due()
     }
 
-    /// Number and cookie of the ping to send now, if one is due; `una` is SND.UNA. A fresh ping is
-    /// sent again unchanged, so that a pong counts even if the round trip takes longer than
+    /// Number and cookie of the ping to send now, if due; `una` is SND.UNA. A fresh ping is
+    /// retransmitted unchanged, so that its pong counts even if the RTT exceeds
     /// [`MIN_PING_INTERVAL`].
     pub(crate) fn poll_ping(&mut self, now: Micros, una: Sn, role: Role) -> Option<(Sn, Ts)> {
         if !self.ping.is_due() {
@@ -319,9 +320,8 @@ impl Keepalive {
     }
 
     /// A random cookie: SplitMix64 over the caller's seed. RFC 9000 8.2.1 asks for unpredictable
-    /// data; SplitMix64 is invertible from two outputs, so the cookies are unpredictable only to an
-    /// attacker who sees no datagram of ours. An attacker who sees them can answer a ping in any
-    /// case.
+    /// data. SplitMix64 is invertible from two outputs, but an attacker who sees our datagrams can
+    /// answer pings anyway.
     pub(crate) fn next_cookie(&mut self) -> Ts {
         self.cookie_state = self.cookie_state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.cookie_state;
@@ -330,14 +330,15 @@ impl Keepalive {
         Ts((z >> 32) as u32)
     }
 
-    /// Starts or stops the dead-peer timeout. `outstanding`: an answer to data, FIN or an initial segment
-    /// is due; `in_flight`: to one that has left. An outstanding ping counts as well.
+    /// Starts or stops the dead-peer timeout. `outstanding`: an answer to data, FIN or an initial
+    /// segment is due; `in_flight`: data or FIN was sent and is unacknowledged. An outstanding ping
+    /// counts too.
     #[inline]
     pub(crate) fn update_outstanding(&mut self, now: Micros, outstanding: bool, in_flight: bool) {
         let was_in_flight = std::mem::replace(&mut self.in_flight, in_flight);
         let has_ping = self.ping.outstanding().is_some();
         if in_flight && !was_in_flight && !has_ping {
-            // What was due before is no longer: the peer has opened its window.
+            // The peer has opened its window: the answer due before has come.
             self.unanswered_since = Some(now);
         } else if outstanding || has_ping {
             self.unanswered_since.get_or_insert(now);
@@ -346,20 +347,21 @@ impl Keepalive {
         }
     }
 
-    /// Acts on passed deadlines: requests pings, ends the connection. `started`: a datagram of ours
-    /// has left. Before that the peer has no reason to send anything, and a ping would be the first
-    /// segment of this connection at the peer. `ask_at`: see [`Self::ask_at`].
+    /// Acts on passed deadlines: requests pings, ends the connection. `started`: a datagram was
+    /// sent. Before that the peer has no reason to send, and a ping would be the first segment of
+    /// the connection. `ask_at`: see [`Self::ask_at`].
     ///
     /// # Errors
     ///
-    /// [`ConnectionError::DeadPeer`] or [`ConnectionError::IdleTimeout`] after that timeout.
+    /// [`ConnectionError::DeadPeer`] or [`ConnectionError::IdleTimeout`] if that timeout has
+    /// passed.
     pub(crate) fn handle_timeout(
         &mut self,
         now: Micros,
         started: bool,
         ask_at: Option<Micros>,
     ) -> Result<(), ConnectionError> {
-        // Where both timeouts have passed `DeadPeer` is reported: it is the more specific error.
+        // `DeadPeer` first: it is the more specific error.
         if let Some((timeout, since)) = self.dead_peer_timeout.zip(self.silent_since())
             && now.since(since) >= timeout
         {
@@ -386,7 +388,7 @@ impl Keepalive {
     /// When [`Self::handle_timeout`] has something to do next.
     pub(crate) fn deadline(&self, started: bool, ask_at: Option<Micros>) -> Option<Micros> {
         let idle = self.idle_end().filter(|_| started);
-        // A ping that is due leaves with the next transmission and needs no timer.
+        // A ping that is due needs no timer.
         let may_ping = started && !self.ping.is_due();
         let dead = self.dead_peer_timeout.zip(self.silent_since());
         let dead = dead.map(|(timeout, since)| since.add_micros(timeout));
@@ -397,9 +399,9 @@ impl Keepalive {
         earliest([idle, dead, ping])
     }
 
-    /// When pings begin, one each [`MIN_PING_INTERVAL`], while an answer is due: at `ask_at`, or a third
-    /// of the dead-peer timeout after the latest sign of life, but at least [`MIN_PING_INTERVAL`] after
-    /// the answer became due.
+    /// When pings begin, one every [`MIN_PING_INTERVAL`], while an answer is due: at `ask_at`, or a
+    /// third of the dead-peer timeout after the latest sign of life, but at least
+    /// [`MIN_PING_INTERVAL`] after the answer became due.
     fn ping_start_at(&self, ask_at: Option<Micros>) -> Option<Micros> {
         let since = self.silent_since()?;
         let least = since.add_micros(MIN_PING_INTERVAL);
@@ -410,9 +412,9 @@ impl Keepalive {
         earliest([self.dead_peer_timeout.map(share), ask_at.filter(may_ask)])
     }
 
-    /// When a peer is pinged that answers if it has lost the state of the connection: after `time`
-    /// microseconds without a sign of life while an ACK or a pong is due, at least [`MIN_PING_INTERVAL`]
-    /// and at most [`MAX_ASK_WAIT`]. If ACKs are due, twice as long after each pong that came without one.
+    /// When to ping a silent peer that reports a lost state: after `time` microseconds without a
+    /// sign of life while an ACK or a pong is due, at least [`MIN_PING_INTERVAL`] and at most
+    /// [`MAX_ASK_WAIT`]. While ACKs are due, each pong without an ACK doubles the wait.
     pub(crate) fn ask_at(&self, time: u64) -> Option<Micros> {
         let wait = time.clamp(MIN_PING_INTERVAL, MAX_ASK_WAIT);
         let for_acks = (wait << self.pongs.min(MAX_ASK_DOUBLINGS)).min(MAX_ASK_WAIT);
@@ -422,12 +424,12 @@ impl Keepalive {
         earliest([acks, pong]).map(|wait| since.add_micros(wait))
     }
 
-    /// The same where a window probe that left at `sent` waits for an answer, and nothing has come since.
+    /// The same for a window probe sent at `sent`, if no datagram arrived since.
     pub(crate) fn ask_after_probe(&self, sent: Micros, time: u64) -> Option<Micros> {
         (self.last_received <= sent).then(|| sent.add_micros(time.max(MIN_PING_INTERVAL)))
     }
 
-    /// Since when an answer of the peer is due and no sign of life has arrived.
+    /// Since when an answer is due without a sign of life.
     fn silent_since(&self) -> Option<Micros> {
         self.unanswered_since.map(|since| since.max(self.last_alive))
     }
@@ -437,21 +439,21 @@ impl Keepalive {
         self.ping.outstanding().filter(|_| self.validation == PeerValidation::Requested)
     }
 
-    /// When an unvalidated peer is sent the next ping.
+    /// When the next validation ping is due.
     fn validation_ping_at(&self) -> Option<Micros> {
         self.unvalidated_ping().map(|ping| ping.sent.add_micros(MIN_PING_INTERVAL))
     }
 
-    /// When pings begin, one each [`MIN_PING_INTERVAL`], to a peer whose latest datagrams may be
-    /// recorded ones: two thirds of the idle timeout after the latest sign of life.
+    /// When pings begin, one every [`MIN_PING_INTERVAL`], if the latest datagrams may be replays:
+    /// two thirds of the idle timeout after the latest sign of life.
     fn unproven_ping_at(&self) -> Option<Micros> {
         let idle = self.idle_timeout.filter(|_| self.is_unproven)?;
         let at = self.last_alive.add_micros(idle / 3 * 2);
         Some(self.next_ping_at().map_or(at, |next| next.max(at)))
     }
 
-    /// When the connection ends for being idle. A peer that is asked for a sign of life has a third of the
-    /// timeout to answer: this side may have been stopped when it was time to ask.
+    /// When the idle timeout ends the connection. A peer asked for a sign of life has a third of
+    /// the timeout to answer: this side may have been suspended when the ping was due.
     fn idle_end(&self) -> Option<Micros> {
         let idle = self.idle_timeout?;
         let asked = Some(self.asked).filter(|asked| *asked > self.last_alive);
@@ -513,7 +515,8 @@ mod tests {
 
     #[test]
     fn deferred_keepalive_leaves_time_for_the_pong_before_the_idle_timeout() {
-        // Milliseconds: keepalive, idle timeout, and the keepalive of either side that waits longer.
+        // Milliseconds: keepalive, idle timeout, and the deferred keepalive of the active and of
+        // the passive side.
         for (period, idle, active, passive) in [
             (15_000, Some(60_000), 15_937, 30_000),
             (15_000, None, 15_937, 30_000),
@@ -687,7 +690,7 @@ mod tests {
             keepalive.poll_ping(now, Sn(0), Role::Active).unwrap();
             assert_eq!(keepalive.ping.outstanding().unwrap().is_early, is_early, "{now:?}");
         }
-        // The same cookie, first early and then as a keepalive would.
+        // The same cookie, first early and then at the regular time.
         let mut keepalive = self::keepalive();
         keepalive.update_outstanding(Micros(0), true, true);
         for (now, is_early) in [(15, true), (19, true), (21, false)] {

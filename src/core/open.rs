@@ -1,80 +1,78 @@
 //! Opening a connection: initial segments, conversation ids that a listener assigns, restarts.
 //!
-//! KCP has no handshake: the first segment of an unknown conversation id opens a connection. A
-//! peer that has lost its state and uses the same id again sends such a segment as well, so initial
-//! segments are compared ([`OpenedBy`]), and the peer is sent a ping ([`RestartCheck`]).
+//! KCP has no handshake: the first segment of an unknown conversation id opens a connection. A peer
+//! that restarts with the same id sends such a segment too, so initial segments are compared
+//! ([`OpenedBy`]) and a ping asks the peer for its state ([`RestartCheck`]).
 
 use super::clock::Micros;
 use super::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header, Segments};
 use super::seq::{Sn, Ts};
 
-/// Longest time between two transmissions of an initial segment without data, microseconds. The
-/// first interval is the RTO, each further interval doubles (RFC 6298 5.5) up to that of
-/// pings, so that the ten seconds of a connect have a dozen tries on a lossy path.
+/// Longest interval between transmissions of an initial segment without data, microseconds. The
+/// first interval is the RTO, each further one doubles (RFC 6298 5.5). 1 s allows a dozen
+/// transmissions within the ten seconds of a connect.
 const MAX_INITIAL_INTERVAL: u64 = 1_000_000;
 
-/// Transmissions of an initial segment without data before it gets number 0. A kcp-go listener that
-/// still has a session of this address and port takes an initial segment only with that number, and
-/// ends the session.
+/// Transmissions of an initial segment without data before it gets number 0. A kcp-go listener with
+/// an old session of this address and port replaces that session only on number 0.
 const NUMBERED_TRANSMISSIONS: u8 = 3;
 
-/// Time during which only datagrams with a stale or invalid `una` arrive before the peer is sent a
-/// ping, microseconds; three RTOs if that is longer.
+/// How long only stale or invalid `una` arrive before a ping asks the peer, microseconds; three
+/// RTOs if that is longer.
 const STALE_PEER_TIMEOUT: u64 = 1_000_000;
 
-/// Whether this side has sent anything, and the initial segment without data (`Kcp::open`).
+/// Whether this side has sent anything, and the initial segment without data of `Kcp::open`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Establishment {
-    /// No datagram of ours has left. Entered at construction; left on `Kcp::open`, or when the
-    /// first datagram leaves.
+    /// Nothing was sent. Entered at construction; left on `Kcp::open`, or when the first datagram
+    /// is sent.
     Idle,
-    /// An initial segment is to be sent until the peer answers. Entered on `Kcp::open`; left when a
-    /// datagram of the connection arrives or our first data leaves.
+    /// The initial segment is sent until the peer answers. Entered on `Kcp::open`; left when a
+    /// datagram of the connection arrives or our first data is sent.
     Opening(OpenRequest),
-    /// A datagram of ours has left, and no initial segment is outstanding. Never left.
+    /// A datagram was sent, and no initial segment is outstanding. Never left.
     Started,
 }
 
 /// An initial segment without data: a window probe with a timestamp.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenRequest {
-    /// Random and not 0. A later connection under the same conversation id has another.
+    /// Random and not 0, so that connections with the same conversation id differ.
     ts: Ts,
-    /// When the segment leaves next.
+    /// When the segment is sent next.
     expires: Micros,
-    /// Microseconds between the next transmission and the one after that.
+    /// Microseconds from the next transmission to the one after it.
     interval: u64,
     progress: OpenProgress,
-    /// A ping has come back since.
+    /// A ping of the peer has arrived since the first transmission.
     pinged: bool,
     /// Transmissions so far.
     sent: u8,
-    /// Sessions of other implementations with this address may end for this connection.
+    /// Number 0 is allowed, which replaces a session of this address at kcp-go listeners.
     replaces: bool,
 }
 
-/// An initial segment without data to send.
+/// An initial segment to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InitialProbe {
     pub(crate) ts: Ts,
-    /// Its number is 0.
+    /// Send it with number 0.
     pub(crate) replaces: bool,
 }
 
-/// Whether an initial segment without data has left.
+/// Whether the initial segment was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OpenProgress {
-    /// No datagram of any kind has left. Entered on `Kcp::open`.
+    /// Nothing was sent. Entered on `Kcp::open`.
     Queued,
-    /// Another datagram has left before the initial segment, for instance a ping. Entered from
-    /// `Queued`.
+    /// Another datagram was sent before it, for instance a ping. Entered from `Queued`.
     Overtaken,
-    /// The initial segment has left and is retransmitted. Entered when it first leaves, never left.
+    /// It is retransmitted. Entered on its first transmission, never left.
     Sent,
 }
 
 impl Establishment {
-    /// Whether any datagram of ours has left.
+    /// Whether this side has sent a datagram.
     #[inline]
     pub(crate) fn has_started(&self) -> bool {
         match self {
@@ -84,8 +82,8 @@ impl Establishment {
         }
     }
 
-    /// Queues an initial segment with timestamp `ts`, to leave at `at`, unless a datagram has left
-    /// already. `rto` is in microseconds.
+    /// Queues an initial segment with timestamp `ts` for `at`, unless a datagram was sent already.
+    /// `rto` in microseconds.
     pub(crate) fn open(&mut self, at: Micros, ts: Ts, rto: u64) {
         if !self.has_started() {
             let progress = OpenProgress::Queued;
@@ -101,14 +99,14 @@ impl Establishment {
         }
     }
 
-    /// Whether the initial segment without data may have number 0.
+    /// Sets whether the initial segment may have number 0.
     pub(crate) fn set_replaces(&mut self, replaces: bool) {
         if let Self::Opening(request) = self {
             request.replaces = replaces;
         }
     }
 
-    /// A datagram of ours leaves.
+    /// A datagram is sent.
     #[inline]
     pub(crate) fn on_datagram_sent(&mut self) {
         match self {
@@ -120,8 +118,8 @@ impl Establishment {
         }
     }
 
-    /// Our first data leaves, or the peer has answered: no initial segment is needed any more.
-    /// Returns whether one was outstanding.
+    /// Our first data is sent, or the peer has answered: the initial segment is no longer needed.
+    /// Returns whether it was outstanding.
     #[inline]
     pub(crate) fn cancel_initial(&mut self) -> bool {
         let Self::Opening(_) = self else { return false };
@@ -129,7 +127,7 @@ impl Establishment {
         true
     }
 
-    /// Whether an initial segment without data would leave now.
+    /// Whether an initial segment is due.
     pub(crate) fn is_due(&self, now: Micros) -> bool {
         matches!(self, Self::Opening(request) if now >= request.expires)
     }
@@ -148,18 +146,18 @@ impl Establishment {
         Some(InitialProbe { ts: request.ts, replaces })
     }
 
-    /// Whether `ts` is that of an initial segment without data that has left.
+    /// Whether an initial segment with timestamp `ts` was sent and is outstanding.
     pub(crate) fn is_initial(&self, ts: Ts) -> bool {
         matches!(self, Self::Opening(request)
             if request.progress == OpenProgress::Sent && request.ts == ts)
     }
 
-    /// Whether an initial segment without data is outstanding, or waits to leave.
+    /// Whether an initial segment is outstanding or queued.
     pub(crate) fn is_initial_outstanding(&self) -> bool {
         matches!(self, Self::Opening(_))
     }
 
-    /// A ping of the peer has arrived, a Retry perhaps: once, the initial segment leaves again behind
+    /// A ping of the peer arrived, perhaps a Retry: once, the initial segment is sent again after
     /// the pong.
     pub(crate) fn on_ping(&mut self, now: Micros) {
         if let Self::Opening(request) = self
@@ -170,7 +168,7 @@ impl Establishment {
         }
     }
 
-    /// The initial segment leaves now, if it has not left yet.
+    /// Sends a queued initial segment now.
     pub(crate) fn expedite(&mut self, now: Micros) {
         if let Self::Opening(request) = self
             && request.progress != OpenProgress::Sent
@@ -179,12 +177,12 @@ impl Establishment {
         }
     }
 
-    /// Whether an initial segment without data has left and nothing answered it.
+    /// Whether an initial segment was sent and is unanswered.
     pub(crate) fn awaits_answer(&self) -> bool {
         matches!(self, Self::Opening(request) if request.progress == OpenProgress::Sent)
     }
 
-    /// When the initial segment leaves, or is retransmitted.
+    /// When the initial segment is sent next.
     pub(crate) fn deadline(&self) -> Option<Micros> {
         match self {
             Self::Opening(request) => Some(request.expires),
@@ -193,7 +191,7 @@ impl Establishment {
     }
 }
 
-/// What the peer's datagrams show of its state: two independent facts.
+/// The peer's state as its datagrams show it: two independent facts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerState {
     freshness: Freshness,
@@ -203,35 +201,33 @@ pub(crate) struct PeerState {
 /// Whether the peer's `una` is current.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Freshness {
-    /// No datagram of the peer has arrived. Entered at construction; left on the first datagram.
+    /// No datagram arrived. Entered at construction; left on the first datagram.
     Unheard,
-    /// Entered on the first datagram, and on a datagram with a current `una`; left on a datagram
-    /// without one.
+    /// Entered on the first datagram and on each current `una`; left on a datagram without one.
     Current,
-    /// Since this time the `una` of every datagram was below an earlier one, or beyond what was
-    /// sent: either the path delivers old datagrams, or the peer has lost its state. Left on a
-    /// datagram with a current `una`.
+    /// Since this time every `una` was below an earlier one or beyond SND.NXT: the path delivers
+    /// old datagrams, or the peer has lost its state. Left on a current `una`.
     StaleSince(Micros),
 }
 
-/// Whether a peer at the same address has restarted.
+/// Whether the peer has restarted at the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RestartCheck {
-    /// No restart is suspected. Entered at construction, and when the peer shows that it has the
-    /// state of this connection; left on a different initial segment.
+    /// No restart is suspected. Entered at construction, and when the peer shows the state of this
+    /// connection; left on a different initial segment.
     Idle,
-    /// A different initial segment arrived, and the peer was sent a ping. Left on a pong, or when
-    /// the peer shows that it has the state.
+    /// A different initial segment arrived and a ping was sent. Left on a pong, or when the peer
+    /// shows the state.
     PingSent,
-    /// The pong has arrived and does not show the state of this connection. The next different
-    /// initial segment ends the connection. Left when the peer shows that it has the state.
+    /// The pong does not show the state of this connection. The next different initial segment ends
+    /// the connection. Left when the peer shows the state.
     PongReceived,
 }
 
-/// What a different initial segment from the peer's address means.
+/// Meaning of a different initial segment from the peer's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Restart {
-    /// The peer is sent a ping.
+    /// Send a ping.
     Suspected,
     /// The peer has restarted.
     Confirmed,
@@ -242,7 +238,7 @@ impl PeerState {
         Self { freshness: Freshness::Unheard, restart: RestartCheck::Idle }
     }
 
-    /// A datagram of the peer arrived, or was recovered by FEC.
+    /// A datagram arrived, or FEC recovered it.
     #[inline]
     pub(crate) fn on_received(&mut self) {
         if self.freshness == Freshness::Unheard {
@@ -250,15 +246,14 @@ impl PeerState {
         }
     }
 
-    /// Whether any datagram of the peer has arrived.
+    /// Whether any datagram arrived.
     pub(crate) fn has_received(&self) -> bool {
         self.freshness != Freshness::Unheard
     }
 
     /// A datagram arrived from the network, not from FEC. `is_current`: one of its segments has a
-    /// current `una`. Returns whether the peer is to be sent a ping: only the pong can end the
-    /// connection, replayed datagrams cannot (core/tests/peer_restart.rs). `rto` is in
-    /// microseconds.
+    /// current `una`. Returns whether to send a ping: only the pong can end the connection, so
+    /// replayed datagrams cannot (core/tests/peer_restart.rs). `rto` in microseconds.
     #[inline]
     pub(crate) fn on_una(&mut self, now: Micros, is_current: bool, rto: impl Fn() -> u64) -> bool {
         if is_current {
@@ -280,7 +275,7 @@ impl PeerState {
         self.restart = RestartCheck::Idle;
     }
 
-    /// A pong arrived that does not show the state of this connection.
+    /// A pong arrived.
     pub(crate) fn on_pong(&mut self) {
         if self.restart != RestartCheck::Idle {
             self.restart = RestartCheck::PongReceived;
@@ -302,18 +297,18 @@ impl PeerState {
     }
 }
 
-/// The first segment of a connection (as a QUIC Initial, RFC 9000 17.2.2).
+/// The first segment of a connection, like a QUIC Initial (RFC 9000 17.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum InitialSegment<'a> {
     /// Payload of the first data segment.
     Data(&'a [u8]),
-    /// A window probe before there is data, and its timestamp, which is not 0.
+    /// Timestamp of a window probe that opens a connection without data; not 0.
     WindowProbe(Ts),
 }
 
 impl<'a> InitialSegment<'a> {
-    /// The initial segment that `datagram` begins with: PUSH number 0 with `una` 0, or a window
-    /// probe with [`CONTROL_CAPABLE`], `una` 0, and a timestamp other than 0.
+    /// The initial segment at the start of `datagram`: PUSH number 0 with `una` 0, or a window
+    /// probe with [`CONTROL_CAPABLE`], `una` 0 and a timestamp other than 0.
     pub(crate) fn parse(datagram: &'a [u8]) -> Option<Self> {
         let header = Header::parse(datagram).ok().filter(|header| header.una == Sn(0))?;
         match header.command {
@@ -322,14 +317,14 @@ impl<'a> InitialSegment<'a> {
                 datagram.get(HEADER_LEN..)?.get(..len).map(Self::Data)
             }
             Command::WindowProbe if header.frg == CONTROL_CAPABLE && header.len == 0 => {
-                // A window probe of a connection that is open has timestamp 0.
+                // Window probes of an open connection have timestamp 0.
                 Some(Self::WindowProbe(header.ts)).filter(|_| header.ts != Ts(0))
             }
             _ => None,
         }
     }
 
-    /// The part of `datagram` from its first segment on that is an initial segment with data.
+    /// The rest of `datagram` from its first initial segment with data on.
     pub(crate) fn find_datagram(datagram: &'a [u8]) -> Option<&'a [u8]> {
         let mut at = 0;
         for (_, payload) in Segments::new(datagram) {
@@ -350,8 +345,8 @@ impl<'a> InitialSegment<'a> {
         Some(Self::Data(payload))
     }
 
-    /// The hash that is stored for this segment. `hash` is computed by the caller, with a random
-    /// key, so that a peer cannot produce collisions; this module draws no randomness.
+    /// The hash to store for this segment. The caller computes `hash` with a random key, so that a
+    /// peer cannot produce collisions.
     pub(crate) fn hashed(self, hash: u64) -> InitialHash {
         match self {
             Self::Data(_) => InitialHash::Data(hash),
@@ -367,8 +362,8 @@ pub(crate) enum InitialHash {
     WindowProbe(u64),
 }
 
-/// Hashes of the initial segments of a connection; none if this side opened the connection. A
-/// segment with one of these hashes is a duplicate, not a restart of the peer.
+/// Hashes of the initial segments of a connection; none if this side opened it. A segment with one
+/// of these hashes is a duplicate, not a restart of the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OpenedBy {
     data: Option<u64>,
@@ -384,8 +379,8 @@ impl OpenedBy {
         }
     }
 
-    /// Adds the second initial segment: the first data after a window probe, the latest of it until
-    /// one is taken, or a window probe that arrives after the first data.
+    /// Adds the second initial segment: data after a window probe (later data replaces it until one
+    /// is accepted), or a window probe that arrives after the first data.
     pub(crate) fn add(&mut self, initial: InitialHash) {
         match initial {
             InitialHash::Data(hash) => self.data = Some(hash),
@@ -393,8 +388,7 @@ impl OpenedBy {
         }
     }
 
-    /// Whether `initial` may be the window probe of the connection, which its first data has
-    /// overtaken.
+    /// Whether `initial` may be the connection's window probe, overtaken by its first data.
     pub(crate) fn was_overtaken(&self, initial: InitialHash) -> bool {
         matches!(initial, InitialHash::WindowProbe(_))
             && self.data.is_some()
@@ -409,8 +403,8 @@ impl OpenedBy {
         }
     }
 
-    /// Whether the peer opened the connection with a window probe, and its first data is to come:
-    /// none was offered, or none of it was `taken`.
+    /// Whether the peer opened with a window probe and its first data is still to come: none
+    /// arrived, or none was `taken`.
     pub(crate) fn awaits_data(&self, taken: bool) -> bool {
         self.window_probe.is_some() && (self.data.is_none() || !taken)
     }
@@ -426,9 +420,9 @@ impl OpenedBy {
     }
 }
 
-/// Rewrites a valid datagram with conversation id 0, by which clients of tokio_kcp request an id
+/// Rewrites a valid datagram with conversation id 0, with which clients of tokio_kcp request an id
 /// from the listener. The new id is the low half of `hash`, a keyed hash of the sender's address
-/// and the initial segment: a retransmission gets the same id, which is as hard to guess as a
+/// and the initial segment: a retransmission gets the same id, and the id is as hard to guess as a
 /// random one.
 #[expect(clippy::cast_possible_truncation, reason = "half of a hash is a hash")]
 pub(crate) fn assign_conv(datagram: &[u8], hash: u64) -> Vec<u8> {

@@ -1,27 +1,27 @@
-//! The numbers of segments without data, and what that of a ping says of its sender: which side
-//! opened the connection (RFC 9293 3.5, active and passive open).
+//! Numbers of segments without data. The number of a ping also tells which side opened the
+//! connection (RFC 9293 3.5, active and passive open).
 //!
-//! Who forges an initial segment to each of two servers, in the name of the other one, makes both
-//! accept a connection that nobody opened: their pings would answer each other for ever. So the
-//! lowest bit of a ping's number shows the peer that this side has accepted.
+//! Initial segments forged to two servers, each in the name of the other, would open a connection
+//! between them: both sides passive, each answering the other's pings. So the lowest bit of a
+//! ping's number tells that its sender has accepted the connection.
 
 use super::seq::Sn;
 
-/// Distance from SND.UNA back to the sequence number of a segment without data, segments.
+/// How far before SND.UNA the number of a segment without data lies, segments.
 pub(crate) const PING_DISTANCE: u32 = 1 << 30;
-/// The bit of a ping's `sn` that says that its sender has accepted the connection.
+/// Set in a ping's `sn` if its sender has accepted the connection.
 const ACCEPTED: u32 = 1;
 
-/// How this side came to the connection.
+/// How the connection was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// By an active open. Entered at construction; left on [`Self::accept`].
+    /// This side opened the connection. Entered at construction; left on [`Self::accept`].
     #[default]
     Active,
-    /// By a passive open: an initial segment of the peer's address. Left on a ping of a peer that is
-    /// passive too.
+    /// This side accepted an initial segment from the peer's address. Left on a ping of a passive
+    /// peer.
     Passive,
-    /// By a passive open, and so did the peer: nobody has opened the connection. Never left.
+    /// Simultaneous passive open: both sides have accepted and neither has opened. Never left.
     BothPassive,
 }
 
@@ -33,8 +33,8 @@ impl Role {
         }
     }
 
-    /// A ping with this number arrived, from a peer whose address is not validated. Returns whether
-    /// nobody has opened the connection.
+    /// A ping with this number arrived from an unvalidated peer. Returns whether both sides are
+    /// passive.
     pub(crate) fn on_ping(&mut self, sn: Sn) -> bool {
         if *self == Self::Passive && sn.0 & ACCEPTED != 0 {
             *self = Self::BothPassive;
@@ -56,20 +56,20 @@ impl Role {
 /// The ACK of a ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pong {
-    /// The `una` of the pong is below SND.UNA at the first transmission of the ping: the peer has
-    /// lost the state of the connection.
+    /// The pong's `una` is below SND.UNA at the first transmission of the ping: the peer has lost
+    /// the state of the connection.
     pub(crate) state_lost: bool,
     /// RTT sample, microseconds; `None` if the ping was retransmitted (Karn's algorithm, RFC 6298
     /// 3).
     pub(crate) rtt: Option<u64>,
-    /// The ping left to ask a silent peer whether it still has the state of the connection, earlier than
-    /// the dead-peer timeout needs it.
+    /// The ping asked a silent peer for the state of the connection, earlier than the dead-peer
+    /// timeout requires.
     pub(crate) is_early: bool,
 }
 
 /// Sequence number of a segment without data: 2^30 segments before `una`, outside every window.
-/// Never 0: listeners of other implementations take number 0 for an initial segment, with which they
-/// replace a session of the same address.
+/// Never 0: other implementations take number 0 for an initial segment and replace the session of
+/// that address.
 pub(crate) fn dataless_sn(una: Sn) -> Sn {
     match una.back(PING_DISTANCE) {
         Sn(0) => Sn(u32::MAX),

@@ -1,18 +1,18 @@
-//! Reset of a connection (RST, RFC 9293 3.5.2): its lifetime, and the retransmission timer that RST
-//! and FIN share.
+//! Reset of a connection (RST, RFC 9293 3.5.2): its lifetime, and the retransmission timer of RST
+//! and FIN.
 
 use super::clock::Micros;
 
-/// Longest time between two transmissions of a FIN or a RST, microseconds. The first interval is
-/// the RTO, each further interval doubles (RFC 6298 5.5). Deviates: the bound is 1 s, RFC 6298 2.5
-/// has at least 60 s.
+/// Longest interval between transmissions of a FIN or a RST, microseconds. The first interval is
+/// the RTO, each further one doubles (RFC 6298 5.5). Deviates: 1 s, where RFC 6298 2.5 demands at
+/// least 60 s.
 pub(crate) const MAX_CONTROL_INTERVAL: u64 = 1_000_000;
 
-/// How long a RST is retransmitted, and how old the segment that it names may be, microseconds.
+/// How long a RST is retransmitted, and how old the segment it names may be, microseconds.
 pub(crate) const RESET_LIFETIME: u64 = 10_000_000;
 
-/// `wnd` of a RST whose receiver had acknowledged our FIN, if everything that came from it was read. A RST has
-/// no window, and no other RST has this value.
+/// `wnd` of a RST after its receiver acknowledged our FIN and everything from it was read. No other
+/// RST has this value.
 pub(crate) const ALL_READ: u16 = u16::MAX;
 
 /// Retransmission timer of a FIN or a RST.
@@ -24,8 +24,8 @@ pub(crate) struct RetransmitTimer {
 }
 
 impl RetransmitTimer {
-    /// The timer after a transmission at `now`. `previous`: the timer of the transmission before;
-    /// its interval is doubled. The first interval is `rto` microseconds.
+    /// The timer after a transmission at `now`: doubles the interval of the `previous` timer. The
+    /// first interval is `rto` microseconds.
     pub(crate) fn restart(previous: Option<Self>, now: Micros, rto: u64) -> Self {
         let interval = previous.map_or(rto, |timer| 2 * timer.interval).min(MAX_CONTROL_INTERVAL);
         Self { expires: now.add_micros(interval), interval }
@@ -35,25 +35,25 @@ impl RetransmitTimer {
 /// Our RST, or the peer's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ResetState {
-    /// No RST was sent or received, or ours was canceled. Entered at construction and on
-    /// [`Self::cancel`]; left on [`Self::start`] or a valid RST.
+    /// No RST was sent or received. Entered at construction and on [`Self::cancel`]; left on
+    /// [`Self::start`] or a valid RST.
     Idle,
-    /// RST is retransmitted until `until`. `timer` is `None` when RST leaves with the next
-    /// transmission. Entered on [`Self::start`] from any other state, with `timer` `None`; left on
-    /// a valid RST-ACK, a valid RST, [`Self::cancel`] or at `until`.
+    /// RST is retransmitted until `until`. `timer` is `None` while RST is due. Entered on
+    /// [`Self::start`] from any other state, with `timer` `None`; left on a valid RST-ACK, a valid
+    /// RST, [`Self::cancel`] or at `until`.
     Sending { until: Micros, timer: Option<RetransmitTimer> },
-    /// Our RST has arrived. Entered on RST-ACK; left on [`Self::start`] or a valid RST.
+    /// Our RST arrived. Entered on RST-ACK; left on [`Self::start`] or a valid RST.
     Acked,
     /// No RST-ACK arrived within [`RESET_LIFETIME`]. Entered at `until`; left on [`Self::start`] or
     /// a valid RST.
     Expired,
-    /// The peer has reset the connection. Entered on a valid RST; left on [`Self::start`]. `orderly`: one had
-    /// [`ALL_READ`].
+    /// The peer has reset the connection. Entered on a valid RST; left on [`Self::start`].
+    /// `orderly`: a RST had [`ALL_READ`].
     Received { orderly: bool },
 }
 
 impl ResetState {
-    /// Starts to send RST. No effect, and no longer lifetime, while RST is being sent.
+    /// Starts to send RST. No effect while RST is being sent: the lifetime stays.
     pub(crate) fn start(&mut self, now: Micros) {
         if self.until().is_none() {
             *self = Self::Sending { until: now.add_micros(RESET_LIFETIME), timer: None };
@@ -75,8 +75,7 @@ impl ResetState {
         }
     }
 
-    /// When RST leaves next; `None` unless RST is being sent. `Micros(0)`: with the next
-    /// transmission.
+    /// When RST is sent next; `None` unless RST is being sent. `Micros(0)`: RST is due.
     pub(crate) fn next_transmission(&self) -> Option<Micros> {
         match self {
             Self::Sending { timer, .. } => Some(timer.map_or(Micros(0), |timer| timer.expires)),
@@ -91,7 +90,7 @@ impl ResetState {
         }
     }
 
-    /// Whether RST leaves now; if so, restarts the timer. `rto` is in microseconds.
+    /// Whether RST is due; if so, restarts the timer. `rto` in microseconds.
     pub(crate) fn poll(&mut self, now: Micros, rto: u64) -> bool {
         let Self::Sending { until, timer } = self else { return false };
         let is_due = now < *until && timer.is_none_or(|timer| now >= timer.expires);
@@ -101,8 +100,7 @@ impl ResetState {
         is_due
     }
 
-    /// A segment of the peer shows that our RST has not arrived: RST leaves with the next
-    /// transmission.
+    /// A segment shows that our RST did not arrive: RST is due.
     pub(crate) fn on_peer_unaware(&mut self) {
         if let Self::Sending { timer, .. } = self {
             *timer = None;
@@ -121,7 +119,7 @@ impl ResetState {
         *self = Self::Received { orderly: orderly || self.is_orderly() };
     }
 
-    /// Whether the peer has reset the connection and read everything before.
+    /// Whether the peer has reset the connection after it read everything.
     pub(crate) fn is_orderly(&self) -> bool {
         matches!(self, Self::Received { orderly: true })
     }

@@ -1,9 +1,9 @@
 //! The KCP wire format: 24-byte segment headers (C `ikcp_encode_seg`) and datagrams made of
 //! segments.
 //!
-//! A datagram is any number of segments back to back, all of one connection. [`validate`] walks the
-//! whole datagram before anything is applied, so a datagram with one malformed segment has no
-//! effect. Deviates: kcp-go `Input` and C `ikcp_input` apply the segments before the malformed one.
+//! A datagram is any number of segments of one connection, back to back. [`validate`] checks the
+//! whole datagram first, so a datagram with one malformed segment has no effect. Deviates: kcp-go
+//! `Input` and C `ikcp_input` apply the segments before the malformed one.
 //!
 //! Layout, little-endian, lengths in bytes: conv 4, cmd 1, frg 1, wnd 2, ts 4, sn 4, una 4, len 4,
 //! payload.
@@ -15,7 +15,7 @@ use super::seq::{Sn, Ts};
 /// Bytes of a segment header.
 #[doc(alias = "IKCP_OVERHEAD")]
 pub const HEADER_LEN: usize = crate::config::SEGMENT_HEADER;
-/// Where a header has its `sn`, for headers that differ in nothing else.
+/// The bytes of `sn` in a header, to patch headers that differ in nothing else.
 pub(crate) const SN: Range<usize> = 12..16;
 
 /// Segment type, the wire field `cmd`.
@@ -36,21 +36,20 @@ pub enum Command {
     /// PUSH: carries payload.
     #[doc(alias = "IKCP_CMD_PUSH")]
     Push = 81,
-    /// ACK: acknowledges the one PUSH with the same `sn` and echoes its `ts`.
+    /// ACK: acknowledges one PUSH, copies its `sn` and `ts`.
     #[doc(alias = "IKCP_CMD_ACK")]
     Ack = 82,
-    /// WASK: window probe, answered by a window update (RFC 9293 3.8.6.1).
+    /// WASK: window probe; the peer answers with a window update (RFC 9293 3.8.6.1).
     #[doc(alias("IKCP_CMD_WASK", "WASK"))]
     WindowProbe = 83,
-    /// WINS: window update; the header's `wnd` is the content.
+    /// WINS: window update; `wnd` is the receive window of its sender.
     #[doc(alias("IKCP_CMD_WINS", "WINS"))]
     WindowUpdate = 84,
-    /// CONTROL: FIN, RST, HELLO and their acknowledgements; `frg` is the [`ControlType`]. An extension of
-    /// this crate, sent only to peers that advertised [`CONTROL_CAPABLE`].
+    /// CONTROL: FIN, RST, HELLO and their acknowledgements; `frg` is the [`ControlType`]. An
+    /// extension of this crate; sent only to peers that advertise [`CONTROL_CAPABLE`].
     Control = 85,
-    /// REPAIR: a repair symbol over the segments from `sn` on, as many as `frg` says; `ts` is the
-    /// repair key (RFC 8681). An extension of this crate, sent only to peers whose HELLO-ACK says
-    /// that they accept it.
+    /// REPAIR: a repair symbol over `frg` segments from `sn` on; `ts` is the repair key (RFC 8681).
+    /// An extension of this crate; sent only to peers that accept it in HELLO-ACK.
     Repair = 86,
 }
 
@@ -68,18 +67,18 @@ impl Command {
     }
 }
 
-/// The CONTROL capability flag, in `frg` of ACKs, window probes, window updates and pings: their
-/// sender supports [`Command::Control`].
+/// `frg` of ACKs, window probes, window updates and pings whose sender supports
+/// [`Command::Control`].
 ///
-/// Has the role of a QUIC transport parameter (RFC 9000 7.4). Other implementations send 0 in this
-/// field and ignore its value.
+/// Plays the role of a QUIC transport parameter (RFC 9000 7.4). Other implementations send 0 in
+/// this field and ignore its value.
 pub const CONTROL_CAPABLE: u8 = 0xA5;
 
-/// `frg` of the ACK of a segment that repair symbols recovered: `ts` is the repair key of the one
-/// that was needed last, since the segment's own timestamp did not arrive.
+/// `frg` of the ACK of a segment that repair symbols recovered. `ts` is the repair key of the last
+/// symbol needed, since the segment's own timestamp did not arrive.
 pub const REPAIRED: u8 = 0xA6;
 
-/// Type of a CONTROL segment ([`Command::Control`]), its wire field `frg`.
+/// Type of a CONTROL segment ([`Command::Control`]), the wire field `frg`.
 ///
 /// ```
 /// use kcpx::proto::ControlType;
@@ -96,19 +95,19 @@ pub enum ControlType {
     Fin = 1,
     /// FIN-ACK: every segment before the FIN's `sn` has arrived. Copies `sn` and `ts` of the FIN.
     FinAck = 2,
-    /// RST: the connection is aborted (RFC 9293 3.10.5). `sn` and `ts` are those of a recent PUSH
-    /// of the side that receives the RST, so an off-path attacker cannot forge one (RFC 5961 3.2).
+    /// RST: the connection is aborted (RFC 9293 3.10.5). Copies `sn` and `ts` of a recent PUSH of
+    /// its receiver, so an off-path attacker cannot forge it (RFC 5961 3.2).
     Reset = 3,
     /// RST-ACK: copies `sn` and `ts` of the RST.
     ResetAck = 4,
-    /// HELLO: `sn` has the capabilities of its sender, one bit each, `ts` is random.
+    /// HELLO: `sn` has the capabilities of its sender, one bit each; `ts` is random.
     Hello = 5,
     /// HELLO-ACK: copies `ts` of the HELLO; `sn` has the capabilities of its sender.
     HelloAck = 6,
 }
 
 impl ControlType {
-    /// The type with this `frg`; `None` for an unknown type, whose segment is ignored.
+    /// The type with this `frg`; `None` if it is unknown, then the segment is ignored.
     #[must_use]
     pub const fn from_frg(frg: u8) -> Option<Self> {
         match frg {
@@ -170,23 +169,23 @@ pub struct Header {
     /// Segment type, the wire field `cmd`.
     pub command: Command,
     /// PUSH: number of fragments of the same message after this fragment. CONTROL: the
-    /// [`ControlType`]. REPAIR: segments covered. ACK: [`REPAIRED`] for a recovered segment. Otherwise [`CONTROL_CAPABLE`] or 0.
+    /// [`ControlType`]. REPAIR: number of segments covered. ACK of a recovered segment:
+    /// [`REPAIRED`]. Otherwise [`CONTROL_CAPABLE`] or 0.
     pub frg: u8,
-    /// Receive window of the sender of this header, segments beyond `una` (RFC 9293 SEG.WND).
+    /// Receive window of the sender, segments beyond `una` (RFC 9293 SEG.WND).
     pub wnd: u16,
     /// PUSH: time of this transmission, milliseconds. ACK: `ts` of the acknowledged PUSH.
     pub ts: Ts,
     /// PUSH: sequence number. ACK: sequence number of the acknowledged PUSH.
     pub sn: Sn,
-    /// Cumulative acknowledgement: the next number that the sender of this header expects.
+    /// Cumulative acknowledgement: the next number that the sender expects.
     pub una: Sn,
     /// Payload length, bytes.
     pub len: u32,
 }
 
 impl Header {
-    /// Parses the header at the start of `bytes`. Does not check `len` against the length of
-    /// `bytes`.
+    /// Parses the header at the start of `bytes`. Does not check `len` against `bytes`.
     ///
     /// # Errors
     ///
@@ -237,14 +236,14 @@ pub(crate) fn conv_of(datagram: &[u8]) -> Option<u32> {
     datagram.first_chunk().map(|conv| u32::from_le_bytes(*conv))
 }
 
-/// Checks a whole datagram: every segment is complete, of a known [`Command`] and of `conv`.
+/// Checks that every segment of a datagram is complete, has a known [`Command`] and belongs to
+/// `conv`.
 ///
-/// Trailing bytes that are fewer than a header are ignored, as in kcp-go `Input` and C
-/// `ikcp_input`.
+/// Fewer trailing bytes than a header are ignored, as in kcp-go `Input` and C `ikcp_input`.
 ///
 /// # Errors
 ///
-/// The first fault found; the caller must then drop the whole datagram.
+/// The first fault found: drop the whole datagram.
 pub fn validate(datagram: &[u8], conv: u32) -> Result<(), InputError> {
     let mut rest = datagram;
     if rest.len() < HEADER_LEN {

@@ -1,9 +1,8 @@
 //! Sequence numbers and timestamps with serial number arithmetic modulo 2^32 (RFC 1982, RFC 9293
 //! 3.4; kcp-go `_itimediff`).
 //!
-//! Neither type implements `Ord`: "smaller" is not defined on a circle. All comparison goes
-//! through [`Sn::since`] and [`Ts::since`], which are exact while the two values are less than
-//! 2^31 apart.
+//! Neither type implements `Ord`: "smaller" is not defined on a circle. Compare with [`Sn::since`]
+//! and [`Ts::since`], which are exact while the two values are less than 2^31 apart.
 
 /// Sequence number of a segment (`sn`), or a cumulative acknowledgement (`una`). Counts segments,
 /// not bytes.

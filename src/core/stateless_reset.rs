@@ -1,35 +1,36 @@
-//! A RST of an endpoint that does not know the connection (as the Stateless Reset of RFC 9000 10.3).
+//! A RST of an endpoint that does not know the connection (like the Stateless Reset of RFC 9000
+//! 10.3).
 //!
-//! The endpoint echoes a ping or an initial segment, and has nothing else to say: `una` and `wnd` are 0.
-//! With one key for all, anybody can have such a RST made: by a copy of a ping, sent to another endpoint
-//! of the same key, and pass it on. So it is only believed if the peer then answers none of a few more
-//! pings, so that a lost datagram or two do not make up for the peer's answer.
+//! It copies the ping or initial segment that it answers, with `una` and `wnd` 0. Endpoints that
+//! share a key would produce the same RST for a copied ping, so it is not proof: it takes effect
+//! only if the peer answers none of [`PINGS`] further pings. Several pings, so that a lost pong or
+//! two do not end the connection.
 
 use super::clock::Micros;
 use super::segment::{Command, ControlType, HEADER_LEN, Header};
 use super::seq::Sn;
 use crate::error::ConnectionError;
 
-/// Shortest time from one ping to the next, microseconds; an RTO if that is longer. An outage has to last
-/// four times as long to hide all [`PINGS`] from the peer.
+/// Shortest interval between these pings, microseconds; an RTO if that is longer. Only an outage of
+/// four intervals hides all [`PINGS`].
 const MIN_PING_INTERVAL: u64 = 200_000;
-/// Shortest time in which the peer may answer the last ping, microseconds; an RTO if that is longer.
+/// Shortest wait for the answer to the last ping, microseconds; an RTO if that is longer.
 const MIN_PONG_TIME: u64 = 100_000;
-/// Pings to a peer that is said not to know the connection. With a tenth of the datagrams lost, the ping
-/// before them and these all stay unanswered once in 20,000 times.
+/// Pings to the peer after such a RST. At 10 % loss, these and the ping before them all stay
+/// unanswered once in 20,000 times.
 const PINGS: u8 = 5;
-/// Time in which the peer may answer the initial segment, microseconds: the RTO without a sample (RFC 6298
-/// 2.1).
+/// How long the peer may still answer the initial segment, microseconds: the RTO without a sample
+/// (RFC 6298 2.1).
 const INITIAL_ANSWER_TIME: u64 = 1_000_000;
 
-/// What an endpoint answers to `header`, a ping or an initial segment of a connection that it does not
-/// know, or will not take.
+/// The answer of an endpoint to `header`, a ping or an initial segment of a connection that it does
+/// not know or refuses.
 pub(crate) fn stateless_reset(header: &Header) -> Header {
     let frg = ControlType::Reset as u8;
     Header { command: Command::Control, frg, wnd: 0, una: Sn(0), len: 0, ..*header }
 }
 
-/// The RST without state that `datagram` consists of; `None` if it is anything else.
+/// The stateless RST, if `datagram` is one and nothing else.
 pub(crate) fn parse(datagram: &[u8]) -> Option<Header> {
     if datagram.len() != HEADER_LEN {
         return None;
@@ -40,20 +41,19 @@ pub(crate) fn parse(datagram: &[u8]) -> Option<Header> {
     (is_reset && (header.una, header.wnd) == (Sn(0), 0)).then_some(header)
 }
 
-/// Whether the peer is said not to know the connection. Allocated while it is: few connections ever are.
+/// A stateless RST that has not taken effect yet. Boxed, since few connections ever receive one.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnconfirmedReset(Option<Box<Pending>>);
 
-/// What the peer's endpoint has answered with a RST without state.
+/// The segment of ours that a stateless RST answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pending {
-    /// A ping, or the peer has sent a RST that names an old segment: the connection may be half-open (RFC
-    /// 9293 3.5.1). From `at` on a ping is due, if
-    /// `pings` more are to leave, or else the connection ends with `Reset`. Left on a sign of life of the
-    /// peer.
+    /// A ping; also entered on a RST that names an old segment: the connection may be half-open
+    /// (RFC 9293 3.5.1). At `at` the next of `pings` pings is due, or with none left the connection
+    /// ends with `Reset`. Left on a sign of life of the peer.
     HalfOpen { at: Micros, pings: u8 },
-    /// The initial segment. The connection ends at that time with `Refused`. Left on any other datagram
-    /// of the peer.
+    /// The initial segment. The connection ends at that time with `Refused`. Left on any other
+    /// datagram of the peer.
     Refused(Micros),
 }
 
@@ -62,7 +62,8 @@ impl UnconfirmedReset {
         self.0.get_or_insert_with(|| Box::new(pending));
     }
 
-    /// The endpoint has answered a ping so, or a RST names an old segment. Another ping is due at `at`.
+    /// A ping was answered with a stateless RST, or a RST names an old segment. The next ping is
+    /// due at `at`.
     pub(crate) fn on_ping_reset(&mut self, at: Micros) {
         self.enter(Pending::HalfOpen { at, pings: PINGS });
     }
@@ -72,7 +73,7 @@ impl UnconfirmedReset {
         matches!(self.0.as_deref(), Some(Pending::HalfOpen { at, pings: 1.. }) if now >= *at)
     }
 
-    /// A ping leaves. `rto` is in microseconds.
+    /// A ping is sent. `rto` in microseconds.
     #[inline]
     pub(crate) fn on_ping_sent(&mut self, now: Micros, rto: u64) {
         if let Some(Pending::HalfOpen { at, pings: pings @ 1.. }) = self.0.as_deref_mut() {
@@ -82,12 +83,12 @@ impl UnconfirmedReset {
         }
     }
 
-    /// The endpoint has answered the initial segment so.
+    /// The initial segment was answered with a stateless RST.
     pub(crate) fn on_initial_reset(&mut self, now: Micros) {
         self.enter(Pending::Refused(now.add_micros(INITIAL_ANSWER_TIME)));
     }
 
-    /// Another datagram of the peer arrived. `is_new`: with something new, a sign of life.
+    /// Another datagram of the peer arrived. `is_new`: it is a sign of life, not a replay.
     #[inline]
     pub(crate) fn on_received(&mut self, is_new: bool) {
         if self.0.as_deref().is_some_and(|pending| is_new || matches!(pending, Pending::Refused(_)))
@@ -103,7 +104,7 @@ impl UnconfirmedReset {
         })
     }
 
-    /// Whether the endpoint has refused the connection, and nothing has contradicted it.
+    /// Whether the endpoint refused the connection, uncontradicted so far.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self.0.as_deref(), Some(Pending::Refused(_)))
     }
@@ -152,7 +153,7 @@ mod tests {
             let now = Micros(5 + index * 200_000);
             pending.on_ping_reset(now);
             assert_eq!((pending.deadline(), pending.end(now)), (Some(now), None));
-            // One that the socket or the rate limit holds back does not count.
+            // A ping that socket or rate limit hold back does not count.
             assert!(pending.is_ping_due(now) && pending.is_ping_due(now));
             pending.on_ping_sent(now, 30_000);
             assert!(!pending.is_ping_due(now));

@@ -1,8 +1,8 @@
-//! TIME-WAIT: what a connection that has ended still answers (RFC 9293 3.3.2, 3.6.1).
+//! TIME-WAIT: answers of a connection that has ended (RFC 9293 3.3.2, 3.6.1).
 //!
-//! The peer may have missed the last acknowledgement, FIN-ACK or RST-ACK, and a late duplicate of
-//! its initial segment must not open a new connection. Deviation: the state lasts
-//! [`TIME_WAIT_DURATION`], not twice the MSL of two minutes, and both sides enter it.
+//! The peer may have missed the last ACK, FIN-ACK or RST-ACK, and a late duplicate of its initial
+//! segment must not open a new connection. Deviates: lasts [`TIME_WAIT_DURATION`] instead of twice
+//! the MSL of two minutes, and both sides enter it.
 
 use std::time::Duration;
 
@@ -14,45 +14,45 @@ use super::seq::Sn;
 /// How long an ended connection still answers.
 pub(crate) const TIME_WAIT_DURATION: Duration = Duration::from_secs(60);
 
-/// Segments before RCV.NXT that are still acknowledged, and segments beyond SND.UNA that `una` may
-/// have: no window is larger.
+/// How far before RCV.NXT segments are still acknowledged, and how far beyond SND.UNA `una` may be:
+/// no window is larger.
 const MAX_WINDOW: u32 = u16::MAX as u32;
 
-/// What is remembered of a connection that has ended.
+/// State of a connection that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimeWait {
     /// Initial segments that belong to the ended connection.
     pub(crate) opened_by: OpenedBy,
-    /// RCV.NXT: the next number that the connection would have received.
+    /// RCV.NXT: the next number expected.
     pub(crate) rcv_nxt: Sn,
-    /// SND.UNA: the oldest number that the peer had not acknowledged.
+    /// SND.UNA: the oldest unacknowledged number.
     pub(crate) snd_una: Sn,
     /// The peer supports CONTROL segments.
     pub(crate) supports_control: bool,
-    /// The peer may treat the connection as open: new data and pings are answered with RST.
+    /// The peer may believe that the connection is open: RST answers new data and pings.
     pub(crate) reset_on_data: bool,
-    /// The peer has our FIN, and everything that arrived was read: a RST says so to a peer that has sent
-    /// nothing new.
+    /// The peer has our FIN, and everything that arrived was read: a RST to a peer without new data
+    /// says so ([`ALL_READ`]).
     pub(crate) all_read: bool,
-    /// The initial segment that has ended the connection, since the peer has restarted: its retransmission
-    /// may open the next connection, once.
+    /// The initial segment with which a restarted peer ended the connection: its retransmission may
+    /// open the next one, once.
     pub(crate) successor: Option<InitialHash>,
 }
 
-/// How a datagram for a connection in TIME-WAIT is answered.
+/// Answer to a datagram for a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimeWaitOutcome {
     /// The datagram opens another connection under the same conversation id.
     Open(InitialHash),
-    /// The peer is sent this segment.
+    /// Send this segment.
     Reply(Header),
     /// No reply.
     Drop,
 }
 
 impl TimeWait {
-    /// Takes a datagram that passed `validate`. `initial`: the hash of its initial segment, if the
-    /// datagram begins with one.
+    /// Handles a datagram that passed `validate`. `initial`: the hash of its initial segment, if it
+    /// begins with one.
     pub(crate) fn on_datagram(
         &mut self,
         initial: Option<InitialHash>,
@@ -63,13 +63,13 @@ impl TimeWait {
                 self.opened_by.add(initial);
                 return TimeWaitOutcome::Drop;
             }
-            // The peer's first data, late: the connection ended after the window probe and before
-            // data was taken.
+            // The peer's first data, late: the connection ended after the window probe, before data
+            // was accepted.
             let is_first_data = matches!(initial, InitialHash::Data(_))
                 && self.opened_by.awaits_data(self.rcv_nxt != Sn(0));
             if !is_first_data && !self.opened_by.contains(initial) {
-                // If this side opened the connection, the peer's first data is not in `opened_by`:
-                // such a segment is a retransmission of acknowledged data.
+                // If this side opened the connection, `opened_by` does not have the peer's first
+                // data: the segment is a retransmission of acknowledged data.
                 let is_by_peer = self.opened_by.is_by_peer();
                 return if is_by_peer {
                     TimeWaitOutcome::Open(initial)
@@ -77,7 +77,7 @@ impl TimeWait {
                     TimeWaitOutcome::Drop
                 };
             }
-            // A duplicate of the initial segment, though later data was acknowledged: the peer has
+            // A duplicate of the initial segment although later data was acknowledged: the peer has
             // restarted with the same first data. Its retransmission opens a connection after
             // TIME-WAIT.
             if !is_first_data && self.rcv_nxt != Sn(1) {
@@ -87,8 +87,8 @@ impl TimeWait {
         self.reply(datagram).map_or(TimeWaitOutcome::Drop, TimeWaitOutcome::Reply)
     }
 
-    /// The reply: a CONTROL segment if one is due, else an ACK of the last PUSH in `datagram` that
-    /// was received before. `wnd` is 0: nothing more is read.
+    /// The reply: a CONTROL segment if due, else an ACK of the last known PUSH in `datagram`. `wnd`
+    /// is 0: nothing more is read.
     fn reply(&self, datagram: &[u8]) -> Option<Header> {
         let (mut duplicate, mut control) = (None, None);
         for (header, _) in Segments::new(datagram) {
@@ -115,7 +115,7 @@ impl TimeWait {
         self.rcv_nxt.offset_from(sn).is_some_and(|age| (1..=MAX_WINDOW).contains(&age))
     }
 
-    /// RST for new data or a ping with a valid `una`, which shows that the sender receives our
+    /// RST for new data or a ping with a valid `una`, which proves that the sender receives our
     /// segments.
     fn reset(&self, push: &Header) -> Option<(Header, ControlType)> {
         let una_is_valid =
@@ -214,7 +214,7 @@ mod tests {
         }
         let peer_ended = TimeWait { reset_on_data: false, ..state };
         assert_eq!(reply_to(&peer_ended, &[push]), None);
-        // A ping advertises the capability by itself.
+        // A ping advertises the capability itself.
         let unknown = TimeWait { supports_control: false, ..state };
         let ping = segment(Command::Push, CONTROL_CAPABLE, 1 << 31, 6);
         assert!(reply_to(&unknown, &[ping]).is_some());
@@ -243,13 +243,13 @@ mod tests {
         let mut by_data = ended(OpenedBy::by(FIRST));
         assert_eq!(on(&mut by_data, FIRST), TimeWaitOutcome::Drop);
         assert_eq!(on(&mut by_data, other), TimeWaitOutcome::Open(other));
-        // The window probe of the ended connection, overtaken by its data; then another one.
+        // The window probe of the ended connection, overtaken by its data; then a new window probe.
         assert_eq!(on(&mut by_data, PROBE), TimeWaitOutcome::Drop);
         let next = InitialHash::WindowProbe(4);
         assert_eq!(on(&mut by_data, next), TimeWaitOutcome::Open(next));
         // The first data of a connection that a window probe opened.
         assert_eq!(on(&mut ended(OpenedBy::by(PROBE)), other), TimeWaitOutcome::Drop);
-        // The same, which was offered and not taken: the reply says that the connection has ended.
+        // The same, not accepted before the end: the reply tells that the connection has ended.
         let mut offered = TimeWait { rcv_nxt: Sn(0), ..ended(OpenedBy::by(PROBE)) };
         offered.opened_by.add(FIRST);
         let (mut datagram, data) = (Vec::new(), segment(Command::Push, 0, 0, 6));
@@ -258,7 +258,7 @@ mod tests {
             let outcome = offered.on_datagram(Some(initial), &datagram);
             assert!(matches!(outcome, TimeWaitOutcome::Reply(_)), "{outcome:?}");
         }
-        // A peer that this side had connected to.
+        // The peer of a connection that this side opened.
         assert_eq!(on(&mut ended(OpenedBy::default()), other), TimeWaitOutcome::Drop);
     }
 }

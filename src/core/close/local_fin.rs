@@ -1,8 +1,8 @@
-//! Our FIN, as FIN-ACKs and reflections of it are compared with it.
+//! Our FIN, to recognise its FIN-ACKs and reflections.
 
 use crate::core::seq::{Sn, Ts};
 
-/// Our FIN, with the timestamps of its first and its latest transmission.
+/// Our FIN, with the timestamps of its first and latest transmission.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalFin {
     pub(super) sn: Sn,
@@ -11,7 +11,7 @@ pub(super) struct LocalFin {
 }
 
 impl LocalFin {
-    /// Whether `sn` and `ts` are those of one of its transmissions.
+    /// Whether one of its transmissions had `sn` and `ts`.
     pub(super) fn matches(&self, sn: Sn, ts: Ts) -> bool {
         self.sn == sn && ts.since(self.first_ts) >= 0 && ts.since(self.last_ts) <= 0
     }

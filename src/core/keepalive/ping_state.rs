@@ -1,10 +1,10 @@
-//! The ping of a connection: whether one is to leave, and what is known of the latest.
+//! The ping of a connection: whether one is due, and the latest one.
 
 use super::COOKIE_LIFE;
 use crate::core::clock::Micros;
 use crate::core::seq::{Sn, Ts};
 
-/// A ping that has left.
+/// A ping that was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ping {
     pub(super) sn: Sn,
@@ -22,20 +22,20 @@ impl Ping {
     }
 }
 
-/// Whether a ping is outstanding, and whether one leaves with the next transmission.
+/// Whether a ping is outstanding, and whether one is due.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PingState {
     /// Entered at construction and on a pong; left when a ping is requested.
     Idle,
-    /// The first ping is to leave. Entered from `Idle` when a ping is requested, and on a pong from
-    /// `OutstandingDue`; left when the ping leaves.
+    /// A ping is due. Entered from `Idle` when a ping is requested, and from `OutstandingDue` on a
+    /// pong; left when the ping is sent.
     Due,
-    /// A ping has not been answered. Entered when a ping leaves; left on a pong, or when a ping is
-    /// requested. A ping older than [`COOKIE_LIFE`] stays until the next ping replaces it.
+    /// A ping is unanswered. Entered when a ping is sent; left on a pong, or when a ping is
+    /// requested. A ping older than [`COOKIE_LIFE`] stays until the next one replaces it.
     Outstanding(Ping),
-    /// A ping has not been answered, and a ping is to leave: the same one, or a new one if that is
-    /// older than [`COOKIE_LIFE`]. Entered from `Outstanding` when a ping is requested; left on a
-    /// pong, or when the ping leaves.
+    /// A ping is unanswered and a ping is due: the same, or a new one if the first is older than
+    /// [`COOKIE_LIFE`]. Entered from `Outstanding` when a ping is requested; left on a pong, or
+    /// when the ping is sent.
     OutstandingDue(Ping),
 }
 
