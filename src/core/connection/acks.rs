@@ -1,4 +1,4 @@
-//! When pending ACKs leave ([`AckPolicy`]), and which (kcp-go `flush`, `ackNoDelay`).
+//! When pending ACKs are sent ([`AckPolicy`]), and which (kcp-go `flush`, `ackNoDelay`).
 
 use std::time::Instant;
 
@@ -25,12 +25,12 @@ impl Kcp {
         });
     }
 
-    /// Whether each datagram is acknowledged before the next one is handled.
+    /// Whether each datagram is acknowledged before the next one is processed.
     pub(crate) fn acks_at_once(&self) -> bool {
         self.ack_policy == AckPolicy::Immediate
     }
 
-    /// Whether pending ACKs leave now even if no other segment does.
+    /// Whether pending ACKs are sent now even without another segment.
     pub(super) fn acks_due(&self, now: Micros) -> bool {
         if self.recv.has_recovered_acks() {
             return true;
@@ -50,9 +50,9 @@ impl Kcp {
         }
     }
 
-    /// Delays the pending ACKs of one or two segments in order until [`Self::end_ack_delay`], if nothing
-    /// else is due that they could leave with (RFC 9293 3.8.6.3). ACKs of an unvalidated peer and of bulk are
-    /// not delayed here, and none are unless the policy is [`AckPolicy::PerBatch`]. Returns whether it has.
+    /// Delays the pending ACKs of one or two segments in order until [`Self::end_ack_delay`],
+    /// unless another datagram is due (RFC 9293 3.8.6.3). Only under [`AckPolicy::PerBatch`], and
+    /// neither ACKs of an unvalidated peer nor of bulk. Returns whether ACKs are delayed.
     pub(crate) fn delay_acks(&mut self, now: Instant) -> bool {
         if self.ack_policy != AckPolicy::PerBatch
             || !self.keepalive.is_validated()
@@ -67,13 +67,13 @@ impl Kcp {
         self.acks.are_delayed()
     }
 
-    /// Lets ACKs leave that [`Self::delay_acks`] has delayed. Returns whether it had.
+    /// Ends [`Self::delay_acks`]. Returns whether ACKs were delayed.
     pub(crate) fn end_ack_delay(&mut self) -> bool {
         self.acks.end_delay()
     }
 
-    /// When pending ACKs leave: under [`AckPolicy::Interval`] all of them, under [`AckPolicy::PerBatch`] ACKs
-    /// of bulk. `None`: they leave at once, or with the next turn of the driver.
+    /// When pending ACKs are sent: all of them under [`AckPolicy::Interval`], ACKs of bulk under
+    /// [`AckPolicy::PerBatch`]. `None`: at once, or with the next turn of the driver.
     pub(super) fn ack_deadline(&self) -> Option<Micros> {
         match self.ack_policy {
             AckPolicy::PerBatch if self.is_peer_unvalidated() => None,

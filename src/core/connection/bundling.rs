@@ -1,5 +1,5 @@
-//! Redundant data bundling of a connection: copies of segments in datagrams with newer ones, and in
-//! datagrams of their own where no newer one comes.
+//! Redundant data bundling: copies of segments in datagrams with newer ones, or in datagrams of
+//! their own if no newer one comes.
 
 use super::Kcp;
 use crate::core::clock::Micros;
@@ -9,16 +9,16 @@ use crate::core::seq::Sn;
 
 impl Kcp {
     /// Copies segments into datagrams with newer ones: `per_million` bytes of copies per million
-    /// bytes of data, at most each segment once more. 0, the default: none. Any peer takes them. May
-    /// be called at any time; drain [`Kcp::poll_transmit`] afterwards. Flows with more than 256
-    /// segments in flight, and datagrams more than half full, get none.
+    /// bytes of data, each segment at most once. 0, the default: none. Works with any peer, at any
+    /// time; drain [`Kcp::poll_transmit`] afterwards. Flows with more than 256 segments in flight,
+    /// and datagrams more than half full, get none.
     #[doc(hidden)]
     pub fn set_bundling_rate(&mut self, per_million: u32) {
         let nxt = self.send.nxt();
         self.send.redundancy.set_bundling_rate(per_million, nxt);
     }
 
-    /// Whether copies would leave now in a datagram of their own.
+    /// Whether copies are due in a datagram of their own.
     #[inline]
     pub(super) fn has_bundle_due(&self, now: Micros) -> bool {
         self.send.bundling_deadline().is_some_and(|at| now >= at)
@@ -41,11 +41,10 @@ impl Kcp {
         out.len() > start
     }
 
-    /// Puts copies of the segments before `nxt` in front of the segments from `start` on, where
-    /// `space` bytes are left.
+    /// Inserts copies of segments before `nxt` at `start`, at most `space` bytes.
     ///
-    /// In front, since the peer acknowledges in this order, and only the last ACK of a datagram is
-    /// an RTT sample.
+    /// In front of the new segments, since the peer acknowledges in this order and only the last
+    /// ACK of a datagram is an RTT sample.
     pub(super) fn bundle_copies(
         &mut self,
         now: Micros,
@@ -60,7 +59,7 @@ impl Kcp {
         }
     }
 
-    /// Appends copies of segments before `nxt`, the newest first, in at most `space` bytes. Returns
+    /// Appends copies of segments before `nxt`, the newest first, at most `space` bytes. Returns
     /// whether there was one.
     fn write_copies(&mut self, now: Micros, nxt: Sn, space: usize, out: &mut Vec<u8>) -> bool {
         let (start, mut end) = (out.len(), nxt);

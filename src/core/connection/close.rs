@@ -17,18 +17,18 @@ const MIN_PROBE_INTERVAL: u64 = 200_000;
 
 /// Close and abort.
 impl Kcp {
-    /// Ends our half of the stream (FIN, RFC 9293 3.6): nothing more will be sent.
+    /// Ends our half of the stream (FIN, RFC 9293 3.6). Queue nothing afterwards.
     ///
-    /// FIN leaves once everything queued has left for the first time, if the peer supports it, and
-    /// is retransmitted until the peer acknowledges that it has everything.
+    /// If the peer supports it, FIN is sent after the first transmission of all queued data, and
+    /// retransmitted until the peer acknowledges that it has everything.
     #[doc(alias = "FIN")]
     pub fn close(&mut self, now: Instant) {
         self.close_state.close();
         self.update_timers(self.clock.at(now));
     }
 
-    /// Whether [`Kcp::close`] is complete: the peer has acknowledged every byte, and our FIN where
-    /// it supports one.
+    /// Whether [`Kcp::close`] is complete: the peer has acknowledged every byte, and our FIN if it
+    /// supports FIN.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.is_drained()
@@ -36,70 +36,70 @@ impl Kcp {
             && (self.close_state.is_fin_complete() || !self.has_started())
     }
 
-    /// Whether the peer has ended its stream (FIN) and everything before that has been read through
-    /// [`Kcp::recv`].
+    /// Whether the peer has ended its stream (FIN) and [`Kcp::recv`] has returned everything before
+    /// it.
     #[must_use]
     pub fn peer_has_closed(&self) -> bool {
         self.close_state.is_recv_complete() && self.recv.readable().is_none()
     }
 
-    /// Whether the peer is known to support FIN and RST. Other implementations support neither:
-    /// none is sent to them.
+    /// Whether the peer is known to support FIN and RST. Other implementations support neither, and
+    /// are sent neither.
     #[must_use]
     pub fn peer_supports_close(&self) -> bool {
         self.close_state.peer_supports_control()
     }
 
-    /// Shuts the read side down: what still arrives is not read.
+    /// Shuts the read side down: the application reads no more.
     ///
-    /// New data of a peer that supports RST is dropped without an ACK from now on, and should be
-    /// answered with [`Kcp::abort`], see [`Kcp::has_discarded_data`]. New data of any other peer is
-    /// acknowledged and dropped.
+    /// New data of a peer that supports RST is dropped without an ACK: answer it with
+    /// [`Kcp::abort`] once [`Kcp::has_discarded_data`]. New data of any other peer is acknowledged
+    /// and returned by [`Kcp::recv`] as before: drop it.
     #[doc(alias = "SHUT_RD")]
     pub fn shutdown_read(&mut self) {
         self.close_state.shutdown_read();
     }
 
-    /// Whether data has arrived after [`Kcp::shutdown_read`] and was dropped without an ACK.
+    /// Whether data was dropped without an ACK after [`Kcp::shutdown_read`].
     #[must_use]
     pub fn has_discarded_data(&self) -> bool {
         self.close_state.has_discarded_data()
     }
 
-    /// Window probes and retransmissions back off to `interval` at most from now on, or to an RTO or 200 ms if
-    /// that is longer.
+    /// From now on window probes and retransmissions back off to at most `interval`, an RTO or 200
+    /// ms, whichever is longest.
     pub(crate) fn limit_probe_interval(&mut self, now: Instant, interval: Duration) {
         let interval = micros(interval).max(self.send.rtt.rto()).max(MIN_PROBE_INTERVAL);
         self.send.limit_probe_interval(self.clock.at(now), interval);
     }
 
-    /// Whether data waits for the peer's window to open, and the peer waits for nothing of this side: window
-    /// probes are the only sign of life.
+    /// Whether data waits for the peer's window and no data was discarded here: window probes are
+    /// the only sign of life.
     pub(crate) fn waits_for_window(&self) -> bool {
         self.send.is_window_blocked() && !self.has_discarded_data()
     }
 
-    /// Whether the peer has reported its window since the last call, and waits for nothing of this side: it
-    /// lives, and may be short of memory for what it was sent.
+    /// Whether the peer has reported its window since the last call, and no data was discarded
+    /// here: the peer is alive, and may be short of memory.
     pub(crate) fn take_window_report(&mut self) -> bool {
         std::mem::take(&mut self.window_reported) && !self.has_discarded_data()
     }
 
-    /// Whether both windows are closed: data waits that the peer takes only once its application
-    /// reads, and the peer can send none before ours does (RFC 9293 3.8.6).
+    /// Whether both windows are closed: each side waits for the other's application to read (RFC
+    /// 9293 3.8.6).
     pub(crate) fn windows_are_closed(&self) -> bool {
         self.send.is_window_blocked() && self.recv.advertisable_window() == 0
     }
 
     /// Resets the connection (RST, RFC 9293 3.10.5). The connection ends at once with
-    /// [`ConnectionError::Aborted`], unless it has ended already; no more data is sent or taken.
+    /// [`ConnectionError::Aborted`], unless it has ended already; no more data is sent or accepted.
     ///
     /// Returns whether RST is to be sent: a datagram went in each direction, and the peer supports
-    /// RST or has not shown whether it does. If so, keep driving the connection while
-    /// [`Kcp::is_resetting`], for ten seconds at most.
+    /// RST or its support is unknown. If so, keep driving the connection while
+    /// [`Kcp::is_resetting`], for at most ten seconds.
     #[doc(alias = "RST")]
     pub fn abort(&mut self, now: Instant) -> bool {
-        // Without a datagram in each direction the peer may not exist, or not have the connection.
+        // Without a datagram in each direction the peer may not have the connection.
         let has_exchanged = self.has_started() && self.peer.has_received();
         let sends_reset = has_exchanged && self.close_state.may_send_reset();
         if sends_reset {
@@ -109,11 +109,11 @@ impl Kcp {
         sends_reset
     }
 
-    /// The CONTROL segment that reports to the peer that this side is gone, as a kernel does for a process
-    /// that is: RST if the peer has sent what is `unread`, if not everything has left or the stream is
-    /// `truncated`, otherwise FIN (RFC 1122 4.2.2.13). After a FIN that was acknowledged RST, which the
-    /// next data of the peer would have drawn, and which says that everything was read. `None` if the peer
-    /// understands neither, both sides have ended, or the anti-amplification limit holds it back.
+    /// The CONTROL segment that tells the peer that this side is gone, as a kernel does for a
+    /// process that exits: RST if data is `unread`, unsent or `truncated`, otherwise FIN (RFC 1122
+    /// 4.2.2.13). After an acknowledged FIN it is the RST that the peer's next data would draw,
+    /// with [`ALL_READ`] if everything was read. `None` if the peer supports neither, both sides
+    /// have ended, or the anti-amplification limit holds it back.
     pub(crate) fn final_control(
         &mut self,
         now: Instant,
@@ -142,14 +142,14 @@ impl Kcp {
         Some(if says_all_read { Header { wnd: ALL_READ, ..header } } else { header })
     }
 
-    /// What is queued leaves at once, as far as windows, rate limit and anti-amplification limit allow:
-    /// neither write policy nor pacer delays it. For the next datagrams, see `Pacer::advance`.
+    /// Sends queued data at once, within windows, rate limit and anti-amplification limit: neither
+    /// write policy nor pacer delays it. For the next datagrams, see `Pacer::advance`.
     pub(crate) fn hurry(&mut self) {
         self.flush();
         self.send.unpace();
     }
 
-    /// Whether RST is still being sent: until RST-ACK, or for ten seconds.
+    /// Whether RST is being sent: until RST-ACK, at most for ten seconds.
     #[must_use]
     pub fn is_resetting(&self, now: Instant) -> bool {
         self.close_state.reset().until().is_some_and(|until| self.clock.at(now) < until)
@@ -160,13 +160,13 @@ impl Kcp {
         self.close_state.reset_mut().cancel();
     }
 
-    /// When RST retransmission ends; `None` unless RST is being sent.
+    /// When the lifetime of our RST ends; `None` unless RST is being sent.
     pub(crate) fn reset_until(&self) -> Option<Instant> {
         self.close_state.reset().until().map(|until| self.clock.instant(until))
     }
 
-    /// Whether the peer has reset the connection behind an orderly exchange: it has read everything, and both
-    /// sides have every byte of the other one.
+    /// Whether the peer's RST follows an orderly exchange: the peer has read everything, and each
+    /// side has every byte of the other.
     pub(crate) fn was_reset_orderly(&self) -> bool {
         self.close_reason == Some(ConnectionError::Reset)
             && self.close_state.was_reset_orderly()
@@ -178,14 +178,14 @@ impl Kcp {
         self.close_state.must_send_reset(reason, self.peer_has_closed())
     }
 
-    /// Whether the connection has to stay, to answer further data of the peer with RST.
+    /// Whether the connection must stay to answer further data of the peer with RST.
     pub(crate) fn awaits_peer_data(&self) -> bool {
         self.close_state.awaits_peer_data(self.peer_has_closed())
     }
 
-    /// The TIME-WAIT state of this connection (RFC 9293 3.3.2), which answers the peer afterwards.
-    /// `opened_by`: the initial segments of the connection. `unread`: the application has not read everything.
-    /// `restarted_by`: the latest initial segment of another connection from the peer's address.
+    /// The TIME-WAIT state (RFC 9293 3.3.2), which answers the peer after the end. `opened_by`: the
+    /// initial segments of the connection. `unread`: the application has not read everything.
+    /// `restarted_by`: the latest different initial segment from the peer's address.
     pub(crate) fn time_wait(
         &self,
         opened_by: OpenedBy,
@@ -198,8 +198,8 @@ impl Kcp {
         );
         let successor = restarted_by.filter(|_| restarted);
         let both_ended = self.peer_has_closed() && self.close_state.is_fin_complete();
-        // With these reasons the peer has ended the connection too, or has restarted, and a RST
-        // could end its new connection.
+        // The peer has ended the connection too, or has restarted and a RST could end its new
+        // connection.
         let peer_ended = restarted || self.close_reason == Some(ConnectionError::Reset);
         TimeWait {
             opened_by,
@@ -218,7 +218,7 @@ impl Kcp {
 
 /// CONTROL segments out.
 impl Kcp {
-    /// Whether a CONTROL segment would leave now, while the connection is open.
+    /// Whether a CONTROL segment is due, while the connection is open.
     pub(super) fn has_control_due(&self, now: Micros) -> bool {
         self.close_state.has_reply() || self.has_fin_due(now) || self.has_hello_due(now)
     }
@@ -230,8 +230,8 @@ impl Kcp {
             && self.has_started()
     }
 
-    /// Appends the CONTROL segment that is due, if any. Replies and RST leave after the end of the
-    /// connection too.
+    /// Appends the CONTROL segment that is due, if any. Replies and RST are sent after the end of
+    /// the connection too.
     pub(super) fn emit_control(&mut self, now: Micros, out: &mut Vec<u8>) -> bool {
         let control = self.poll_control(now).or_else(|| self.poll_hello(now));
         let Some(control) = control else { return false };
@@ -265,7 +265,7 @@ impl Kcp {
 
 /// CONTROL segments in.
 impl Kcp {
-    /// Takes a CONTROL segment. `una_is_valid`: its `una` is not beyond what was sent.
+    /// Processes a CONTROL segment. `una_is_valid`: its `una` is not beyond SND.NXT.
     pub(super) fn input_control(&mut self, now: Micros, header: &Header, una_is_valid: bool) {
         if !self.close_state.is_enabled() {
             return;
@@ -285,10 +285,10 @@ impl Kcp {
         self.stats.invalid_control_segments += u64::from(!valid);
     }
 
-    /// A RST ends the connection if it has number and timestamp of a segment that this side sent
-    /// within [`RESET_LIFETIME`]: only a peer that receives our segments has these. Any other RST
-    /// draws a ping (RFC 5961 3.2, challenge ACK): the five of a RST without state if it names an
-    /// older segment, since its sender may be gone. Returns whether the RST is valid.
+    /// A RST ends the connection if it names a segment that this side sent within
+    /// [`RESET_LIFETIME`]: only a peer that receives our segments can name one. Any other RST draws
+    /// a ping (RFC 5961 3.2, challenge ACK), or the pings of a stateless RST if it names an older
+    /// segment, since its sender may be gone. Returns whether the RST is valid.
     fn on_reset(&mut self, now: Micros, reset: &Header) -> bool {
         let (sn, ts) = (reset.sn, reset.ts);
         let valid = self.is_recent_data(now, sn, ts)
@@ -302,7 +302,7 @@ impl Kcp {
             let names_old =
                 self.send.has_sent(&self.clock, sn, ts) || self.keepalive.is_ping((sn, ts));
             if names_old {
-                // Not before a ping may leave, or each copy of such a RST would draw one.
+                // Not before the next ping may be sent, or each copy of the RST would draw one.
                 let next = self.keepalive.next_ping_at().filter(|_| !self.keepalive.is_due());
                 self.pending_reset.on_ping_reset(next.map_or(now, |at| at.max(now)));
             }
@@ -310,16 +310,16 @@ impl Kcp {
         valid
     }
 
-    /// Whether `sn` and `ts` are those of a data segment that left within [`RESET_LIFETIME`].
+    /// Whether a data segment with `sn` and `ts` was sent within [`RESET_LIFETIME`].
     pub(super) fn is_recent_data(&self, now: Micros, sn: Sn, ts: Ts) -> bool {
         let age = i64::from(self.clock.timestamp(now).since(ts)) * 1_000;
         let is_recent = (0..=RESET_LIFETIME.cast_signed()).contains(&age);
         is_recent && self.send.has_sent(&self.clock, sn, ts)
     }
 
-    /// A RST of an endpoint that does not know this connection, or will not take it. It counts if it
-    /// echoes our initial segment and nothing else comes back, or a ping and the peer shows no sign of
-    /// life, neither since then nor in answer to further pings.
+    /// A stateless RST: the endpoint does not know this connection, or refuses it. It counts if it
+    /// copies our initial segment and nothing else answers, or a ping and the peer shows no sign of
+    /// life, neither since the ping nor in answer to further pings.
     pub(super) fn on_stateless_reset(&mut self, now: Micros, reset: &Header) {
         let (sn, ts) = (reset.sn, reset.ts);
         if self.close_reason.is_some() {
@@ -328,7 +328,7 @@ impl Kcp {
         if self.is_unanswered_initial(sn, ts) {
             self.pending_reset.on_initial_reset(now);
         } else if !self.peer.has_received() {
-            // The initial segment is still on its way to a listener that has come up meanwhile.
+            // The initial segment is still on its way, perhaps to a listener that has just started.
             self.stats.invalid_control_segments += 1;
         } else if self.keepalive.is_unanswered_ping(now, (sn, ts)) {
             self.pending_reset.on_ping_reset(now);
@@ -342,14 +342,14 @@ impl Kcp {
         self.update_timers(now);
     }
 
-    /// Requests the next ping to a peer that is said to be gone, if it is time.
+    /// Requests the next ping after a stateless RST, if due.
     pub(super) fn retransmit_ping(&mut self, now: Micros) {
         if self.pending_reset.is_ping_due(now) {
             self.keepalive.ask_again();
         }
     }
 
-    /// Whether the peer's endpoint has refused the connection, and nothing has contradicted it.
+    /// Whether the peer's endpoint refused the connection, uncontradicted so far.
     pub(crate) fn is_refused(&self) -> bool {
         self.pending_reset.is_refusal()
     }
@@ -359,7 +359,7 @@ impl Kcp {
         self.close_reason == Some(ConnectionError::Reset) && self.pending_reset.deadline().is_some()
     }
 
-    /// Whether `header` is our own FIN, reflected. A FIN-ACK has the same number and timestamp.
+    /// Whether `header` is our own FIN, reflected; a FIN-ACK copies its number and timestamp.
     pub(super) fn is_own_fin(&self, header: &Header) -> bool {
         header.command == Command::Control
             && ControlType::from_frg(header.frg) == Some(ControlType::Fin)

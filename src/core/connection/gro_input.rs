@@ -1,5 +1,5 @@
-//! Input of a GRO batch (UDP_GRO): the datagrams that continue the one before them are taken
-//! together. The counterpart of [`Kcp::poll_transmit_more`], which writes such batches.
+//! Input of a GRO batch (UDP_GRO): datagrams that continue the previous one are processed together.
+//! The counterpart of [`Kcp::poll_transmit_more`].
 
 use std::time::Instant;
 
@@ -12,20 +12,19 @@ use crate::core::send::UnaOutcome;
 use crate::core::seq::Sn;
 
 impl Kcp {
-    /// Whether [`Self::input_more`] may take anything behind `previous`.
+    /// Whether [`Self::input_more`] may take datagrams after `previous`.
     pub(crate) fn may_input_more(&self, previous: &[u8]) -> bool {
         lone_push(previous).is_some_and(|(header, _)| self.may_continue(&header))
     }
 
-    /// Takes the first datagrams of `rest`, those that continue `previous`, which came before them,
-    /// whether [`Kcp::input`] has taken it or not: each is one PUSH with the next number in order, and
-    /// differs from `previous` in number, timestamp and payload only. Returns how many, which is 0 while
-    /// anything but data in order may be going on. One more may have been asked of `rest`, which is not
-    /// taken; one after it has not.
+    /// Processes the first datagrams of `rest`, while they continue `previous`: each is one PUSH
+    /// with the next number in order, and differs from `previous` in number, timestamp and payload
+    /// only. `previous` itself is not processed. Returns how many were; 0 while anything but data
+    /// in order may be going on. `rest` is advanced at most one datagram further.
     ///
-    /// The state afterwards is as if [`Kcp::input`] had taken each (`core/tests/gro_batches.rs`).
-    /// What depends on nothing but the fields that do not differ is done once: acknowledgements,
-    /// the peer's window, timers. A segment of our own, reflected, is not taken.
+    /// The state afterwards is the same as with [`Kcp::input`] for each
+    /// (`core/tests/gro_batches.rs`). Work that depends only on the equal fields is done once:
+    /// `una`, the peer's window, timers. Reflected segments of our own are not processed.
     pub(crate) fn input_more<'a>(
         &mut self,
         now: Instant,
@@ -52,7 +51,7 @@ impl Kcp {
                 break;
             }
             if segments == 0 {
-                // A round trip ends at most once at one time, with the first segment.
+                // A round trip ends at most once per instant, with the first segment.
                 self.autotune_recv_window(now);
             }
             header = next;
@@ -81,9 +80,8 @@ impl Kcp {
         segments
     }
 
-    /// Whether nothing but data in order happens with segments that continue the one with this
-    /// header: every step of [`Kcp::input`] that [`Self::input_more`] leaves out, or takes once for
-    /// all of them, would do nothing, or nothing more.
+    /// Whether segments that continue this header are plain data in order: every step of
+    /// [`Kcp::input`] that [`Self::input_more`] skips, or does once, would have no further effect.
     fn may_continue(&self, header: &Header) -> bool {
         self.mode == Mode::Stream
             && self.close_reason.is_none()
@@ -92,12 +90,12 @@ impl Kcp {
             && !self.recv.has_repair_state()
             && header.sn.advance(1) == self.recv.nxt()
             && header.una == self.send.una()
-            // The right edge of the peer's window is the known one: no window shrinks.
+            // The window does not shrink.
             && self.send.remote.available(header.una) <= u32::from(header.wnd)
     }
 }
 
-/// The PUSH that a datagram consists of, if it has nothing else.
+/// The PUSH, if `datagram` is one with payload and nothing else.
 #[inline]
 fn lone_push(datagram: &[u8]) -> Option<(Header, &[u8])> {
     let header = Header::parse(datagram).ok()?;

@@ -14,20 +14,20 @@ use crate::core::seq::Sn;
 use crate::core::stateless_reset;
 use crate::error::{ConnectionError, Heard};
 
-/// Largest window, segments. A number further before RCV.NXT is that of a ping or an MTU probe, not
-/// of a retransmission.
+/// Largest window, segments. A number further before RCV.NXT belongs to a ping or an MTU probe, not
+/// to a retransmission.
 const MAX_WINDOW: i32 = u16::MAX as i32;
 
 impl Kcp {
-    /// Takes one datagram of the peer (kcp-go `Input`).
+    /// Processes one datagram of the peer (kcp-go `Input`).
     ///
-    /// The datagram is validated completely before anything is applied. ACKs are applied before the
-    /// cumulative acknowledgements of the same datagram, and count only if their timestamp is that
-    /// of a transmission of the segment. Windows are taken only from segments with a current `una`.
+    /// The whole datagram is validated before anything is applied. ACKs are applied before the
+    /// cumulative acknowledgements of the same datagram, and count only if their timestamp matches
+    /// a transmission of the segment. Windows count only from segments with a current `una`.
     ///
     /// # Errors
     ///
-    /// When a segment is malformed or has another conversation id; the datagram has no effect then.
+    /// If a segment is malformed or has another conversation id: the datagram has no effect.
     pub fn input(
         &mut self,
         now: Instant,
@@ -40,7 +40,7 @@ impl Kcp {
         self.stats.received_datagram_bytes += datagram.len() as u64;
         if self.close_state.is_enabled()
             && let Some(reset) = stateless_reset::parse(datagram)
-            // One in TIME-WAIT that has received nothing sends the same, but for data.
+            // A peer in TIME-WAIT that received nothing sends the same, but in answer to data.
             && !self.is_recent_data(now, reset.sn, reset.ts)
         {
             self.on_stateless_reset(now, &reset);
@@ -54,11 +54,11 @@ impl Kcp {
     fn input_segments(&mut self, now: Micros, datagram: &[u8], origin: PacketType) {
         self.peer.on_received();
         if self.send.send_buffer().is_empty() {
-            // What was written has left, and no more was written since.
+            // All written data was sent, and nothing was written since.
             self.send.set_writer_waits(false);
         }
         self.recv.start_datagram();
-        // A peer that has accepted the connection too sends a ping and ACKs in one datagram.
+        // A passive peer sends its ping and ACKs in one datagram.
         let was_validated = self.keepalive.is_validated();
         let mut is_new = self.input_acks(now, datagram, origin);
         if self.keepalive.is_validated() && !was_validated {
@@ -71,8 +71,8 @@ impl Kcp {
             is_new |= matches!(una, UnaOutcome::Current { newly_acked: 1.. });
             let is_empty_push = header.command == Command::Push && payload.is_empty();
             if origin == PacketType::Regular && una != UnaOutcome::Invalid && !is_empty_push {
-                // A ping does not answer an initial segment: the peer may have sent the ping to an
-                // earlier connection with this id.
+                // A ping does not answer an initial segment: it may belong to an earlier connection
+                // with this id.
                 self.on_initial_answered(now);
             }
             let is_ping = is_empty_push && self.recv.nxt().since(header.sn) > MAX_WINDOW;
@@ -102,9 +102,9 @@ impl Kcp {
         self.on_segments_processed(now, bytes, origin, (is_new, is_current));
     }
 
-    /// The segments of a datagram were applied, or those of several that are alike. `bytes`: those of
-    /// these datagrams that count for the anti-amplification limit. `is_new`: something of it was no
-    /// replay. `is_current`: a segment had a current `una`.
+    /// The segments of a datagram, or of several alike, were applied. `bytes`: their bytes that
+    /// count for the anti-amplification limit. `is_new`: a segment was no replay. `is_current`: a
+    /// segment had a current `una`.
     pub(super) fn on_segments_processed(
         &mut self,
         now: Micros,
@@ -126,8 +126,8 @@ impl Kcp {
         self.update_timers(now);
     }
 
-    /// Takes the ACKs of a datagram: of data, of a ping (pong) or of an MTU probe. Returns whether
-    /// one was the first of its kind, so that the datagram is no replay.
+    /// Applies the ACKs of a datagram: of data, of a ping (pong) or of an MTU probe. Returns
+    /// whether one was new, so that the datagram is no replay.
     fn input_acks(&mut self, now: Micros, datagram: &[u8], origin: PacketType) -> bool {
         let mut is_new = false;
         let is_regular = origin == PacketType::Regular;
@@ -144,8 +144,7 @@ impl Kcp {
                 continue;
             }
             // Only the last ACK of a datagram is an RTT sample, as in kcp-go `Input`: it
-            // acknowledges the segment that arrived last. The others may be delayed or sent a
-            // second time.
+            // acknowledges the latest arrival. The others may be delayed or second copies.
             let sample = match (is_regular, acks.peek()) {
                 (false, _) => AckSample::None,
                 (true, Some(_)) => AckSample::Wait,
@@ -163,8 +162,8 @@ impl Kcp {
                 AckOutcome::Stale => continue,
                 AckOutcome::Invalid => {}
             }
-            // A peer that acknowledges what was never sent is part of another connection: somebody
-            // has relayed our validation ping to it.
+            // A peer that acknowledges segments never sent has another connection: our validation
+            // ping was relayed to it.
             let contradicts =
                 !self.keepalive.is_validated() && header.una.since(self.send.nxt()) > 0;
             let pong = if is_regular && !contradicts {
@@ -186,7 +185,7 @@ impl Kcp {
         is_new
     }
 
-    /// Takes what a pong says of path and peer.
+    /// Applies a pong to path and peer.
     fn input_pong(&mut self, now: Micros, pong: &Pong, sample: bool) {
         if pong.is_early && self.send.has_unacked() {
             self.send.on_early_pong(now);
@@ -199,9 +198,8 @@ impl Kcp {
         }
     }
 
-    /// A ping of a peer that was not validated before: ends a connection that nobody has opened, and
-    /// has the initial segment sent again, since it may be a Retry. Our
-    /// own ping, which somebody reflects, says nothing of the peer.
+    /// A ping of an unvalidated peer: it ends a simultaneous passive open, and as a possible Retry
+    /// has the initial segment sent again. A reflection of our own ping is ignored.
     fn on_unvalidated_ping(&mut self, now: Micros, ping: &Header) {
         let is_own = self.keepalive.is_recent_ping(now, (ping.sn, ping.ts));
         if is_own {
@@ -222,15 +220,14 @@ impl Kcp {
         }
     }
 
-    /// What `una` acknowledges: nothing before the peer is validated, since it may be our own RCV.NXT,
-    /// echoed.
+    /// `una`, without effect before the peer is validated: it may be an echo of our own RCV.NXT.
     fn proven_una(&self, una: Sn) -> Sn {
         let (oldest, nxt) = (self.send.una(), self.send.nxt());
         let acks = una.since(oldest) > 0 && una.since(nxt) <= 0;
         if acks && self.is_peer_unvalidated() { oldest } else { una }
     }
 
-    /// Takes the `una` of one segment, and its `wnd` if that `una` is current.
+    /// Applies the `una` of one segment, and its `wnd` if that `una` is current.
     pub(super) fn input_una(
         &mut self,
         now: Micros,
@@ -244,8 +241,7 @@ impl Kcp {
                     self.keepalive.on_acked();
                     self.send.on_peer_activity(now);
                 }
-                // A ping from before the peer has opened its side of the connection (a Retry, for
-                // example) says nothing of its window.
+                // A ping before the peer has the connection, for example a Retry, has no window.
                 let is_ping = header.command == Command::Push && header.len == 0;
                 let may_be_retry = is_ping && !self.keepalive.is_validated();
                 // `wnd` of a RST is no window, see `ALL_READ`.
@@ -262,7 +258,7 @@ impl Kcp {
         una
     }
 
-    /// Takes one PUSH: data, a ping or an MTU probe. Returns whether it was new data.
+    /// Processes one PUSH: data, a ping or an MTU probe. Returns whether it was new data.
     fn input_push(
         &mut self,
         now: Micros,
@@ -270,8 +266,7 @@ impl Kcp {
         payload: &[u8],
         origin: PacketType,
     ) -> bool {
-        // Our RST has number and timestamp of the latest PUSH. The peer does not accept those of an
-        // MTU probe.
+        // Our RST names the latest PUSH. The peer does not accept a RST that names an MTU probe.
         let is_mtu_probe = !payload.is_empty() && self.recv.nxt().since(header.sn) > MAX_WINDOW;
         if origin == PacketType::Regular && !is_mtu_probe {
             self.close_state.on_push(header.sn, header.ts);
@@ -308,8 +303,8 @@ impl Kcp {
                 self.recover_with(now, header, payload);
             }
             Ok(RecvOutcome::OutOfOrderDuplicate) => {
-                // The ACK may be lost: every such number is acknowledged a second time, not only
-                // the latest.
+                // The ACK may be lost: every such number is acknowledged again, not only the
+                // latest.
                 self.acks.on_out_of_order(now, self.recv.nxt(), ack, payload.len());
                 self.stats.duplicate_segments += 1;
             }
@@ -318,7 +313,7 @@ impl Kcp {
                 self.stats.duplicate_segments += 1;
             }
             Ok(RecvOutcome::OutOfWindow) => {
-                // The peer learns what is taken, and that this side lives (RFC 9293 3.10.7.4).
+                // The peer learns the window, and that this side is alive (RFC 9293 3.10.7.4).
                 self.window_update_pending = true;
                 self.stats.out_of_window_segments += 1;
             }
@@ -327,7 +322,7 @@ impl Kcp {
         matches!(outcome, Ok(RecvOutcome::InOrder | RecvOutcome::OutOfOrder))
     }
 
-    /// A segment arrived again that was delivered already, or a ping.
+    /// A ping, an MTU probe or a segment that was received before arrived.
     fn on_duplicate_received(&mut self, now: Micros, ack: Ack, origin: PacketType) {
         let is_first = ack.sn == Sn(0) && origin == PacketType::Regular;
         if is_first && self.address_proof.on_duplicate_received() {

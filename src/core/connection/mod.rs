@@ -2,12 +2,12 @@
 //!
 //! [`Kcp`] is one connection. Time is an argument of every call that needs it; datagrams go in
 //! through [`Kcp::input`] and come out of [`Kcp::poll_transmit`]; the caller owns socket and
-//! timers. Buffers of received data come from a process-wide pool (`util/buffer_pool.rs`), whose
-//! lock is held for one pop; there is no other lock.
+//! timers. The only lock is in the process-wide pool of receive buffers (`util/buffer_pool.rs`),
+//! held for one pop.
 //!
 //! The contract: after any call that takes `&mut self`, drain [`Kcp::poll_transmit`] while
 //! datagrams can be sent, then read [`Kcp::poll_timeout`] and call [`Kcp::handle_timeout`] at that
-//! time. More calls of these than necessary have no effect.
+//! time. Surplus calls of these have no effect.
 //!
 //! Deviations from `ikcp.c` and kcp-go, none of which changes the wire format: ACKs, `una` and
 //! windows are validated before they are applied; timers are exact deadlines instead of
@@ -103,44 +103,44 @@ pub struct Kcp {
     amplification: Amplification,
     address_proof: AddressProof,
     path_validator: PathValidator,
-    /// Bytes that cipher and FEC header add to each datagram sent.
+    /// Bytes that cipher and FEC header add to each sent datagram.
     sent_overhead: u16,
-    /// Bytes that the cipher adds to each datagram received.
+    /// Bytes that the cipher adds to each received datagram.
     received_overhead: u16,
     rate_limiter: RateLimiter,
     /// When [`Kcp::poll_transmit`] was last called.
     last_poll_transmit: Micros,
-    /// A window update is due (kcp-go `IKCP_ASK_TELL`). True from a window probe of the peer, or
-    /// from [`Receiver::wants_window_update`], until the next datagram other than a CONTROL
-    /// segment, an initial segment or an MTU probe.
+    /// A window update is due (kcp-go `IKCP_ASK_TELL`). Set by a window probe of the peer or
+    /// [`Receiver::wants_window_update`], cleared by the next full segment, small datagram or FEC
+    /// filler.
     window_update_pending: bool,
-    /// A window update of the peer has arrived since [`Kcp::take_window_report`].
+    /// A window update of the peer arrived since [`Kcp::take_window_report`].
     window_reported: bool,
-    /// Full datagrams since ACKs were last written, see `MAX_FULL_DATAGRAMS_BEFORE_ACK`.
+    /// Full datagrams since ACKs were last written, at most `MAX_FULL_DATAGRAMS_BEFORE_ACK`.
     full_datagrams_since_ack: u32,
-    /// With [`WritePolicy::Delayed`]: when queued data leaves without a flush.
+    /// With [`WritePolicy::Delayed`]: when queued data is sent without a flush.
     cork_until: Option<Micros>,
-    /// True from [`Kcp::flush`] until the send buffer is empty.
+    /// Set by [`Kcp::flush`] until the send buffer is empty.
     flush_requested: bool,
     establishment: Establishment,
     peer: PeerState,
     role: Role,
     close_state: CloseState,
-    /// `Some` once repair symbols are to be sent, or the peer has asked for them.
+    /// `Some` once this side or the peer asks for repair symbols or datagrams.
     repair: Option<Box<RepairState>>,
     close_reason: Option<ConnectionError>,
     pending_reset: UnconfirmedReset,
-    /// `Some` once parity or fillers have left.
+    /// `Some` once parity or fillers were sent.
     parity_sent: Option<Box<ParitySent>>,
     stats: Counters,
 }
 
 impl Kcp {
-    /// A new connection with conversation id `conv`. `ts` on the wire counts from `now`.
+    /// A new connection with conversation id `conv`, started at `now`.
     ///
     /// # Errors
     ///
-    /// When `config` is not valid.
+    /// If `config` is invalid.
     pub fn new(
         conv: u32,
         config: &KcpConfig,
@@ -151,8 +151,8 @@ impl Kcp {
         Ok(Self::starting_at(conv, config, now, seed, Sn(0)))
     }
 
-    /// As [`Kcp::new`] with first sequence number `sn` in both directions; both sides must use the
-    /// same: for tests of sequence wrap.
+    /// As [`Kcp::new`] with first sequence number `sn` in both directions, for tests of sequence
+    /// wrap. Both sides must use the same.
     #[doc(hidden)]
     #[must_use]
     pub fn starting_at(conv: u32, config: &KcpConfig, now: Instant, seed: Seed, sn: Sn) -> Self {
@@ -203,12 +203,12 @@ impl Kcp {
         self.conv
     }
 
-    /// Payload bytes to write now. The send window bounds them, and so does what waits to be sent: no more than
-    /// leaves within 10 ms, at least 16 KiB. More would be a queue in which later writes wait. Ask again after
-    /// [`Kcp::poll_transmit`], which sends what waits.
+    /// Payload bytes to write now. Limited by the send window and by the backlog of unsent data: at
+    /// most what 10 ms of sending take, at least 16 KiB, since later writes wait behind it. Ask
+    /// again after [`Kcp::poll_transmit`], which sends the backlog.
     ///
-    /// The capacity may never reach the size of a large block. Write a block in parts. Call
-    /// [`Kcp::send_message`] until it is not [`Full`](SendMessageError::Full).
+    /// The capacity may never reach the size of a large block: write a block in parts, and call
+    /// [`Kcp::send_message`] until it does not return [`Full`](SendMessageError::Full).
     #[doc(alias = "WaitSnd")]
     #[must_use]
     pub fn send_capacity(&self) -> usize {
@@ -216,32 +216,33 @@ impl Kcp {
         self.window_capacity().min(limit.saturating_sub(unsent))
     }
 
-    /// Payload bytes that the send window admits now.
+    /// Payload bytes that the send window admits.
     pub(crate) fn window_capacity(&self) -> usize {
         self.send.available() * self.send.mss()
     }
 
-    /// Bytes that may wait to be sent, and bytes that do.
+    /// Limit of the unsent bytes, and the unsent bytes.
     pub(crate) fn send_backlog(&self) -> (usize, usize) {
         let limit = self.send.backlog_limit(self.rate_limiter.rate());
         (limit, self.send.send_buffer().bytes())
     }
 
-    /// Whether a writer waits, or is to wait soon: one whose message exceeds what is free waits before all of
-    /// the limit is used.
+    /// Whether a writer waits or will soon: a message larger than the free part of the limit waits
+    /// before the limit is reached.
     pub(super) fn is_backlogged(&self) -> bool {
         let (limit, unsent) = self.send_backlog();
         self.send.writer_waits() || self.send.available() == 0 || unsent >= limit / 4 * 3
     }
 
-    /// Sets whether the application has more to write than [`Kcp::send_capacity`]: the sender is then not
-    /// taken for one that has nothing to send. Holds until the next datagram that finds nothing to send.
+    /// Sets whether the application has more to write than [`Kcp::send_capacity`]: the sender then
+    /// does not count as application-limited. Holds until a datagram arrives while the send buffer
+    /// is empty.
     pub(crate) fn set_writer_waits(&mut self, waits: bool) {
         self.send.set_writer_waits(waits);
     }
 
-    /// A write takes a multiple of this many bytes of [`Kcp::send_capacity`]: in message mode each
-    /// write starts a segment of its own.
+    /// Writes use [`Kcp::send_capacity`] in multiples of these bytes: in message mode each write
+    /// starts a new segment.
     pub(crate) fn send_unit(&self) -> usize {
         match self.mode {
             Mode::Stream => 1,
@@ -249,23 +250,21 @@ impl Kcp {
         }
     }
 
-    /// Queues bytes: in stream mode behind those already queued, in message mode cut into segments
-    /// of their own, as kcp-go's `UDPSession.Write` does.
+    /// Queues bytes: in stream mode behind the queued bytes, in message mode in new segments, as
+    /// kcp-go's `UDPSession.Write`.
     ///
-    /// All bytes are queued, whatever [`Kcp::send_capacity`] is: call that first. Empty
-    /// data is ignored.
+    /// Queues all bytes: ask [`Kcp::send_capacity`] first. Ignores empty data.
     pub fn send(&mut self, now: Instant, data: Bytes) {
         self.queue(now, data);
         self.expect_more();
     }
 
-    /// A writer that is given no more capacity may have more.
+    /// Without capacity left, the writer may have more.
     fn expect_more(&mut self) {
         self.send.set_writer_waits(self.send_capacity() == 0);
     }
 
-    /// As [`Kcp::send`], for a caller that says itself whether there is more to write
-    /// ([`Kcp::set_writer_waits`]).
+    /// As [`Kcp::send`], for a caller of [`Kcp::set_writer_waits`].
     pub(crate) fn queue(&mut self, now: Instant, mut data: Bytes) {
         if data.is_empty() {
             return;
@@ -282,14 +281,13 @@ impl Kcp {
         self.on_queued(now);
     }
 
-    /// Queues one message that the peer receives whole, in fragments where it exceeds a segment.
+    /// Queues one message, fragmented if it exceeds a segment. The peer receives it whole.
     ///
     /// # Errors
     ///
-    /// [`SendMessageError::TooLarge`] beyond [`Kcp::max_message_size`]: a message of more fragments
-    /// than 255 or than the peer's receive window could never be reassembled.
-    /// [`SendMessageError::Full`] when the send window has no capacity for the whole message now.
-    /// Nothing is queued in either case.
+    /// [`SendMessageError::TooLarge`] beyond [`Kcp::max_message_size`]: the peer could never
+    /// reassemble the message. [`SendMessageError::Full`] if the send window has no capacity for
+    /// the whole message now. Nothing is queued in either case.
     pub fn send_message(&mut self, now: Instant, data: Bytes) -> Result<(), SendMessageError> {
         let max = self.max_message_size();
         if data.len() > max {
@@ -303,10 +301,9 @@ impl Kcp {
         queued
     }
 
-    /// Queues a message whose size was checked before, or returns the message while the send window
-    /// has no capacity. If MTU or window have shrunk since the check, the message is queued once
-    /// the send window is empty, in segments larger than the MSS if it would need more than 255 of
-    /// them.
+    /// Queues a message of a checked size, or returns it while the send window has no capacity. If
+    /// MTU or window have shrunk since the check, it waits for an empty send window, and its
+    /// segments exceed the MSS if it would need more than 255 of them.
     pub(crate) fn queue_message(&mut self, now: Instant, mut data: Bytes) -> Result<(), Bytes> {
         let piece = self.send.mss().max(data.len().div_ceil(MAX_FRAGMENTS));
         let fragments = data.len().div_ceil(piece).max(1);
@@ -321,11 +318,11 @@ impl Kcp {
         Ok(())
     }
 
-    /// Largest message in bytes that [`Kcp::send_message`] takes: as many fragments as the largest
-    /// window that the peer advertised (32 before the first), our configured send window and the wire
-    /// allow, and no more bytes than a window of usual segments takes: a peer of this crate has memory for
-    /// 1,540 bytes a segment unless [`KcpConfig::recv_memory`](crate::KcpConfig::recv_memory) says
-    /// otherwise, so segments of a larger MTU are fewer.
+    /// Largest message in bytes that [`Kcp::send_message`] accepts: at most 255 fragments, the
+    /// largest window that the peer advertised (32 before the first) and our configured send
+    /// window. With a large MTU fewer fragments: a peer of this crate has memory for 1,540 bytes
+    /// per segment of its window unless [`KcpConfig::recv_memory`](crate::KcpConfig::recv_memory)
+    /// is set.
     #[must_use]
     pub fn max_message_size(&self) -> usize {
         let (largest, mss) = (usize::from(self.send.remote.largest()), self.send.mss());
@@ -339,7 +336,7 @@ impl Kcp {
         fragments * mss
     }
 
-    /// Data was queued: starts the write delay and re-arms timers.
+    /// Data was queued: starts the write delay and rearms timers.
     fn on_queued(&mut self, now: Instant) {
         let now = self.clock.tick(now);
         if self.write_policy == WritePolicy::Delayed && self.cork_until.is_none() {
@@ -349,47 +346,48 @@ impl Kcp {
         self.update_timers(now);
     }
 
-    /// Lets data that [`WritePolicy::Delayed`] holds back leave now (kcp-go `flush`).
+    /// Sends data that [`WritePolicy::Delayed`] holds back with the next transmissions (kcp-go
+    /// `flush`).
     pub fn flush(&mut self) {
         self.flush_requested = !self.send.send_buffer().is_empty();
     }
 
-    /// The next bytes in order, or in message mode the next message. `None`: nothing is readable.
+    /// The next bytes in order, or in message mode the next message; `None` if nothing is readable.
     pub fn recv(&mut self) -> Option<Bytes> {
         let chunk = self.recv.recv()?;
         self.window_update_pending |= self.recv.wants_window_update();
         Some(chunk)
     }
 
-    /// Bytes of what [`Kcp::recv`] would return; `None` when nothing is readable.
+    /// Bytes that [`Kcp::recv`] would return; `None` if nothing is readable.
     #[doc(alias = "PeekSize")]
     #[must_use]
     pub fn readable(&self) -> Option<usize> {
         self.recv.readable()
     }
 
-    /// Frees the spare capacity of the queues: for an idle connection.
+    /// Frees the spare capacity of the queues, for an idle connection.
     pub fn release_memory(&mut self) {
         self.send.release_memory();
         self.recv.release_memory();
         self.acks.release_memory();
     }
 
-    /// Lets pending ACKs leave with the next transmission under every [`AckPolicy`] (RFC 9000
-    /// 13.2.1, immediate acknowledgement).
+    /// Sends pending ACKs with the next transmission under every [`AckPolicy`] (RFC 9000 13.2.1,
+    /// immediate acknowledgement).
     pub(crate) fn flush_acks(&mut self) {
         self.acks.flush();
     }
 
-    /// Sends a ping with the next transmission (RFC 9000 19.2). To be called after the first data
-    /// of a connection has left: some implementations take any first segment, also a ping, for an
+    /// Sends a ping with the next transmission (RFC 9000 19.2), at most one a second. Call it after
+    /// the first data was sent: some implementations take any first segment, pings included, for an
     /// initial segment.
     pub fn ping(&mut self, now: Instant) {
         self.keepalive.request_ping(self.clock.at(now));
     }
 
-    /// Waits longer between keepalive pings than the peer does, so that one side pings for both:
-    /// `keepalive_side`. `is_active`: this side has opened the connection.
+    /// Waits longer between keepalive pings than the peer, if `keepalive_side` is the other side.
+    /// `is_active`: this side opened the connection.
     pub(crate) fn defer_keepalive(&mut self, is_active: bool, keepalive_side: KeepaliveSide) {
         match (keepalive_side, is_active) {
             (KeepaliveSide::Passive, true) => self.keepalive.defer(),
@@ -398,18 +396,18 @@ impl Kcp {
         }
     }
 
-    /// Whether all data queued was sent and is acknowledged cumulatively.
+    /// Whether all queued data was sent and is acknowledged cumulatively.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.send.is_drained()
     }
 
-    /// SND.UNA: the oldest sequence number that is not acknowledged cumulatively.
+    /// SND.UNA: the oldest number that is not acknowledged cumulatively.
     pub(crate) fn una(&self) -> Sn {
         self.send.una()
     }
 
-    /// RCV.NXT: the next sequence number expected of the peer.
+    /// RCV.NXT: the next number expected.
     pub(crate) fn rcv_nxt(&self) -> Sn {
         self.recv.nxt()
     }
@@ -421,8 +419,8 @@ impl Kcp {
             || self.acks.has_reclaimable_memory()
     }
 
-    /// Whether the peer is validated: it acknowledged a segment or a ping of this side (RFC 9000
-    /// 8.1).
+    /// Whether the peer is validated: it has acknowledged a segment or a ping of this side (RFC
+    /// 9000 8.1).
     #[must_use]
     pub fn is_established(&self) -> bool {
         self.keepalive.is_validated()

@@ -13,8 +13,8 @@ use crate::error::{ConfigError, ConnectionError, Heard};
 
 /// Datagram sizes.
 impl Kcp {
-    /// Largest datagram that is sent now, in bytes: the configured MTU less the
-    /// [overhead](Kcp::set_overhead), or the PLPMTU of the path if that is smaller (RFC 8899).
+    /// Largest datagram sent now, bytes: the configured MTU less the [overhead](Kcp::set_overhead),
+    /// or the PLPMTU of the path if that is smaller (RFC 8899).
     #[doc(alias = "PMTUD")]
     #[doc(alias = "DPLPMTUD")]
     #[must_use]
@@ -22,19 +22,19 @@ impl Kcp {
         HEADER_LEN + self.send.mss()
     }
 
-    /// Upper bound of the MTU, UDP payload in bytes: as configured, or lowered by `EMSGSIZE`.
+    /// Upper bound of the UDP payload, bytes: as configured, or lowered by `EMSGSIZE`.
     pub(crate) fn max_mtu(&self) -> u16 {
         self.send.path.max_mtu()
     }
 
     /// Sets the bytes that the caller adds to each datagram of [`Kcp::poll_transmit`]: `cipher` in
-    /// both directions, `fec_header` to those of this side with [new
-    /// data](crate::proto::Transmitted::new_segments). Default: none. They count against the MTU and
-    /// against the anti-amplification limit. To be called before anything is sent.
+    /// both directions, `fec_header` to sent datagrams with
+    /// [new data](crate::proto::Transmitted::new_segments). Default: 0. They count against the MTU
+    /// and the anti-amplification limit. Call it before anything is sent.
     ///
     /// # Errors
     ///
-    /// When the MTU leaves no byte for data.
+    /// If the MTU leaves no byte for data.
     pub fn set_overhead(&mut self, cipher: u16, fec_header: u16) -> Result<(), ConfigError> {
         let sent = cipher.saturating_add(fec_header);
         config::check_mtu(self.max_mtu(), usize::from(sent))?;
@@ -45,8 +45,8 @@ impl Kcp {
     }
 
     /// Reports that the operating system refused a datagram of `size` bytes, overhead included
-    /// (`EMSGSIZE`). Returns the new largest UDP payload in bytes if that is less than before. New
-    /// segments are cut for the new size, segments in flight keep theirs.
+    /// (`EMSGSIZE`). Returns the new largest UDP payload in bytes if it fell. New segments are cut
+    /// for it, segments in flight keep their size.
     #[doc(alias = "EMSGSIZE")]
     pub fn on_message_too_big(&mut self, size: usize) -> Option<u16> {
         if !self.send.path.on_message_too_big(size) {
@@ -56,15 +56,16 @@ impl Kcp {
         Some(self.max_mtu())
     }
 
-    /// The same where the system may have the MTU of the route from an ICMP message.
+    /// As [`Kcp::on_message_too_big`], if the operating system may have the MTU from an ICMP
+    /// message.
     pub(crate) fn on_packet_too_big(&mut self, now: Instant, size: usize) {
         if self.send.path.on_packet_too_big(self.clock.at(now), size) {
             self.update_mss();
         }
     }
 
-    /// Whether the caller should let routers fragment datagrams (clear DF): segments in flight are
-    /// larger than what the path carries.
+    /// Whether the caller should let routers fragment datagrams (clear DF): segments in flight
+    /// exceed the path MTU.
     #[must_use]
     pub fn needs_ip_fragmentation(&self) -> bool {
         self.close_reason.is_none()
@@ -84,8 +85,7 @@ impl Kcp {
 
 /// MTU probes.
 impl Kcp {
-    /// When the next MTU probe, or the ping before an MTU probe, leaves. Only while data is in
-    /// flight.
+    /// When the next MTU probe, or the ping before one, is sent. Only while data is in flight.
     pub(super) fn mtu_probe_deadline(&self) -> Option<Micros> {
         self.send.path.deadline().filter(|_| self.send.awaits_ack())
     }
@@ -111,10 +111,10 @@ impl Kcp {
         true
     }
 
-    /// An ACK that matches no segment in flight. Returns whether the ACK answers an MTU probe or
-    /// the ping before an MTU probe.
+    /// An ACK arrived that matches no segment in flight. Returns whether it answers an MTU probe or
+    /// the ping before one.
     pub(super) fn on_mtu_probe_ack(&mut self, now: Micros, header: &Header) -> bool {
-        // Segments of queued messages keep their size, so they are oversized as those in flight are.
+        // Segments of queued messages keep their size: they are oversized too.
         let queued = match self.mode {
             Mode::Stream => 0,
             Mode::Message => self.send.send_buffer().segments(self.send.mss()),
@@ -126,15 +126,15 @@ impl Kcp {
         }
         self.keepalive.on_validated();
         if self.update_mss() {
-            // Ends the PTO back-off: its segments may be small enough now, or pass in IP fragments.
+            // Ends the PTO back-off: segments may be small enough now, or pass in IP fragments.
             self.send.on_peer_activity(now);
         }
         true
     }
 
     /// Ends the connection if oversized segments made no progress for the dead-peer timeout: the
-    /// path carries no IP fragments either, while the small datagrams of the peer keep restarting
-    /// its dead-peer timeout.
+    /// path carries no IP fragments, while small datagrams of the peer keep restarting that
+    /// timeout.
     pub(super) fn check_oversized_timeout(&mut self, now: Micros) {
         if self.oversized_deadline().is_some_and(|until| now >= until) {
             let since = self.send.path.oversized_since();

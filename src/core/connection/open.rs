@@ -12,15 +12,15 @@ use crate::error::ConnectionError;
 
 /// Initial segments.
 impl Kcp {
-    /// Opens the connection at the peer before there is data for it, so that the peer may send
-    /// first: a window probe, retransmitted until a segment of the peer other than a ping arrives, or
-    /// data leaves.
-    /// Listeners of other implementations that open a connection for any first segment accept it.
+    /// Opens the connection at the peer before there is data, so that the peer may send first:
+    /// sends a window probe, retransmitted until a segment of the peer other than a ping arrives,
+    /// or data is sent. Works with other implementations if their listener accepts any first
+    /// segment.
     pub fn open(&mut self, now: Instant) {
         self.open_after(now, Duration::ZERO);
     }
 
-    /// The same after `wait`, unless data has left by then.
+    /// As [`Kcp::open`] after `wait`, unless data is sent before.
     pub(crate) fn open_after(&mut self, now: Instant, wait: Duration) {
         if !self.has_started() {
             let ts = Ts(self.keepalive.next_cookie().0 | 1);
@@ -28,29 +28,29 @@ impl Kcp {
         }
     }
 
-    /// Whether an initial segment without data is outstanding, or waits to leave.
+    /// Whether an initial segment without data is outstanding or queued.
     pub(crate) fn is_initial_outstanding(&self) -> bool {
         self.establishment.is_initial_outstanding()
     }
 
-    /// An initial segment without data that waits leaves now.
+    /// Sends a queued initial segment without data now.
     pub(crate) fn expedite_open(&mut self, now: Instant) {
         self.establishment.expedite(self.clock.at(now));
     }
 
-    /// No initial segment leaves, if none has. Nothing was sent then, and nothing has to be closed.
+    /// Drops the initial segment if nothing was sent: nothing has to be closed then.
     pub(crate) fn abandon_open(&mut self) {
         if !self.has_started() {
             self.establishment.cancel_initial();
         }
     }
 
-    /// Whether an initial segment without data would leave now.
+    /// Whether an initial segment without data is due.
     pub(super) fn has_initial_due(&self, now: Micros) -> bool {
         self.send.send_buffer().is_empty() && self.establishment.is_due(now)
     }
 
-    /// When the initial segment without data is retransmitted.
+    /// When the initial segment without data is sent next.
     pub(super) fn initial_deadline(&self) -> Option<Micros> {
         self.establishment.deadline().filter(|_| self.send.send_buffer().is_empty())
     }
@@ -70,19 +70,19 @@ impl Kcp {
         true
     }
 
-    /// Whether a session of another implementation with this address and port may end for this
-    /// connection: not while the socket has another connection with the address of the peer.
+    /// Sets whether the initial segment may replace a session of this address at other
+    /// implementations: not while the socket has another connection to the peer's address.
     pub(crate) fn set_replaces(&mut self, replaces: bool) {
         self.establishment.set_replaces(replaces);
     }
 
-    /// Whether `sn` and `ts` are those of an initial segment without data that has left, and nothing has
-    /// come back but a ping: a Retry, after which the listener may have begun to drain.
+    /// Whether `sn` and `ts` name our initial segment without data, and nothing but a ping has
+    /// answered it. The ping may be a Retry, after which the listener began to drain.
     pub(super) fn is_unanswered_initial(&self, sn: Sn, ts: Ts) -> bool {
         self.establishment.is_initial(ts) && [Sn(0), dataless_sn(self.send.una())].contains(&sn)
     }
 
-    /// A segment of this connection arrived: no initial segment is needed any more. The segment
+    /// A segment of this connection arrived: the initial segment is no longer needed. The segment
     /// does not prove that the peer receives our datagrams, so address validation starts.
     pub(super) fn on_initial_answered(&mut self, now: Micros) {
         if self.establishment.cancel_initial() {
@@ -90,13 +90,13 @@ impl Kcp {
         }
     }
 
-    /// A different initial segment of this connection arrived from the peer's address: the peer may
-    /// have restarted. The peer is sent a ping: if the pong shows that the state of this connection
-    /// is lost, the connection ends with [`PeerRestarted`](crate::ConnectionError::PeerRestarted).
+    /// A different initial segment arrived from the peer's address: the peer may have restarted.
+    /// Sends a ping: if the pong shows that the state of this connection is lost, the connection
+    /// ends with [`PeerRestarted`](crate::ConnectionError::PeerRestarted).
     ///
-    /// If the peer never acknowledged data of ours, the pong cannot show a loss of state. Then the
+    /// If the peer never acknowledged our data, the pong cannot show a lost state. Then the
     /// connection ends on the next different initial segment after the pong, unless a valid ACK or
-    /// new data in order arrived in between.
+    /// new data in order arrives in between.
     pub(crate) fn suspect_restart(&mut self, now: Instant) {
         match self.peer.on_other_initial() {
             Restart::Confirmed => {

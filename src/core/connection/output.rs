@@ -1,9 +1,9 @@
 //! Output of datagrams (kcp-go `flush`): `poll_transmit`, priorities, and which segments share a
 //! datagram.
 //!
-//! [`Kcp::poll_transmit`] sends in this order: CONTROL segments, the initial segment, MTU probes,
-//! repair symbols, copies of segments with none behind them, then full segments in datagrams of their
-//! own, and everything small in one datagram.
+//! Order of [`Kcp::poll_transmit`]: CONTROL segments, the initial segment, MTU probes, repair
+//! symbols, bundles without a newer segment, full segments in datagrams of their own, everything
+//! small in one datagram.
 
 use std::time::Instant;
 
@@ -17,13 +17,13 @@ use crate::core::send::SendCandidate;
 use crate::core::seq::{Sn, Ts};
 use crate::util::framing::Framing;
 
-/// Full datagrams that may leave before pending ACKs. The datagrams of a GSO batch are of equal
-/// size, only the last may be shorter, so ACKs wait for that one. 44 = 65,000 / 1,472: largest
-/// batch (`driver/send_batch.rs`) by largest UDP payload of Ethernet, both in bytes. A batch of the
-/// default 1,400 bytes holds 46 datagrams, so 44 full ones and a short one fit.
+/// Full datagrams sent before pending ACKs. The datagrams of a GSO batch are of equal size, only
+/// the last may be shorter, so ACKs wait for it. 44 = 65,000 / 1,472: largest batch
+/// (`driver/send_batch.rs`) by largest UDP payload of Ethernet, bytes. With the default MTU of
+/// 1,400 a batch holds 46 datagrams: 44 full ones and a short one fit.
 const MAX_FULL_DATAGRAMS_BEFORE_ACK: u32 = 44;
 
-/// What one datagram carries.
+/// Contents of one datagram.
 ///
 /// ```
 /// use std::time::Instant;
@@ -48,28 +48,28 @@ pub struct Transmitted {
     pub len: usize,
     /// Data segments in it.
     pub segments: u32,
-    /// Data segments in it that leave for the first time. FEC covers datagrams with such segments,
-    /// and no others: what is sent again needs no parity, and later datagrams carry an ACK again.
+    /// Data segments sent for the first time. FEC covers only datagrams with such segments:
+    /// retransmissions need no parity, and later datagrams repeat ACKs.
     pub new_segments: u32,
     /// ACKs in it.
     pub acks: u32,
-    /// True for a full segment that leaves for the first time to a validated peer: further
-    /// datagrams of the same size may share its GSO batch.
+    /// A full new segment to a validated peer: further datagrams of the same size may share its GSO
+    /// batch.
     pub(crate) gso_follows: bool,
-    /// A repair symbol: neither FEC nor duplicates protect it.
+    /// A repair symbol, which neither FEC nor duplicates protect.
     pub(crate) is_repair: bool,
-    /// Nothing else is due: [`Kcp::poll_transmit`] need not be called again before something happens.
+    /// Nothing else is due: [`Kcp::poll_transmit`] need not be called again before the next event.
     pub(crate) is_last: bool,
 }
 
 /// Datagrams.
 impl Kcp {
-    /// Appends at most one datagram to `out`, which may already hold others. `None`: nothing is
-    /// due, and nothing was appended.
+    /// Appends at most one datagram to `out`, which may already hold others. `None`: nothing is due
+    /// and nothing was appended.
     ///
-    /// Full segments leave in datagrams of their own, one after the other and of equal size; ACKs,
-    /// window updates, pings and short segments share one datagram. An unvalidated peer is sent
-    /// what [`Kcp::send_budget`] admits, of which a part is kept for pings: a segment that does not fit
+    /// Full segments are sent in datagrams of their own, one after the other and of equal size;
+    /// ACKs, window updates, pings and short segments share one datagram. For an unvalidated peer
+    /// [`Kcp::send_budget`] applies, with a part reserved for pings: a segment that does not fit
     /// waits, and no segment is retransmitted.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmitted> {
         let now = self.clock.tick(now);
@@ -96,7 +96,7 @@ impl Kcp {
         if is_lone_ping && !is_control {
             return self.write_lone_ping(now, whole, out);
         }
-        // The pong goes before: it may answer a Retry, after which the initial segment counts.
+        // The pong is sent first: if it answers a Retry, the initial segment counts only after it.
         if is_control || (!self.acks_due(now) && self.emit_initial(now, out)) {
             return Some(self.on_datagram_sent(now, out.len() - start, Transmitted::default()));
         }
@@ -114,13 +114,13 @@ impl Kcp {
         let mut sent = Transmitted::default();
         let next = self.next_within(now, budget);
         let full = next.filter(|next| HEADER_LEN + next.len >= self.current_mtu());
-        // A GSO batch is written at one instant. ACKs of segments that arrived before that instant
-        // do not wait for its end: a rate limit may spread the batch over a long time.
+        // A GSO batch is written at one instant. ACKs of earlier arrivals do not wait for its end:
+        // a rate limit may spread the batch over a long time.
         let overdue = self.acks.since().is_some_and(|since| since < now) && self.acks_due(now);
         let has_acks = !self.acks.is_empty() || self.recv.has_recovered_acks();
         let acks_may_wait = !has_acks
             || (self.full_datagrams_since_ack < MAX_FULL_DATAGRAMS_BEFORE_ACK && !overdue);
-        // Address validation goes before data.
+        // Address validation comes before data.
         let validates = self.keepalive.is_due() && !self.keepalive.is_validated();
         if next.is_some_and(|next| next.is_new()) && self.keepalive.is_validated() {
             self.send.path.on_new_data(now, self.send.una());
@@ -138,8 +138,8 @@ impl Kcp {
         (len > 0).then(|| self.on_data_sent(now, len, sent))
     }
 
-    /// Appends a datagram of the ping that is due and the answer to an initial segment without data:
-    /// neither acknowledges anything.
+    /// Appends a datagram with the ping that is due and the answer to an initial segment without
+    /// data: neither acknowledges anything.
     fn write_lone_ping(
         &mut self,
         now: Micros,
@@ -167,11 +167,12 @@ impl Kcp {
         }
     }
 
-    /// Continues a GSO batch after a datagram with [`Transmitted::gso_follows`]: appends up to `max`
-    /// further datagrams of [`Kcp::current_mtu`] bytes each, with space for `framing`, and returns how
-    /// many. Fewer than `max`: call [`Kcp::poll_transmit`]. All datagrams of a batch have the same
-    /// `now`, and nothing arrives between them, so only what one datagram can change for the next
-    /// is checked for each. The datagrams are the same as without batches: core/tests/gso_batches.rs.
+    /// Continues a GSO batch after a datagram with [`Transmitted::gso_follows`]: appends up to
+    /// `max` further datagrams of [`Kcp::current_mtu`] bytes each, with space for `framing`, and
+    /// returns how many. Fewer than `max`: call [`Kcp::poll_transmit`]. All datagrams of a batch
+    /// have the same `now` and nothing arrives between them, so conditions that a datagram cannot
+    /// change are checked once. The datagrams are the same as without batches
+    /// (core/tests/gso_batches.rs).
     pub(crate) fn poll_transmit_more(
         &mut self,
         max: usize,
@@ -212,8 +213,8 @@ impl Kcp {
         count
     }
 
-    /// Appends those of the next full segments, at most `max`, of which none can change whether the
-    /// next may leave.
+    /// Appends the next full segments, at most `max`, as long as none of them affects whether the
+    /// next may be sent.
     fn write_run(
         &mut self,
         now: Micros,
@@ -233,7 +234,7 @@ impl Kcp {
         count
     }
 
-    /// A datagram leaves (OnPacketSent of RFC 9002 A.5): counters, rate limit, anti-amplification
+    /// A datagram is sent (OnPacketSent of RFC 9002 A.5): counters, rate limit, anti-amplification
     /// limit.
     pub(super) fn on_datagram_sent(
         &mut self,
@@ -251,7 +252,7 @@ impl Kcp {
         sent
     }
 
-    /// As [`Self::on_datagram_sent`], and finds out whether anything else is due.
+    /// As [`Self::on_datagram_sent`], and sets `is_last`.
     fn on_data_sent(&mut self, now: Micros, len: usize, sent: Transmitted) -> Transmitted {
         let sent = self.on_datagram_sent(now, len, sent);
         let is_last = !sent.gso_follows && !self.has_work_at(now);
@@ -262,8 +263,8 @@ impl Kcp {
         Transmitted { is_last, ..sent }
     }
 
-    /// `count` datagrams of `bytes` together leave: all of [`Self::on_datagram_sent`] that is the same
-    /// for each datagram of a GSO batch after the first.
+    /// `count` datagrams of `bytes` in total are sent: the part of [`Self::on_datagram_sent`] that
+    /// a GSO batch does once.
     #[inline]
     fn on_datagrams_sent(&mut self, now: Micros, count: usize, bytes: usize) {
         self.stats.sent_datagrams += count as u64;
@@ -291,7 +292,7 @@ impl Kcp {
             || self.keepalive.is_due()
             || self.acks_due(now)
         {
-            // A ping validates the peer, so the limit ends with it.
+            // The ping ends the limit, so it has precedence.
             let pings = usize::from(self.keepalive.is_due() && !budget.is_unlimited());
             self.write_acks((available(out) / HEADER_LEN).saturating_sub(pings), out, sent);
         }
@@ -299,7 +300,7 @@ impl Kcp {
             self.stats.window_probes += 1;
             self.write_dataless(Command::WindowProbe, Ts(0), out);
         }
-        // A ping answers no initial segment: the peer may have restarted.
+        // A ping does not answer an initial segment: the peer may have restarted.
         let answers_initial = self.window_update_pending && self.keepalive.is_due();
         if answers_initial && out.len() == start && available(out) >= HEADER_LEN {
             self.window_update_pending = false;
@@ -307,21 +308,20 @@ impl Kcp {
         }
         self.write_ping(now, available(out) >= HEADER_LEN, out);
         let (segments_start, nxt) = (out.len(), self.send.nxt());
-        // A segment cut for a larger PLPMTU leaves in a datagram of its own.
+        // A segment cut for a larger PLPMTU is sent in a datagram of its own.
         while let Some(segment) =
             next.filter(|n| out.len() == start || HEADER_LEN + n.len <= available(out))
         {
             self.append_segment(now, segment, out, sent);
-            // A redundant retransmission leaves in the next datagram: in this one it would be lost
-            // together with the first copy.
+            // A redundant copy is sent in the next datagram: in this one it would be lost together
+            // with the first.
             let copy = self.send.due_copy(now);
             next = if copy.is_some() { None } else { self.next_within(now, budget) };
         }
         if sent.new_segments > 0 && (out.len() - start) * 2 < size && budget.may_retransmit() {
             self.bundle_copies(now, nxt, (segments_start, available(out)), out);
         }
-        // Every segment carries `wnd`; a window update is written only in a datagram without
-        // another segment.
+        // Every segment carries `wnd`: a window update is needed only without another segment.
         if std::mem::take(&mut self.window_update_pending) && out.len() == start {
             self.write_dataless(Command::WindowUpdate, Ts(0), out);
         }
@@ -333,19 +333,19 @@ impl Kcp {
         self.next_segment(now).filter(|next| budget.admits(HEADER_LEN + next.len) && allowed(next))
     }
 
-    /// The next segment that may leave, without regard to the budget.
+    /// The next segment that may be sent, regardless of the budget.
     pub(super) fn next_segment(&self, now: Micros) -> Option<SendCandidate> {
         self.send.next(now, self.may_send_new())
     }
 
-    /// Whether the write policy lets new segments leave: always with [`WritePolicy::Immediate`],
-    /// else after a flush or when the writer has to wait.
+    /// Whether the write policy admits new segments: always with [`WritePolicy::Immediate`], else
+    /// after a flush or when the writer has to wait.
     #[inline]
     pub(super) fn may_send_new(&self) -> bool {
         self.write_policy == WritePolicy::Immediate || self.flush_requested || self.is_backlogged()
     }
 
-    /// The header of the PUSHs that leave at `now`, but for number, `frg` and length.
+    /// The header of PUSHs sent at `now`, without number, `frg` and length.
     #[inline]
     fn push_template(&mut self, now: Micros) -> Header {
         let ts = self.clock.timestamp(now);
@@ -370,7 +370,8 @@ impl Kcp {
         }
     }
 
-    /// Appends the PUSH of `next` and records its transmission. Returns whether there was one.
+    /// Appends the PUSH of `next` and records its transmission. Returns `false` if the segment is
+    /// gone.
     #[inline]
     fn write_segment(
         &mut self,
@@ -387,7 +388,7 @@ impl Kcp {
         true
     }
 
-    /// Segments were written: no initial segment is due, and with the last one a flush is done.
+    /// Segments were written: no initial segment is needed, and the last one ends a flush.
     #[inline]
     fn on_segments_written(&mut self) {
         self.establishment.cancel_initial();
@@ -396,15 +397,14 @@ impl Kcp {
         }
     }
 
-    /// Appends a segment without payload, with a sequence number far before SND.UNA
-    /// ([`dataless_sn`]).
+    /// Appends a segment without payload, numbered far before SND.UNA ([`dataless_sn`]).
     pub(super) fn write_dataless(&mut self, command: Command, ts: Ts, out: &mut Vec<u8>) {
         let sn = dataless_sn(self.send.una());
         self.header(command, self.close_state.capability(), sn, ts, 0).emit(out);
     }
 
-    /// A header with the current `wnd` and `una`; records the window as advertised. `una` is 0 while
-    /// nothing is acknowledged.
+    /// A header with the current `wnd` and `una`; records the window as advertised. `una` is 0
+    /// while acknowledgements are withheld.
     pub(super) fn header(&mut self, command: Command, frg: u8, sn: Sn, ts: Ts, len: u32) -> Header {
         let withholds = self.amplification.withholds_acks();
         let una = if withholds { Sn(0) } else { self.recv.nxt() };
@@ -412,8 +412,8 @@ impl Kcp {
         Header { conv: self.conv, command, frg, wnd, ts, sn, una, len }
     }
 
-    /// Whether [`Kcp::poll_transmit`] would append a datagram at `now`, if rate limit and
-    /// anti-amplification limit allow.
+    /// Whether [`Kcp::poll_transmit`] would append a datagram at `now`, apart from rate limit and
+    /// anti-amplification limit.
     pub(crate) fn has_pending_transmit(&self, now: Instant) -> bool {
         self.has_work_at(self.clock.at(now))
     }

@@ -1,5 +1,5 @@
-//! Repair symbols of a connection (RLC, RFC 8681): negotiation with HELLO, repair symbols out and
-//! in, and recovered segments.
+//! Repair symbols (RLC, RFC 8681): negotiation with HELLO, symbols out and in, and recovered
+//! segments.
 
 use super::repair_state::RepairState;
 use super::{Kcp, PacketType};
@@ -16,17 +16,18 @@ use crate::core::send::AckOutcome;
 use crate::core::seq::Ts;
 use crate::stats::RedundancyStats;
 
-/// Least MSS in bytes that repair symbols make smaller; below, full segments are not covered.
+/// Smallest MSS, bytes, that repair symbols shorten; with a smaller one full segments are not
+/// covered.
 const MIN_MSS: usize = 64;
-/// Segments before RCV.NXT with which the encoding window of a repair symbol may begin.
+/// How far before RCV.NXT the encoding window of a repair symbol may begin, segments.
 const MAX_BEHIND: i32 = 64;
 
 /// Settings and statistics.
 impl Kcp {
     /// Sends repair symbols to a peer that accepts them: `per_million` bytes per million bytes of
-    /// data, at most as many bytes as the data has. 0, the default: none. May be called at any time;
-    /// drain [`Kcp::poll_transmit`] afterwards. Costs up to 192 KiB at the receiver, 3 bytes of the
-    /// MSS, and nothing for flows with more than 256 segments in flight, which get none.
+    /// data, at most 1,000,000. 0, the default: none. May be called at any time; drain
+    /// [`Kcp::poll_transmit`] afterwards. Costs up to 192 KiB at the receiver and 3 bytes of the
+    /// MSS. Flows with more than 256 segments in flight get none.
     #[doc(hidden)]
     pub fn set_repair_rate(&mut self, per_million: u32) {
         if per_million == 0 && self.repair.is_none() {
@@ -40,7 +41,7 @@ impl Kcp {
         self.apply_repair_rate();
     }
 
-    /// What protects the data, and what it did; `None` while all of it is zero.
+    /// Statistics of all redundancy; `None` while all are zero.
     pub(crate) fn redundancy_stats(&self) -> Option<RedundancyStats> {
         let (repair, fec) = (self.repair.as_ref(), self.parity_sent.as_ref());
         if repair.is_none() && fec.is_none() && !self.send.redundancy.has_stats() {
@@ -59,16 +60,16 @@ impl Kcp {
         Some(stats)
     }
 
-    /// Lets the repair rate depend on the loss, within `limits`.
+    /// Adapts the repair rate to the loss, within `limits`.
     pub(super) fn start_auto_redundancy(&mut self, limits: AutoRedundancy) {
         let controller = RedundancyController::new(limits, Micros(0));
         let state = self.repair_state();
         state.auto = Some(controller);
-        // HELLO asks at once whether the peer takes symbols.
+        // HELLO asks at once whether the peer accepts symbols.
         state.hello.start();
     }
 
-    /// A datagram leaves: decides about the repair rate, at most ten times a second.
+    /// A datagram is sent: decides on the repair rate, at most ten times a second.
     #[inline]
     pub(super) fn update_auto_redundancy(&mut self, now: Micros) {
         let Some(auto) = self.repair.as_ref().and_then(|state| state.auto.as_ref()) else { return };
@@ -103,7 +104,7 @@ impl Kcp {
         }
     }
 
-    /// Whether the peer has shown that it takes no repair symbols.
+    /// Whether the peer has shown that it accepts no repair symbols.
     pub(super) fn peer_takes_no_repair(&self) -> bool {
         self.close_state.peer_lacks_control()
             || self.repair.as_ref().is_some_and(|state| state.hello.peer_lacks_repair())
@@ -132,7 +133,7 @@ impl Kcp {
 
 /// HELLO.
 impl Kcp {
-    /// Whether a HELLO or HELLO-ACK would leave now.
+    /// Whether a HELLO or HELLO-ACK is due.
     pub(super) fn has_hello_due(&self, now: Micros) -> bool {
         let Some(state) = &self.repair else { return false };
         let may_ask = self.close_state.peer_supports_control();
@@ -146,7 +147,7 @@ impl Kcp {
         self.repair.as_ref()?.hello.deadline()
     }
 
-    /// Gives up a HELLO that was not answered in time.
+    /// Gives up a HELLO without a timely answer.
     pub(super) fn expire_hello(&mut self, now: Micros) {
         if let Some(state) = &mut self.repair {
             state.hello.handle_timeout(now);
@@ -168,15 +169,15 @@ impl Kcp {
         hello.poll(now, rto, || keepalive.next_cookie())
     }
 
-    /// A HELLO of the peer. Returns whether it is valid.
+    /// A HELLO arrived. Returns whether it is valid.
     pub(super) fn on_hello(&mut self, now: Micros, header: &Header) -> bool {
-        // Nobody who does not support CONTROL has sent it, and the answer would be CONTROL.
+        // A peer without CONTROL sends no HELLO, and must not be sent the answer.
         self.close_reason.is_none()
             && !self.close_state.peer_lacks_control()
             && self.repair_state().hello.on_hello(now, header.ts)
     }
 
-    /// A HELLO-ACK of the peer. Returns whether it answers our HELLO.
+    /// A HELLO-ACK arrived. Returns whether it answers our HELLO.
     pub(super) fn on_hello_ack(&mut self, header: &Header) -> bool {
         let Some(state) = &mut self.repair else { return false };
         let valid = state.hello.on_hello_ack(header.sn.0, header.ts);
@@ -186,8 +187,7 @@ impl Kcp {
         valid
     }
 
-    /// Whether `header` is our own HELLO or repair symbol, reflected. A HELLO-ACK has the number of
-    /// our HELLO too.
+    /// Whether `header` is our own HELLO or repair symbol, reflected.
     pub(super) fn is_own_repair(&self, header: &Header) -> bool {
         let Some(state) = &self.repair else { return false };
         match header.command {
@@ -203,8 +203,8 @@ impl Kcp {
 
 /// ACKs of recovered segments, in.
 impl Kcp {
-    /// Whether `header` is the ACK of a segment that the peer has recovered. Without repair symbols
-    /// sent there is none, and what `frg` says is no concern of ours.
+    /// Whether `header` is the ACK of a segment that the peer recovered. Only after repair symbols
+    /// were sent; otherwise `frg` has no meaning.
     #[inline]
     pub(super) fn is_recovered_ack(&self, header: &Header) -> bool {
         header.command == Command::Ack
@@ -212,12 +212,12 @@ impl Kcp {
             && self.send.redundancy.repair.is_some()
     }
 
-    /// Takes the ACK of a segment that the peer has recovered. Returns whether it is the first of
+    /// Applies the ACK of a segment that the peer recovered. Returns whether it is the first for
     /// the segment.
     pub(super) fn input_recovered_ack(&mut self, now: Micros, header: &Header) -> bool {
         match self.send.on_recovered_ack(now, header.sn, header.ts.0) {
             AckOutcome::NewlyAcked => {
-                // The peer has the key, which was random, from a repair symbol of ours.
+                // The random key proves that the peer received a repair symbol of ours.
                 self.keepalive.on_validated();
                 self.keepalive.on_acked();
                 self.peer.on_state_shown();
@@ -235,13 +235,13 @@ impl Kcp {
 
 /// Repair symbols out.
 impl Kcp {
-    /// When the next repair symbol leaves; may have passed.
+    /// When the next repair symbol is sent; may have passed.
     #[inline]
     pub(super) fn repair_deadline(&self) -> Option<Micros> {
         self.send.repair_deadline()
     }
 
-    /// Whether a repair symbol would leave now.
+    /// Whether a repair symbol is due.
     #[inline]
     pub(super) fn has_repair_due(&self, now: Micros) -> bool {
         self.repair_deadline().is_some_and(|at| now >= at)
@@ -271,8 +271,8 @@ impl Kcp {
 
 /// Repair symbols in.
 impl Kcp {
-    /// Takes a repair symbol. `is_alone`: its datagram carries nothing else. Returns whether it
-    /// recovered something.
+    /// Processes a repair symbol. `is_alone`: its datagram has no other segment. Returns whether it
+    /// recovered anything.
     pub(super) fn input_repair(
         &mut self,
         now: Micros,
@@ -281,7 +281,7 @@ impl Kcp {
         is_alone: bool,
     ) -> bool {
         let negotiated = self.repair.as_ref().is_some_and(|state| state.hello.peer_asked());
-        // What FEC reconstructs comes late, and may be a symbol that had arrived.
+        // A symbol reconstructed by FEC is late, and may have arrived before.
         if !negotiated || self.close_reason.is_some() || origin != PacketType::Regular {
             return false;
         }
@@ -303,7 +303,7 @@ impl Kcp {
         self.input_recovered(now, recovered)
     }
 
-    /// A segment has arrived by itself: equations that had it as unknown may recover others.
+    /// A segment arrived: equations with it as unknown may recover others.
     #[inline]
     pub(super) fn recover_with(&mut self, now: Micros, header: &Header, payload: &[u8]) {
         if self.recv.has_repair_state() {
@@ -312,11 +312,11 @@ impl Kcp {
         }
     }
 
-    /// Takes recovered segments as if they had arrived. Their ACKs leave at once, and name the
+    /// Processes recovered segments as if they had arrived. Their ACKs are sent at once, with the
     /// repair key instead of a timestamp. Returns whether one was new.
     fn input_recovered(&mut self, now: Micros, mut recovered: Vec<RecoveredSegment>) -> bool {
         let mut is_new = false;
-        // In order, so that each is behind those before it.
+        // In order, so that each one can continue the one before it.
         let nxt = self.recv.nxt();
         recovered.sort_unstable_by_key(|segment| segment.sn.since(nxt));
         for RecoveredSegment { sn, key, frg, payload } in recovered {
@@ -335,7 +335,7 @@ impl Kcp {
             match self.recv.input(sn, frg, &payload) {
                 Ok(RecvOutcome::InOrder) => {
                     self.peer.on_state_shown();
-                    // Asks for no ping: the peer measures the RTT by the segments around.
+                    // No ping even if autotuning lacks an RTT: the segments around ask for it.
                     self.recv.autotune_window(now, &self.send.rtt);
                     self.close_state.on_in_order(self.recv.nxt());
                 }

@@ -1,15 +1,15 @@
-//! What a connection keeps while repair symbols are sent or received.
+//! Negotiated state of repair symbols.
 
 use crate::core::redundancy::controller::RedundancyController;
 use crate::core::redundancy::hello::Hello;
 
-/// What a connection that uses repair symbols, or whose peer asked for them, has negotiated.
+/// State of HELLO and repair symbols of one connection.
 #[derive(Debug)]
 pub(super) struct RepairState {
     pub(super) hello: Hello,
-    /// Repair rate wanted, per million; 0: none.
+    /// Wanted repair rate, per million; 0: none.
     pub(super) rate: u32,
-    /// Sets the rate, if that depends on the loss.
+    /// Sets the rate with automatic redundancy.
     pub(super) auto: Option<RedundancyController>,
     pub(super) received: u64,
     pub(super) recovered: u64,

@@ -1,4 +1,4 @@
-//! Settings of a connection that may change while it runs.
+//! Settings that may change while the connection runs.
 
 use std::num::NonZeroU64;
 
@@ -9,13 +9,13 @@ use crate::error::ConfigError;
 
 /// Settings.
 impl Kcp {
-    /// Sets the windows in segments, which switches window autotuning off. Default: as configured.
-    /// In message mode the largest receive window that was advertised stays the limit of a message: the peer
-    /// may still send one of as many segments.
+    /// Sets the windows, segments, and switches window autotuning off. Default: as configured. In
+    /// message mode the largest window advertised so far still limits messages, since the peer may
+    /// send one of that size.
     ///
     /// # Errors
     ///
-    /// When one is outside 1 to 65,535.
+    /// If a window is outside 1 to 65,535.
     #[doc(alias = "SetWindowSize")]
     #[doc(alias = "WndSize")]
     pub fn set_windows(&mut self, send: u16, recv: u16) -> Result<(), ConfigError> {
@@ -24,31 +24,32 @@ impl Kcp {
         Ok(())
     }
 
-    /// Sets the timing preset: interval, minimum RTO, fast retransmit, congestion control.
+    /// Sets the timing preset: interval, minimum RTO, fast retransmit and congestion control.
+    /// Default: as configured.
     #[doc(alias = "SetNoDelay")]
     #[doc(alias = "NoDelay")]
     pub fn set_timing(&mut self, preset: Timing) {
         self.apply(Setting::Timing(preset));
     }
 
-    /// Sets when ACKs leave.
+    /// Sets when ACKs are sent. Default: as configured.
     #[doc(alias = "SetACKNoDelay")]
     pub fn set_ack_policy(&mut self, policy: AckPolicy) {
         self.apply(Setting::AckPolicy(policy));
     }
 
-    /// Sets when written data leaves.
+    /// Sets when written data is sent. Default: as configured.
     #[doc(alias = "SetWriteDelay")]
     pub fn set_write_policy(&mut self, policy: WritePolicy) {
         self.apply(Setting::WritePolicy(policy));
     }
 
-    /// Sets the MTU: largest UDP payload in bytes, [overhead](Kcp::set_overhead) included. Segments
-    /// that exist keep their size. Restarts PMTU black-hole detection.
+    /// Sets the MTU: the largest UDP payload in bytes, [overhead](Kcp::set_overhead) included.
+    /// Default: as configured. Existing segments keep their size. Restarts black-hole detection.
     ///
     /// # Errors
     ///
-    /// When it is outside 25, plus the overhead, to 65,507.
+    /// If it is outside 25 plus the overhead to 65,507.
     #[doc(alias = "SetMtu")]
     pub fn set_mtu(&mut self, mtu: u16) -> Result<(), ConfigError> {
         config::check_mtu(mtu, usize::from(self.sent_overhead))?;
@@ -56,13 +57,13 @@ impl Kcp {
         Ok(())
     }
 
-    /// Sets the bytes per second that may leave; `None`, the default: no limit.
+    /// Limits the bytes sent per second; `None`: no limit. Default: as configured.
     #[doc(alias = "SetRateLimit")]
     pub fn set_rate_limit(&mut self, rate: Option<NonZeroU64>) {
         self.apply(Setting::RateLimit(rate));
     }
 
-    /// Applies a validated setting; settings of other layers are ignored.
+    /// Applies a validated setting; ignores settings of other layers.
     pub(crate) fn apply(&mut self, setting: Setting) {
         match setting {
             Setting::Windows { send, recv } => {
@@ -77,7 +78,7 @@ impl Kcp {
             Setting::WritePolicy(policy) => {
                 self.write_policy = policy;
                 self.cork_until = None;
-                // Data that is queued already is not delayed twice.
+                // Queued data is not delayed twice.
                 self.flush();
             }
             Setting::Mtu(mtu) => {

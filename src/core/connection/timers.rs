@@ -1,4 +1,4 @@
-//! Deadlines of a connection, and what happens when one has passed.
+//! Deadlines of a connection, and actions when they have passed.
 
 use std::time::Instant;
 
@@ -6,32 +6,31 @@ use super::Kcp;
 use crate::core::clock::Micros;
 use crate::util::deadline::earliest;
 
-/// Retransmission timeouts without a sign of life of the peer after which it is asked whether it still
-/// has the state of the connection.
+/// RTOs without a sign of life after which a ping asks the peer for the state of the connection.
 const ASK_AFTER_TIMEOUTS: u64 = 3;
-/// Longest such time after a window probe, microseconds: shorter than the longest interval between window
-/// probes, since the next one starts it again.
+/// Longest such wait after a window probe, microseconds: shorter than the longest interval of
+/// window probes, since each restarts it.
 const MAX_ASK_WAIT_AFTER_PROBE: u64 = 4_000_000;
 
 impl Kcp {
-    /// When [`Kcp::handle_timeout`] should be called next; `None` while no timer runs.
+    /// When to call [`Kcp::handle_timeout`] next; `None` while no timer runs.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        // A datagram that the anti-amplification limit holds back waits for a datagram of the peer,
-        // not for a time: deadlines that have passed do not count then.
+        // Under the anti-amplification limit passed deadlines do not count: only a datagram of the
+        // peer releases what is held back.
         let limited = !self.send_budget().is_unlimited();
         let work = self.work_after(limited.then_some(self.last_poll_transmit));
-        // A RST that the limit holds back ends all the same.
+        // The lifetime of a RST ends even if the limit holds it back.
         let reset_until = self.close_reason.and_then(|_| self.reset_until());
         earliest([work, self.poll_liveness(), reset_until])
     }
 
-    /// The next deadline that must not be late: all but those of [`Self::poll_liveness`].
+    /// The next deadline that must not be late: all except [`Self::poll_liveness`].
     pub(crate) fn poll_work(&self) -> Option<Instant> {
         self.work_after(None)
     }
 
-    /// The next deadline of [`Self::poll_work`] that is later than `after`, if given.
+    /// As [`Self::poll_work`], ignoring deadlines up to `after`, if given.
     fn work_after(&self, after: Option<Micros>) -> Option<Instant> {
         let counted = |at: Option<Micros>| at.filter(|at| after.is_none_or(|after| *at > after));
         if self.close_reason.is_some() {
@@ -55,7 +54,7 @@ impl Kcp {
         // The rate limit delays every datagram.
         let work = work.map(|at| self.rate_limiter.blocked_until(at).unwrap_or(at));
         // Pacer and rate limit need a timer only if they release segments after the latest
-        // `poll_transmit`; a segment that was free to leave then waits for another event.
+        // `poll_transmit`: a segment that was free then waits for another event.
         let ahead = |at: &Micros| *at > self.last_poll_transmit;
         let resume = Some(self.send.pacer_resume_at()).filter(ahead);
         let resume = resume.filter(|&at| self.next_segment(at).is_some());
@@ -66,21 +65,21 @@ impl Kcp {
         next.map(|at| self.clock.instant(at))
     }
 
-    /// The next deadline of keepalive, validation, idle timeout, dead-peer timeout and RSTs without
-    /// state, which may be late, so that the driver can coalesce these timers.
+    /// The next deadline of keepalive, validation, idle timeout, dead-peer timeout and stateless
+    /// RSTs. These may be late, so the driver coalesces them.
     pub(crate) fn poll_liveness(&self) -> Option<Instant> {
         if self.close_reason.is_some() {
             return None;
         }
         let keepalive = self.keepalive.deadline(self.has_started(), self.ask_at());
-        // A ping that is due leaves with the next transmission.
+        // A ping that is due needs no timer.
         let reset = self.pending_reset.deadline().filter(|_| !self.keepalive.is_due());
         earliest([keepalive, reset]).map(|at| self.clock.instant(at))
     }
 
-    /// When the peer is asked whether it still has the state of the connection: one that supports CONTROL
-    /// answers if it does not. Another peer would take the ping for an initial segment then. One whose
-    /// window is closed, and which answers window probes, is not asked.
+    /// When to ask the peer for the state of the connection. Only if it supports CONTROL: it then
+    /// reports a lost state, where another peer would take the ping for an initial segment. Not
+    /// while it answers window probes.
     fn ask_at(&self) -> Option<Micros> {
         if !self.close_state.peer_supports_control() {
             return None;
@@ -113,16 +112,17 @@ impl Kcp {
         self.check_oversized_timeout(now);
     }
 
-    /// Re-arms the timers that depend on both directions: the dead-peer timeout while an answer of
+    /// Rearms the timers that depend on both directions: the dead-peer timeout while an answer of
     /// the peer is due, and the persist timer (RFC 9293 3.8.6.1).
     #[inline]
     pub(super) fn update_timers(&mut self, now: Micros) {
         if self.close_state.needs_capability_ping() && self.send.is_drained() && self.has_started()
         {
-            // The pong shows whether the peer can be sent our FIN.
+            // The pong shows whether the peer supports FIN.
             self.keepalive.start_validation(now);
         }
-        // A peer without CONTROL is not asked (`ask_at`): only a retransmission finds out that it is back.
+        // `ask_at` does not ask a peer without CONTROL: only retransmissions find out that it is
+        // back.
         let is_asked = self.close_state.peer_supports_control() || !self.keepalive.is_validated();
         self.send.limit_pto(!is_asked);
         let in_flight = self.send.has_unacked() || self.close_state.awaits_fin_ack();
@@ -137,7 +137,7 @@ impl Kcp {
             || self.establishment.awaits_answer()
     }
 
-    /// Whether any datagram of ours has left.
+    /// Whether this side has sent a datagram.
     #[inline]
     pub(crate) fn has_started(&self) -> bool {
         self.establishment.has_started()
@@ -147,7 +147,7 @@ impl Kcp {
     ///
     /// # Panics
     ///
-    /// When one does not hold: for tests and fuzzing.
+    /// If one does not hold. For tests and fuzzing.
     #[cfg(any(test, feature = "_testkit"))]
     pub fn check_invariants(&self) {
         self.send.check_invariants();

@@ -21,8 +21,7 @@ pub enum PacketType {
     /// From the network.
     #[doc(alias = "IKCP_PACKET_REGULAR")]
     Regular,
-    /// Reconstructed by FEC: the datagram is late by the time of the reconstruction, so its ACKs
-    /// are no RTT samples and its `wnd` is ignored.
+    /// Reconstructed by FEC: late, so its ACKs are no RTT samples and its `wnd` is ignored.
     #[doc(alias = "IKCP_PACKET_FEC")]
     Fec,
 }
@@ -41,13 +40,13 @@ pub enum PacketType {
 pub struct Seed {
     /// First `ts` on the wire, milliseconds.
     pub ts_epoch: u32,
-    /// Seed of the generator of ping cookies.
+    /// Seed of the ping cookies; must be unpredictable (RFC 9000 8.2.1).
     pub cookie_seed: u64,
 }
 
 impl Seed {
-    /// `ts_epoch`: first `ts` on the wire, milliseconds. `cookie_seed`: seed of the generator of
-    /// ping cookies, which must be unpredictable (RFC 9000 8.2.1). Default of both: 0, for tests.
+    /// `ts_epoch`: first `ts` on the wire, milliseconds. `cookie_seed`: seed of the ping cookies,
+    /// which must be unpredictable (RFC 9000 8.2.1). Default of both: 0, for tests.
     #[must_use]
     pub const fn new(ts_epoch: u32, cookie_seed: u64) -> Self {
         Self { ts_epoch, cookie_seed }
@@ -73,11 +72,12 @@ impl Seed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendMessageError {
-    /// The send window has no capacity for the whole message now.
-    #[error("the send window is full")]
+    /// The send window has no capacity for the whole message now: try again after the peer has
+    /// acknowledged data.
+    #[error("the send window is full: send again once the peer has acknowledged data")]
     Full,
     /// The peer could not reassemble the message.
-    #[error("the message has {size} bytes, allowed are {max}")]
+    #[error("message must be at most {max} bytes, got {size}")]
     TooLarge {
         /// Bytes of the message.
         size: usize,
