@@ -1,29 +1,30 @@
-//! Which ACK validates the address of a peer that has opened a connection (RFC 9000 8.1).
+//! Which ACK validates the address of a peer that opened a connection (RFC 9000 8.1).
 //!
-//! An ACK of a ping shows that its sender receives our datagrams, not that it has opened the connection:
-//! a listener of another implementation opens a session for any PUSH, pings included, and acknowledges
-//! it. So the ACK has to fit the initial segment.
+//! An ACK of a ping shows that its sender receives our datagrams, not that it opened the
+//! connection: some listeners open a session for any PUSH, pings included, and acknowledge it. So
+//! the ACK has to fit the initial segment.
 
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::Ts;
 
-/// What the initial segment demands of the ACK.
+/// The ACK that the initial segment demands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum AddressProof {
-    /// Nothing: any ACK of a segment of ours will do. Entered at construction.
+    /// Any ACK of a segment of ours. Entered at construction.
     #[default]
     Ack,
-    /// The CONTROL capability, since the initial segment has it. Entered when a connection is accepted
-    /// without data.
+    /// An ACK with the CONTROL capability, which the initial segment has. Entered when a connection
+    /// is accepted without data.
     CapableAck,
-    /// The CONTROL capability; or else the initial segment arrives a second time, since a client
-    /// retransmits what is not acknowledged and a listener never sends it. Entered when a connection
-    /// is accepted with data, and nothing is acknowledged until the peer is validated.
+    /// An ACK with the CONTROL capability, or any ACK and a second copy of the initial segment: a
+    /// client retransmits it while nothing is acknowledged, a listener never sends one. Entered
+    /// when a connection is accepted with data and acknowledgements are withheld until the peer is
+    /// validated.
     AckAndDuplicate { acked: bool, duplicated: bool },
 }
 
 impl AddressProof {
-    /// Whether an ACK with this `frg` can be one of the peer.
+    /// Whether an ACK of the peer can have this `frg`.
     pub(crate) fn admits(self, frg: u8) -> bool {
         self != Self::CapableAck || frg == CONTROL_CAPABLE
     }
@@ -46,12 +47,12 @@ impl AddressProof {
         *acked
     }
 
-    /// Whether the datagram of this segment counts for the anti-amplification limit: neither an echo of
-    /// ours nor the answer of a listener to our pings does.
+    /// Whether the datagram of this segment counts for the anti-amplification limit: neither echoes
+    /// of our segments nor answers of a listener to our pings do.
     pub(crate) fn counts(self, header: &Header, is_ping: bool) -> bool {
         let is_capable = header.frg == CONTROL_CAPABLE;
         match header.command {
-            // A window probe of this side has timestamp 0.
+            // Window probes of this side have timestamp 0.
             Command::WindowProbe => is_capable && header.ts != Ts(0),
             Command::Push if self == Self::CapableAck => is_capable && is_ping,
             Command::Push => header.len > 0,

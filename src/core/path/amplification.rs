@@ -1,44 +1,43 @@
-//! Anti-amplification limit: an unvalidated peer is sent at most three times what came from its
-//! address (RFC 9000 8.1).
+//! Anti-amplification limit: at most three times the bytes received from an unvalidated address are
+//! sent to it (RFC 9000 8.1).
 //!
-//! This bounds what an attacker with a forged source address can make this side send to the victim.
-//! Deviates: a peer is sent the initial allowance of [`Amplification::limited`], one full
-//! datagram, since KCP has no padded Initial packet (RFC 9000 14.1) and pings must be
-//! retransmitted. A peer without an allowance is sent nothing that acknowledges its data: it
-//! retransmits then, which refills the limit. Otherwise both sides would wait for each other once the
-//! limit is used up (RFC 9002 6.2.2.1). Tests: `driver/tests/address_validation.rs` and the tests of
-//! this file.
+//! This bounds the traffic that a forged source address can direct at a victim. Deviates:
+//! [`Amplification::limited`] has an initial allowance, usually one full datagram, since KCP has no
+//! padded Initial packet (RFC 9000 14.1) and pings must be retransmitted. Without an allowance the
+//! data of the peer is not acknowledged: its retransmissions refill the limit. Otherwise both sides
+//! would wait for each other once the limit is used up (RFC 9002 6.2.2.1). Tests:
+//! `driver/tests/address_validation.rs` and in this file.
 
 use crate::core::segment::HEADER_LEN;
 
 /// Bytes out for each byte in (RFC 9000 8.1).
 const FACTOR: usize = 3;
-/// Pings for which bytes are kept, one a second: without an answer to one the peer is never validated, and
-/// acknowledgements would use up all of the allowance.
+/// Pings, one a second, for which bytes are reserved: else acknowledgements could use up the
+/// allowance, and the peer would never be validated.
 const PINGS: usize = 10;
-/// At most this part of the initial allowance is kept, as divisor.
+/// Divisor of the initial allowance: the most that is reserved for pings.
 const KEPT_DIVISOR: usize = 4;
 
-/// The limit of one connection (RFC 9000 8.1). Bytes are UDP payload, cipher and FEC header
-/// included.
+/// The limit of one connection. Bytes of UDP payload, cipher and FEC header included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Amplification {
-    /// The peer is validated, or this side opened the connection. Entered at construction, and when
-    /// the peer is validated, then never left.
+    /// The peer is validated, or this side opened the connection. Entered at construction and when
+    /// the peer is validated; left only for an accepted connection before its first datagram.
     #[default]
     Unlimited,
-    /// The peer connected and is not validated. Entered when a connection is accepted.
+    /// The peer opened the connection and is not validated. Entered when a connection is accepted;
+    /// left when the peer is validated.
     Limited {
-        /// Bytes received from the address of the peer.
+        /// Bytes received from the peer's address.
         received: usize,
         /// Bytes sent to that address.
         sent: usize,
-        /// Bytes that may be sent even if nothing was received.
+        /// Bytes that may be sent before anything is received.
         initial_allowance: usize,
     },
 }
 
-/// What the anti-amplification limit (RFC 9000 8.1) lets leave to a peer now.
+/// Bytes that may be sent now under the anti-amplification limit (RFC 9000 8.1).
 ///
 /// ```
 /// use std::time::Instant;
@@ -58,19 +57,19 @@ pub(crate) enum Amplification {
 pub enum SendBudget {
     /// The peer is validated: no limit.
     Unlimited,
-    /// The peer is unvalidated: a datagram of
-    /// [`Kcp::poll_transmit`](crate::proto::Kcp::poll_transmit) has at most this many bytes.
+    /// The peer is unvalidated: the next datagram of
+    /// [`Kcp::poll_transmit`](crate::proto::Kcp::poll_transmit) has at most this number of bytes.
     Bytes(usize),
 }
 
 impl Amplification {
-    /// The limit of an unvalidated peer. `initial_allowance`: bytes that may be sent even if
-    /// nothing was received.
+    /// The limit of an unvalidated peer. `initial_allowance`: bytes that may be sent before
+    /// anything is received.
     pub(crate) fn limited(initial_allowance: usize) -> Self {
         Self::Limited { received: 0, sent: 0, initial_allowance }
     }
 
-    /// Whether nothing that the peer sent is acknowledged yet.
+    /// Whether data of the peer is not acknowledged yet.
     #[inline]
     pub(crate) fn withholds_acks(&self) -> bool {
         matches!(self, Self::Limited { initial_allowance: 0, .. })
@@ -84,7 +83,7 @@ impl Amplification {
         }
     }
 
-    /// A datagram leaves.
+    /// Datagrams were sent.
     #[inline]
     pub(crate) fn on_sent(&mut self, bytes: usize) {
         if let Self::Limited { sent, .. } = self {
@@ -92,8 +91,7 @@ impl Amplification {
         }
     }
 
-    /// Bytes that the next KCP datagram may have: `overhead`, the bytes that cipher and FEC header
-    /// add to it, is deducted.
+    /// Size limit of the next KCP datagram. `overhead`: bytes that cipher and FEC header add to it.
     #[inline]
     pub(crate) fn budget(&self, overhead: usize) -> SendBudget {
         match *self {
@@ -105,7 +103,7 @@ impl Amplification {
         }
     }
 
-    /// The same for a datagram that is no lone ping.
+    /// As [`Self::budget`], less the bytes reserved for pings: for any datagram but a lone ping.
     #[inline]
     pub(crate) fn budget_beside_pings(&self, overhead: usize) -> SendBudget {
         match (*self, self.budget(overhead)) {
@@ -126,14 +124,14 @@ impl SendBudget {
         matches!(self, Self::Unlimited)
     }
 
-    /// Whether data segments are retransmitted: to an unvalidated peer none is.
+    /// Whether data segments are retransmitted: not to an unvalidated peer.
     #[must_use]
     #[inline]
     pub const fn may_retransmit(self) -> bool {
         self.is_unlimited()
     }
 
-    /// Whether MTU probes leave (RFC 8899): the budget of an unvalidated peer is for data and
+    /// Whether MTU probes are sent (RFC 8899): the budget of an unvalidated peer is for data and
     /// pings.
     #[must_use]
     #[inline]
@@ -141,23 +139,22 @@ impl SendBudget {
         self.is_unlimited()
     }
 
-    /// Whether datagrams leave in GSO batches: the budget of an unvalidated peer is checked for
-    /// each datagram.
+    /// Whether datagrams are sent in GSO batches: the budget of an unvalidated peer is checked per
+    /// datagram.
     #[must_use]
     #[inline]
     pub const fn may_batch(self) -> bool {
         self.is_unlimited()
     }
 
-    /// Whether anything beside the datagrams of the connection may leave: duplicates, FEC parity
-    /// and out-of-band datagrams.
+    /// Whether duplicates, FEC parity and out-of-band datagrams may be sent.
     #[must_use]
     #[inline]
     pub const fn may_send_extras(self) -> bool {
         self.is_unlimited()
     }
 
-    /// Whether a datagram of `size` bytes may leave.
+    /// Whether a datagram of `size` bytes may be sent.
     #[must_use]
     #[inline]
     pub const fn admits(self, size: usize) -> bool {
@@ -167,7 +164,7 @@ impl SendBudget {
         }
     }
 
-    /// The largest datagram of at most `size` bytes that may leave.
+    /// `size`, or the budget if that is smaller.
     #[inline]
     pub(crate) fn cap(self, size: usize) -> usize {
         match self {

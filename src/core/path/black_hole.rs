@@ -1,4 +1,4 @@
-//! Black-hole detection of path MTU discovery (RFC 8899 4.3, RFC 2923 2.1).
+//! Black hole detection of path MTU discovery (RFC 8899 4.3, RFC 2923 2.1).
 
 use crate::core::clock::Micros;
 
@@ -9,7 +9,7 @@ const BLACK_HOLE_THRESHOLD: u8 = 3;
 /// Counts losses of full segments since the last ACK of a full segment (RFC 8899 4.3).
 #[derive(Debug, Default)]
 pub(super) struct BlackHoleDetector {
-    /// Losses counted since the last reset.
+    /// Losses since the last reset.
     suspicious_loss_count: u8,
     /// When the latest of them was counted.
     last_loss: Micros,
@@ -19,7 +19,7 @@ pub(super) struct BlackHoleDetector {
 
 impl BlackHoleDetector {
     /// Counts the loss of a datagram of `size` bytes; losses within one RTO count once. Returns
-    /// whether [`BLACK_HOLE_THRESHOLD`] is reached. `rto` is in microseconds.
+    /// whether [`BLACK_HOLE_THRESHOLD`] is reached. `rto` in microseconds.
     pub(super) fn on_loss(&mut self, now: Micros, size: usize, rto: u64) -> bool {
         if self.suspicious_loss_count > 0 && now.since(self.last_loss) < rto {
             return false;
@@ -39,8 +39,7 @@ impl BlackHoleDetector {
         self.suspicious_loss_count > 0
     }
 
-    /// Whether an ACK of a datagram of `size` bytes refutes the suspicion: the datagram is at least
-    /// as large as those lost.
+    /// Whether an ACK of a datagram of `size` bytes refutes the suspicion: no larger one was lost.
     pub(super) fn is_refuted_by(&self, size: usize) -> bool {
         size >= self.largest
     }

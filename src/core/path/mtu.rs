@@ -1,26 +1,26 @@
-//! Path MTU discovery: DPLPMTUD (RFC 8899) with black-hole detection, and datagrams that the
+//! Path MTU discovery: DPLPMTUD (RFC 8899) with black hole detection, and datagrams that the
 //! operating system rejects (`EMSGSIZE`).
 //!
-//! A router that drops a datagram for its size reports so by ICMP, which may be filtered: full
-//! datagrams then disappear while small ones arrive, a PMTU black hole (RFC 2923 2.1, RFC 8899
-//! 4.3), and kcp-go 5.7.3 and later cut what is longer than [`BASE_PLPMTU`]. [`MtuDiscovery`] starts at
-//! the configured size, or at that base if it is smaller, and sends no probe while full segments of the
-//! configured size are acknowledged; below that size it probes for more, at once and then once a minute.
-//! So no segment is larger than the base or than a size that the peer has acknowledged. After
-//! `BLACK_HOLE_THRESHOLD` retransmissions of full segments without an ACK a ping asks whether the
-//! peer is reachable at all; its pong allows one padded MTU probe (RFC 8899 4.1). The ping is an
-//! empty PUSH, the MTU probe a padded PUSH, both with a sequence number far before SND.UNA: any KCP
+//! A router that drops a datagram for its size reports that by ICMP. If ICMP is filtered, full
+//! datagrams disappear while small ones arrive: a black hole (RFC 2923 2.1, RFC 8899 4.3). kcp-go
+//! 5.7.3 and later truncate datagrams above [`BASE_PLPMTU`]. [`MtuDiscovery`] starts at the
+//! configured size, or at [`BASE_PLPMTU`] if that is smaller. While full segments of the configured
+//! size are acknowledged it sends no probe; below that size it probes for more, at once and then
+//! once a minute. So no segment exceeds the larger of [`BASE_PLPMTU`] and a size that the peer has
+//! acknowledged. After `BLACK_HOLE_THRESHOLD` retransmissions of full segments without an ACK a
+//! ping checks that the peer is reachable; its pong allows one padded MTU probe (RFC 8899 4.1).
+//! Ping and MTU probe are an empty and a padded PUSH, numbered far before SND.UNA: any KCP
 //! implementation treats them as duplicates, skips the payload, and acknowledges number and
 //! timestamp. The timestamp is a random cookie, so the ACK proves that a datagram of this size
-//! arrived. Where pings are answered and MTU probes are not, new segments are cut smaller.
+//! arrived. If pings are answered and MTU probes are not, new segments are cut smaller.
 //!
-//! Segments that exist keep their size: the peer may have received one whose ACK was lost, so its
-//! sequence number cannot be reused for other bytes. Until these segments are acknowledged the
-//! caller lets routers fragment ([`MtuDiscovery::needs_ip_fragmentation`]).
+//! Existing segments keep their size: the peer may have received one and its ACK was lost, so its
+//! number cannot be reused for other bytes. Until these segments are acknowledged the caller lets
+//! routers fragment ([`MtuDiscovery::needs_ip_fragmentation`]).
 //!
-//! Deviations from RFC 8899: up to [`BASE_PLPMTU`] the search starts complete, at the configured size, and
-//! not at BASE (5.2), so a path that carries that size costs no probe; the search walks [`PLPMTU_TABLE`]
-//! instead of small steps (5.3.2); probes leave only while data is in flight.
+//! Deviations from RFC 8899: up to [`BASE_PLPMTU`] the search starts complete at the configured
+//! size, not in BASE (5.2), so a path that carries that size costs no probe; the search walks
+//! [`PLPMTU_TABLE`] instead of small steps (5.3.2); probes are sent only while data is in flight.
 
 use crate::core::clock::Micros;
 use crate::core::keepalive::COOKIE_LIFE;
@@ -32,36 +32,36 @@ use crate::core::ping::{PING_DISTANCE, Role};
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 
-/// PLPMTU candidates below the configured size, bytes of UDP payload (RFC 8899 5.3.2): 1,200 is the
-/// minimum of QUIC (RFC 9000 14) and fits the minimum MTU of IPv6 (RFC 8200 5), 1,000 fits common
-/// tunnels inside that, 508 is what every IPv4 host reassembles (RFC 1122 3.3.2: 576 bytes, less
-/// the largest IP header and the UDP header).
+/// PLPMTU candidates below the configured size, bytes of UDP payload (RFC 8899 5.3.2). 1,200 is the
+/// minimum of QUIC (RFC 9000 14) and fits the minimum MTU of IPv6 (RFC 8200 5); 1,000 fits common
+/// tunnels inside that MTU; every IPv4 host reassembles 508 (RFC 1122 3.3.2: 576 bytes less the
+/// largest IP header and the UDP header).
 const PLPMTU_TABLE: [u16; 4] = [BASE_PLPMTU, 1_200, 1_000, MIN_PLPMTU_PAYLOAD];
-/// BASE_PLPMTU of RFC 8899 5.1.2, bytes of UDP payload: the largest size used without a probe. Ethernet
-/// over IPv4 carries it and every KCP implementation receives it (kcp-go from 5.7.3 on no more).
+/// BASE_PLPMTU of RFC 8899 5.1.2, bytes of UDP payload: the largest size used without a probe.
+/// Ethernet over IPv4 carries it, and every KCP implementation receives it.
 const BASE_PLPMTU: u16 = 1_472;
 const MIN_PLPMTU_PAYLOAD: u16 = 508;
-/// Bytes that each probed size reserves for cipher and FEC header (at most 36 are used), so that
-/// the sizes searched are the same on every connection.
+/// Bytes of each probed size reserved for cipher and FEC header, which need at most 36: the sizes
+/// searched are the same on every connection.
 const OVERHEAD_MARGIN: u16 = 40;
 /// MIN_PLPMTU of RFC 8899 5.1.2, bytes of a KCP datagram: the last size of the table, never probed.
 const MIN_PLPMTU: usize = kcp_size(MIN_PLPMTU_PAYLOAD);
-/// MAX_PROBES of RFC 8899 5.1.2: lost MTU probes of one size; below the size in use each loss is confirmed
-/// by a later pong.
+/// MAX_PROBES of RFC 8899 5.1.2: lost MTU probes of one size. In the search downwards a later pong
+/// confirms each loss.
 const MAX_PROBES: u8 = 3;
-/// PROBE_TIMER of RFC 8899 5.1.1, microseconds: shortest time between two MTU probes, and how long
-/// the ACK of an MTU probe or ping is awaited. Deviates: 1 s instead of the recommended 15 s; two
-/// RTOs if that is longer.
+/// PROBE_TIMER of RFC 8899 5.1.1, microseconds: shortest interval of MTU probes, and the wait for
+/// the ACK of an MTU probe or ping; two RTOs if that is longer. Deviates: 1 s instead of the
+/// recommended 15 s.
 const PROBE_TIMER: u64 = 1_000_000;
 /// PMTU_RAISE_TIMER of RFC 8899 5.1.1, microseconds. Deviates: 60 s instead of 600 s.
 const PMTU_RAISE_TIMER: u64 = 60_000_000;
-/// How long the MTU of a route that an ICMP message has lowered is taken for true, microseconds: until Linux
-/// has forgotten it too (`net.ipv6.route.mtu_expires`, 10 minutes), since it fragments larger probes before.
+/// Lifetime of a route MTU from an ICMP message, microseconds: longer than in Linux
+/// (`net.ipv6.route.mtu_expires`, 10 minutes), which fragments larger probes until then.
 const REPORT_LIFE: u64 = 660_000_000;
-/// The interval of unanswered pings doubles this many times at most.
+/// Most doublings of the interval of unanswered pings.
 const MAX_PING_BACKOFF: u8 = 3;
-/// Least sequence number of a probe: a peer that has lost its state expects number 0, and would
-/// store a probe with a number inside its window.
+/// Smallest sequence number of a probe: a peer that lost its state expects number 0, and would
+/// store a probe inside its window.
 const MIN_PROBE_SN: u32 = 1 << 16;
 
 /// Bytes of the KCP datagram in a UDP payload of `plpmtu` bytes.
@@ -76,7 +76,7 @@ pub(crate) struct MtuDiscovery {
     max_mtu: u16,
     /// Bytes that cipher and FEC header add to the datagram of a first transmission.
     overhead: u16,
-    /// Those of the FEC header, which retransmissions and probes leave without.
+    /// Bytes of the FEC header alone, which retransmissions and probes do not have.
     fec_header: u16,
     state: State,
     black_hole_detector: BlackHoleDetector,
@@ -90,7 +90,7 @@ pub(crate) struct Probe {
     pub(crate) sn: Sn,
     pub(crate) cookie: Ts,
     /// Bytes of the KCP datagram; [`HEADER_LEN`] for a ping. An MTU probe is as long as a first
-    /// transmission with its FEC header.
+    /// transmission with FEC header.
     pub(crate) size: usize,
 }
 
@@ -127,40 +127,38 @@ impl MtuDiscovery {
         self.state.reduced().map_or(max, |reduced| max.min(reduced.plpmtu))
     }
 
-    /// Sets the bytes that the caller adds to each datagram, which count against `max_mtu`, and
-    /// those that it adds to first transmissions alone.
+    /// Sets the bytes that the caller adds: `overhead` to each datagram, `fec_header` to first
+    /// transmissions. Both count against `max_mtu`.
     pub(crate) fn set_overhead(&mut self, overhead: u16, fec_header: u16) {
         self.overhead = overhead.saturating_add(fec_header);
         self.fec_header = fec_header;
         self.stop_probing();
     }
 
-    /// Sets whether first transmissions have a FEC header at present; without one they still leave
-    /// its bytes free.
+    /// Sets the bytes of the FEC header that first transmissions have at present. The size of
+    /// segments does not change.
     pub(crate) fn set_fec_header(&mut self, fec_header: u16) {
         self.fec_header = fec_header;
     }
 
-    /// Bytes of the largest first transmission that a retransmission of `size` bytes shows the path
-    /// to carry: a retransmission has no FEC header.
+    /// Size of the first transmission that a retransmission of `size` bytes proves to pass:
+    /// retransmissions have no FEC header.
     pub(crate) fn retransmission_size(&self, size: usize) -> usize {
         size.saturating_sub(usize::from(self.fec_header))
     }
 
-    /// Sets the upper bound of the UDP payload, bytes, and restarts detection: losses of the old
-    /// size say nothing about the new one.
+    /// Sets the upper bound of the UDP payload, bytes, and restarts detection.
     pub(crate) fn on_max_mtu_changed(&mut self, max_mtu: u16) {
         self.max_mtu = max_mtu;
         self.stop_probing();
     }
 
-    /// `EMSGSIZE` for a UDP payload of `size` bytes: `max_mtu` falls to the next size of
-    /// [`PLPMTU_TABLE`] (RFC 8899 4.6 without its validation: the report is local, not an ICMP
-    /// message). Returns whether `max_mtu` fell. Probing does not raise it: the operating system has the
-    /// MTU of the route.
+    /// `EMSGSIZE` for a UDP payload of `size` bytes: lowers `max_mtu` to the next size of
+    /// [`PLPMTU_TABLE`] (RFC 8899 4.6; a local report needs no validation). Returns whether
+    /// `max_mtu` fell. Probing does not raise it: the operating system knows the MTU of the route.
     ///
-    /// Ignored for a datagram of the smallest size or less, which would not be smaller for it: that may be
-    /// an ICMP message after all, about an earlier datagram (`sys/refusal.rs`).
+    /// Ignored up to the smallest size: the error may stem from an ICMP message about an earlier
+    /// datagram (`sys/refusal.rs`).
     pub(crate) fn on_message_too_big(&mut self, size: usize) -> bool {
         let Some(next) = self.next_below(size).filter(|next| *next < self.max_mtu) else {
             return false;
@@ -169,8 +167,9 @@ impl MtuDiscovery {
         true
     }
 
-    /// The same where the MTU of the route may come from an ICMP message, which can be forged: the PLPMTU
-    /// falls until [`REPORT_LIFE`] is over and a probe is acknowledged. Returns whether it fell.
+    /// As [`Self::on_message_too_big`], if the MTU may come from an ICMP message, which can be
+    /// forged: lowers the PLPMTU until [`REPORT_LIFE`] is over and a probe is acknowledged. Returns
+    /// whether it fell.
     pub(crate) fn on_packet_too_big(&mut self, now: Micros, size: usize) -> bool {
         let Some(plpmtu) = self.next_below(size).map(kcp_size) else { return false };
         if plpmtu >= self.current_mtu() {
@@ -183,16 +182,16 @@ impl MtuDiscovery {
         true
     }
 
-    /// The next size of the table below a refused one of `size` bytes. A datagram above `max_mtu` was written
-    /// before `max_mtu` fell.
+    /// The next size of the table below a refused size. `None` above `max_mtu`: that datagram was
+    /// written before `max_mtu` fell.
     fn next_below(&self, size: usize) -> Option<u16> {
         let size = u16::try_from(size).ok().filter(|size| *size <= self.max_mtu)?;
         PLPMTU_TABLE.into_iter().find(|next| *next < size)
     }
 
     /// Whether routers should fragment: oversized segments are in flight, or a peer that never
-    /// answered may not have received the first, full segment. Not during probes of a validated
-    /// peer: MTU probes would arrive in fragments.
+    /// answered may not have received the first full segment. Not while a validated peer is probed:
+    /// MTU probes would arrive in fragments.
     pub(crate) fn needs_ip_fragmentation(&self, validated: bool) -> bool {
         match self.state.probing() {
             Some(probing) => !validated && probing.ping_count > 1,
@@ -208,17 +207,17 @@ impl MtuDiscovery {
 
 /// Events.
 impl MtuDiscovery {
-    /// Whether ACKs of full segments matter now: true from the first suspicious loss to a reset.
+    /// Whether ACKs of full segments matter now: from the first suspicious loss to a reset.
     #[inline]
     pub(crate) fn is_watching(&self) -> bool {
         self.black_hole_detector.is_suspicious()
     }
 
-    /// A segment that left in a datagram of `size` bytes is retransmitted; sizes are those of first
-    /// transmissions, see [`Self::retransmission_size`]. `rto` in microseconds.
+    /// A segment sent in a datagram of `size` bytes is retransmitted; `size` as in
+    /// [`Self::retransmission_size`]. `rto` in microseconds.
     pub(crate) fn on_segment_lost(&mut self, now: Micros, size: usize, rto: u64, una: Sn) {
         let mtu = self.current_mtu();
-        // Larger segments were cut before the PLPMTU was reduced.
+        // Larger segments were cut for a larger PLPMTU.
         let is_suspected = matches!(self.state, State::Base(_) | State::SearchingDown(_));
         if is_suspected || size <= MIN_PLPMTU || size > mtu {
             return;
@@ -230,7 +229,7 @@ impl MtuDiscovery {
         }
     }
 
-    /// A segment that left in a datagram of `size` bytes, as in [`Self::on_segment_lost`], is
+    /// A segment sent in a datagram of `size` bytes, as in [`Self::on_segment_lost`], is
     /// acknowledged.
     pub(crate) fn on_segment_acked(&mut self, size: usize) {
         if self.is_watching() && self.black_hole_detector.is_refuted_by(size) {
@@ -241,7 +240,7 @@ impl MtuDiscovery {
         }
     }
 
-    /// SND.UNA has advanced to `una`.
+    /// SND.UNA advanced to `una`.
     pub(crate) fn on_una(&mut self, now: Micros, una: Sn) {
         if let Some(reduced) = self.state.reduced_mut() {
             let in_flight = reduced.oversized.filter(|oversized| oversized.until.since(una) > 0);
@@ -250,8 +249,8 @@ impl MtuDiscovery {
         }
     }
 
-    /// New data is about to leave to a validated peer: starts the search upwards if PMTU_RAISE_TIMER has
-    /// expired.
+    /// New data is about to be sent to a validated peer: starts the search upwards if `raise_at`
+    /// has passed.
     pub(crate) fn on_new_data(&mut self, now: Micros, una: Sn) {
         let max = self.max_datagram();
         let (State::SearchComplete(Some(reduced)) | State::Error(reduced)) = &self.state else {
@@ -266,8 +265,9 @@ impl MtuDiscovery {
         self.state = State::SearchingUp(Box::new(Search { probing, reduced }));
     }
 
-    /// An ACK that matches no segment in flight. Returns whether the ACK answers a ping or an MTU
-    /// probe; segments before `nxt` are cut already: SND.NXT, or later where messages are queued.
+    /// An ACK arrived that matches no segment in flight. Returns whether it answers a ping or an
+    /// MTU probe. `nxt`: segments before this number are cut already; SND.NXT, or later if messages
+    /// are queued.
     pub(crate) fn on_ack(&mut self, now: Micros, (sn, ts): (Sn, Ts), nxt: Sn) -> bool {
         let Some(probing) = self.state.probing_mut().filter(|probing| probing.sn == sn) else {
             return false;
@@ -295,7 +295,7 @@ impl MtuDiscovery {
 
 /// Probes and transitions.
 impl MtuDiscovery {
-    /// When the next ping or MTU probe leaves.
+    /// When the next ping or MTU probe is sent.
     pub(crate) fn deadline(&self) -> Option<Micros> {
         self.state.probing().map(|probing| probing.next)
     }
@@ -335,7 +335,8 @@ impl MtuDiscovery {
     }
 
     /// PROBE_TIMER expired without an ACK of the MTU probe: a ping distinguishes a lost size from a
-    /// lost path. The search upwards needs none and, after MAX_PROBES, continues with the next smaller size.
+    /// lost path. The search upwards needs no ping; after MAX_PROBES it continues with the next
+    /// smaller size.
     fn expire_probe(&mut self) {
         match &mut self.state {
             State::Base(base) => base.probing.on_probe_timeout(),
@@ -360,7 +361,7 @@ impl MtuDiscovery {
         }
     }
 
-    /// Whether a ping with this number and cookie left within [`COOKIE_LIFE`], answered or not.
+    /// Whether a ping with this number and cookie was sent within [`COOKIE_LIFE`], answered or not.
     pub(crate) fn is_recent_ping(&self, now: Micros, (sn, ts): (Sn, Ts)) -> bool {
         let ping = self.last_probes.as_ref().and_then(|last| last.ping);
         ping.is_some_and(|(known, cookie, sent)| {
@@ -368,7 +369,7 @@ impl MtuDiscovery {
         })
     }
 
-    /// Whether the outstanding MTU probe or the latest ping before one has this number and cookie.
+    /// Whether the outstanding MTU probe or the latest ping has this number and cookie.
     pub(crate) fn is_probe(&self, (sn, ts): (Sn, Ts)) -> bool {
         let probe = self
             .state
@@ -393,8 +394,8 @@ impl MtuDiscovery {
         self.complete(reduced);
     }
 
-    /// The path does not carry the size under test: segments are cut for [`MIN_PLPMTU`] until an
-    /// MTU probe of the next smaller size is acknowledged.
+    /// The path does not carry the size under test: cuts segments for [`MIN_PLPMTU`] until an MTU
+    /// probe of a smaller size is acknowledged.
     fn on_black_hole(&mut self, now: Micros, nxt: Sn) {
         self.black_hole_detector.reset();
         let Some(probing) = self.state.probing().copied() else { return };
@@ -413,13 +414,13 @@ impl MtuDiscovery {
         };
     }
 
-    /// Ends detection and search without a result: the PLPMTU stays what it was.
+    /// Ends detection and search without a result: the PLPMTU does not change.
     fn stop_probing(&mut self) {
         self.black_hole_detector.reset();
         self.complete(self.state.reduced().copied());
     }
 
-    /// Ends probing with the PLPMTU `reduced`, or the configured size if that is `None`.
+    /// Ends probing with PLPMTU `reduced`, or the configured size if `None`.
     fn complete(&mut self, reduced: Option<Reduced>) {
         let disabled = self.max_datagram() <= MIN_PLPMTU;
         self.state = match reduced {
@@ -430,13 +431,14 @@ impl MtuDiscovery {
     }
 }
 
-/// The next size of the table, bytes of a KCP datagram, smaller than `size` with its margin too.
+/// The largest size of the table that is smaller than `size` even with its margin, bytes of a KCP
+/// datagram.
 fn next_smaller(size: usize) -> Option<usize> {
     PLPMTU_TABLE.into_iter().find(|next| usize::from(*next) < size).map(kcp_size)
 }
 
-/// As [`Role::ping_sn`], but not below [`MIN_PROBE_SN`]. The ping before an MTU probe may show either
-/// role: its peer is validated, or this side has opened the connection.
+/// As [`Role::ping_sn`], but not below [`MIN_PROBE_SN`]. Always with the active role: the peer is
+/// validated, or this side opened the connection.
 fn mtu_probe_sn(una: Sn) -> Sn {
     match Role::Active.ping_sn(una) {
         Sn(sn) if sn < MIN_PROBE_SN => Role::Active.ping_sn(Sn(PING_DISTANCE)),

@@ -6,17 +6,17 @@ use crate::core::seq::{Sn, Ts};
 /// The states of RFC 8899 5.2.
 #[derive(Debug)]
 pub(super) enum State {
-    /// Nothing to search: the configured size is at most MIN_PLPMTU. Entered and left on
-    /// `set_mtu` and `EMSGSIZE`.
+    /// Nothing to search: the configured size is at most MIN_PLPMTU. Entered and left when the
+    /// configured size or the overhead changes.
     Disabled(Option<Box<Reduced>>),
-    /// No black hole is suspected of the PLPMTU in use: the configured size (`None`, the start up to
-    /// BASE_PLPMTU), or a reduced one (at the start BASE_PLPMTU). Entered on an acknowledged MTU probe, on an ACK of a full segment in `Base`,
-    /// and when a raise finds nothing. Left to `Base` on BLACK_HOLE_THRESHOLD lost full segments,
-    /// to `SearchingUp` on `raise_at` with new data.
+    /// No black hole is suspected. The PLPMTU is the configured size (`None`) or a reduced one; at
+    /// construction the smaller of configured size and BASE_PLPMTU. Entered on an acknowledged MTU
+    /// probe, on an ACK of a full segment in `Base`, and when a raise finds nothing. Left to `Base`
+    /// on BLACK_HOLE_THRESHOLD lost full segments, to `SearchingUp` on `raise_at` with new data.
     SearchComplete(Option<Box<Reduced>>),
     /// Confirms the peer with pings and the current size with MTU probes (RFC 8899 BASE). Entered
-    /// on suspicion of a black hole. Left to `SearchComplete` on an ACK of an MTU probe or of a
-    /// full segment, to `SearchingDown` or `Error` on MAX_PROBES lost probes.
+    /// on suspicion of a black hole. Left to `SearchComplete` on an ACK of an MTU probe or a full
+    /// segment, to `SearchingDown` or `Error` on MAX_PROBES lost probes.
     Base(Box<Base>),
     /// Probes the next smaller size of the table while segments are cut for MIN_PLPMTU. Entered
     /// on a black hole. Left to `SearchComplete` on an ACK of an MTU probe, to itself with the next
@@ -26,19 +26,19 @@ pub(super) enum State {
     /// new data. Left to `SearchComplete` on an ACK, to the state before when no probe is acked, and to
     /// `Base` on BLACK_HOLE_THRESHOLD lost full segments.
     SearchingUp(Box<Search>),
-    /// Only MIN_PLPMTU is left (RFC 8899 ERROR). Entered when every size of the table is lost.
-    /// Left to `SearchingUp` on `raise_at` with new data.
+    /// The PLPMTU is MIN_PLPMTU (RFC 8899 ERROR). Entered when every larger size of the table is
+    /// lost. Left to `SearchingUp` on `raise_at` with new data.
     Error(Box<Reduced>),
 }
 
-/// `State::Base`; `reduced` as before the suspicion.
+/// Data of `State::Base`; `reduced` as before the suspicion.
 #[derive(Debug)]
 pub(super) struct Base {
     pub(super) probing: Probing,
     pub(super) reduced: Option<Reduced>,
 }
 
-/// `State::SearchingDown` and `State::SearchingUp`.
+/// Data of `State::SearchingDown` and `State::SearchingUp`.
 #[derive(Debug)]
 pub(super) struct Search {
     pub(super) probing: Probing,
@@ -50,37 +50,37 @@ pub(super) struct Search {
 pub(super) struct Reduced {
     /// Bytes of a KCP datagram.
     pub(super) plpmtu: usize,
-    /// When a larger size is probed, if new data leaves then (PMTU_RAISE_TIMER).
+    /// When new data starts a probe of a larger size (PMTU_RAISE_TIMER).
     pub(super) raise_at: Micros,
-    /// Segments that may be larger than the path: set on a black hole, cleared when all of them
-    /// are acknowledged. Survives a change of state.
+    /// Segments that may exceed the path MTU: set on a black hole, cleared when all are
+    /// acknowledged. Survives a change of state.
     pub(super) oversized: Option<Oversized>,
 }
 
 /// Segments in flight that were cut before the PLPMTU was reduced.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Oversized {
-    /// The number after the last of these segments.
+    /// The number after the last oversized segment.
     pub(super) until: Sn,
     /// When SND.UNA last advanced.
     pub(super) last_progress: Micros,
 }
 
-/// What leaves next while a size is under test.
+/// The next step while a size is under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// A ping leaves at `Probing::next`.
+    /// A ping is sent at `Probing::next`.
     PingDue,
     /// A ping waits for its pong and is retransmitted at `Probing::next`.
     PingSent,
-    /// An MTU probe leaves at `Probing::next`.
+    /// An MTU probe is sent at `Probing::next`.
     ProbeDue,
     /// An MTU probe waits for its ACK until `Probing::next` (PROBE_TIMER).
     ProbeSent,
 }
 
-/// A size under test. Pings and MTU probes alternate, so that a loss counts only if the path to the
-/// peer works.
+/// A size under test. Below the current size pings and MTU probes alternate, so that a loss counts
+/// only while the path works.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probing {
     /// Bytes of a KCP datagram.
@@ -88,16 +88,16 @@ pub(super) struct Probing {
     /// Sequence number of all pings and MTU probes of this size.
     pub(super) sn: Sn,
     pub(super) stage: Stage,
-    /// Cookie of the MTU probe of this size, the same in each retransmission.
+    /// Cookie of the MTU probe; retransmissions keep it.
     pub(super) probe_ts: Option<Ts>,
     /// Pings sent in the latest round.
     pub(super) ping_count: u8,
     /// True from the timeout of an MTU probe to the pong that confirms its loss.
     pub(super) probe_timed_out: bool,
-    /// Losses of MTU probes of this size (PROBE_COUNT of RFC 8899 5.1.3), in `Base` and `SearchingDown`
-    /// the confirmed ones.
+    /// Lost MTU probes of this size (PROBE_COUNT of RFC 8899 5.1.3); only confirmed losses in
+    /// `Base` and `SearchingDown`.
     pub(super) probe_count: u8,
-    /// When the next ping or MTU probe leaves.
+    /// When the next ping or MTU probe is sent.
     pub(super) next: Micros,
 }
 

@@ -1,11 +1,11 @@
-//! Path validation of a migrating peer, and of another local IP: PATH_CHALLENGE and PATH_RESPONSE (RFC
+//! Path validation for migrating peers and changed local IPs: PATH_CHALLENGE and PATH_RESPONSE (RFC
 //! 9000 8.2, 9.3).
 //!
-//! A datagram of a connection on a new path may be replayed by an attacker, so it proves no
-//! migration. The challenge is a ping on that path, an empty PUSH with a random timestamp, which
-//! any KCP implementation acknowledges; an ACK on it with that timestamp is the response. A
-//! challenge is sent only in answer to a datagram, is one segment header long and leaves at most
-//! once a second on each path, so it amplifies nothing. Shown by `driver/tests/migration.rs`.
+//! A datagram on a new path may be a replay, so it proves no migration. The challenge is a ping on
+//! that path, an empty PUSH with a random timestamp, which any KCP implementation acknowledges; an
+//! ACK on that path with that timestamp is the response. A challenge is sent only in answer to a
+//! datagram, is one segment header long, and is sent at most once a second per path, so it does not
+//! amplify. Tests: `driver/tests/migration.rs`.
 
 use crate::core::clock::Micros;
 use crate::core::segment::{Command, Segments};
@@ -13,25 +13,23 @@ use crate::core::seq::{Sn, Ts};
 use crate::util::path::Path;
 
 /// Lifetime of a challenge, microseconds. Deviates: RFC 9000 8.2.4 recommends three PTOs, but the
-/// RTT of the new path is not known yet.
+/// RTT of the new path is unknown.
 const CHALLENGE_LIFETIME: u64 = 10_000_000;
-/// Least time between challenges on one path, microseconds.
+/// Shortest interval of challenges on one path, microseconds.
 const MIN_CHALLENGE_INTERVAL: u64 = 1_000_000;
-/// Candidate paths of one connection at a time. A datagram on a further path replaces the
-/// candidate that was longest without a datagram of something new, if it has something new itself:
-/// recorded datagrams keep no peer from migrating.
+/// Most candidate paths of one connection. A datagram with something new on a further path replaces
+/// the candidate without such a datagram for the longest time, so replays do not block a migration.
 const MAX_CANDIDATES: usize = 4;
 
-/// A PATH_CHALLENGE to write with
-/// [`Kcp::write_path_challenge`](crate::proto::Kcp::write_path_challenge), see the example of
-/// [`PathValidation`].
+/// A PATH_CHALLENGE for [`Kcp::write_path_challenge`](crate::proto::Kcp::write_path_challenge);
+/// example: [`PathValidation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathChallenge {
     pub(crate) sn: Sn,
     pub(crate) cookie: Ts,
 }
 
-/// What a datagram from an address other than the peer's shows of that path.
+/// Outcome of path validation for a datagram from an address other than the peer's.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -74,7 +72,7 @@ pub enum PathValidation {
     Validated,
 }
 
-/// A path with a challenge outstanding. Entered on the first datagram on `path`, left after
+/// A path with a challenge outstanding. Entered on the first datagram on `path`; left after
 /// [`CHALLENGE_LIFETIME`] or when a path is validated.
 #[derive(Clone, Copy, Debug)]
 struct CandidatePath {
@@ -82,21 +80,20 @@ struct CandidatePath {
     challenge: PathChallenge,
     first_sent: Micros,
     last_sent: Micros,
-    /// When the latest datagram with something new came on it; `None` if none has.
+    /// When the latest datagram with something new arrived; `None` if none did.
     last_new: Option<Micros>,
 }
 
 /// Candidate paths of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct PathValidator {
-    /// Empty, and without memory, until a datagram comes on another path.
+    /// Empty and unallocated until a datagram arrives on another path.
     candidates: Vec<CandidatePath>,
 }
 
 impl PathValidator {
-    /// Judges a datagram that came on `path`. `is_new`: it has new data or is the first to
-    /// acknowledge something, so it is no replay. `challenge`: number and random timestamp of the
-    /// challenge, if it is the first on `path`.
+    /// Checks a datagram that came on `path`. `is_new`: it has new data or acknowledges something
+    /// new, so it is no replay. `challenge`: the challenge to use if it is the first on `path`.
     pub(crate) fn on_datagram(
         &mut self,
         now: Micros,
@@ -114,7 +111,7 @@ impl PathValidator {
             if now.since(known.last_sent) < MIN_CHALLENGE_INTERVAL {
                 return PathValidation::Unvalidated;
             }
-            // The same cookie as before: the RTT of the path may exceed the interval.
+            // The same cookie: the RTT of the path may exceed the interval.
             known.last_sent = now;
             return PathValidation::Challenge(known.challenge);
         }
@@ -132,12 +129,12 @@ impl PathValidator {
         PathValidation::Challenge(challenge)
     }
 
-    /// Whether a PATH_CHALLENGE has this number and cookie.
+    /// Whether an outstanding challenge has this number and cookie.
     pub(crate) fn has_sent(&self, (sn, cookie): (Sn, Ts)) -> bool {
         self.candidates.iter().any(|known| known.challenge == PathChallenge { sn, cookie })
     }
 
-    /// The peer has migrated: challenges of other paths are void.
+    /// The peer has migrated: drops all challenges.
     pub(crate) fn clear(&mut self) {
         self.candidates.clear();
     }
@@ -174,7 +171,8 @@ mod tests {
         }
         assert!(!judge(&mut paths, 1, 5, false), "the candidates are complete");
         assert!(judge(&mut paths, 2, 9, true), "the peer, with something new");
-        // Its place is safe from what is recorded, and the longest without news goes first.
+        // Replays do not replace it, and the candidate longest without something new is replaced
+        // first.
         assert!((10..20).all(|host| !judge(&mut paths, 3, host, false)));
         for host in 10..13 {
             assert!(judge(&mut paths, 4, host, true));
