@@ -2,10 +2,10 @@
 //!
 //! Payloads of a byte stream are appended to one buffer, the tail, which a read freezes into a
 //! chunk: a read of small segments costs one [`Bytes`], not one per segment. Messages, and large
-//! segments that were stored out of order, are chunks of their own and not copied again.
+//! segments that were stored out of order, are chunks of their own and are not copied again.
 //!
 //! Tails of 32 KiB and more come from `util::buffer_pool`, a process-wide pool behind a `Mutex`:
-//! the one lock in `core`, taken at most once per tail and held for one pop.
+//! the only lock in `core`, taken at most once per tail and held for one pop.
 
 use std::collections::VecDeque;
 
@@ -14,12 +14,12 @@ use bytes::{Bytes, BytesMut};
 use crate::util::buffer_pool;
 use crate::util::queue;
 
-/// Least size of a tail, bytes, once a connection has filled a first one. Also the least payload
-/// that becomes a chunk without being copied.
+/// Smallest tail, bytes, once a connection has filled one. Also the smallest payload that becomes a
+/// chunk without a copy.
 const MIN_CHUNK: usize = 512;
 /// Largest size of a tail, bytes.
 const MAX_CHUNK: usize = buffer_pool::BUFFER_LEN;
-/// Tails of this size and above, bytes, are taken from the buffer pool.
+/// Tails of at least this size, bytes, come from the buffer pool.
 const POOLED: usize = MAX_CHUNK / 2;
 
 /// Payload of a segment to deliver.
@@ -52,22 +52,21 @@ pub(super) struct Chunk {
     pub(super) data: Bytes,
     /// Segments that carried the data.
     pub(super) segments: u32,
-    /// Receive memory that these segments are charged with, bytes.
+    /// Receive memory charged for these segments, bytes.
     pub(super) charge: usize,
 }
 
-/// In-order data that was not read yet.
+/// Unread in-order data.
 #[derive(Debug, Default)]
 pub(super) struct DeliveryBuffer {
     ready: VecDeque<Chunk>,
-    /// In-order bytes of a stream after those in `ready`, not frozen into a chunk yet.
+    /// In-order bytes of a stream after `ready`, not frozen into a chunk yet.
     tail: BytesMut,
     tail_segments: u32,
     tail_charge: usize,
-    /// The tail is a buffer of the pool, or what is left of one after chunks were split off. True
-    /// until the tail is replaced.
+    /// The tail is a buffer of the pool, or the rest of one. True until the tail is replaced.
     tail_is_pooled: bool,
-    /// Size of the next tail, bytes: doubles when one fills up between two reads, halves when a
+    /// Size of the next tail, bytes: doubles when a tail fills up between two reads, halves when a
     /// read finds it nearly empty. Zero before the first.
     chunk_size: usize,
     /// Bytes frozen between the last two reads that emptied the buffer.
@@ -87,7 +86,7 @@ impl DeliveryBuffer {
         queue::push(&mut self.ready, chunk);
     }
 
-    /// Appends one segment of a byte stream. `is_short`: no memory beyond its bytes may be allocated.
+    /// Appends one segment of a byte stream. `is_short`: allocate no memory beyond its bytes.
     pub(super) fn append(&mut self, charge: usize, payload: Payload<'_>, is_short: bool) {
         match payload {
             Payload::Owned(data) if data.len() >= MIN_CHUNK => {
@@ -103,10 +102,10 @@ impl DeliveryBuffer {
     }
 
     fn append_to_tail(&mut self, bytes: &[u8], is_short: bool) {
-        // The first chunk after a read that emptied the buffer gets capacity for `last_read` bytes:
-        // memory before an unread chunk cannot be reclaimed. Later chunks get the capacity of their
-        // own bytes, or each could pin a large buffer for one byte. Test
-        // `delivery_small_chunks_after_a_burst_share_a_buffer`.
+        // The first chunk after a read that emptied the buffer gets capacity for `last_read` bytes,
+        // since memory before an unread chunk cannot be reclaimed. Later chunks get capacity for
+        // their own bytes, or each could pin a large buffer for one byte (test
+        // `delivery_small_chunks_after_a_burst_share_a_buffer`).
         let is_new = self.tail_segments == 0;
         let is_first = is_new && self.ready.is_empty();
         let expected = if is_first && !is_short { self.last_read.min(MAX_CHUNK) } else { 0 };
@@ -117,12 +116,11 @@ impl DeliveryBuffer {
                 self.chunk_size = (2 * self.chunk_size).min(MAX_CHUNK);
             }
             self.freeze_tail();
-            // The first tail of a connection is exactly as large as its data: many connections
-            // receive no more.
+            // The first tail is exactly as large as its data: some connections receive no more.
             let least = if self.chunk_size == 0 { 0 } else { MIN_CHUNK };
             self.chunk_size = self.chunk_size.max(capacity).max(least);
             let size = if is_short { capacity } else { self.chunk_size };
-            // Reclaims the tail's memory if all that was in it was read and dropped.
+            // Reclaims the tail's memory if all its chunks were read and dropped.
             if !self.tail.try_reclaim(size) {
                 self.tail_is_pooled = size >= POOLED;
                 self.tail = if self.tail_is_pooled {
@@ -135,13 +133,13 @@ impl DeliveryBuffer {
         self.tail.extend_from_slice(bytes);
     }
 
-    /// Makes the bytes of the tail a chunk.
+    /// Turns the bytes of the tail into a chunk.
     fn freeze_tail(&mut self) {
         if self.tail_segments == 0 {
             return;
         }
-        // A tail whose free rest is too small for further chunks becomes the chunk whole, so that
-        // its memory can be recycled once the chunk was read. Else only the filled part is split
+        // A tail with too little space for further chunks becomes the chunk whole, so that its
+        // memory can be recycled once the chunk was read. Otherwise only the filled part is split
         // off.
         let rest = self.tail.capacity() - self.tail.len();
         let give_away = if self.tail_is_pooled {
@@ -184,7 +182,7 @@ impl DeliveryBuffer {
         self.chunk_size >= MIN_CHUNK || queue::is_reclaimable(&self.ready)
     }
 
-    /// Bytes that are allocated for later segments.
+    /// Bytes allocated for later segments.
     pub(super) fn spare_capacity(&self) -> usize {
         self.tail.capacity() - self.tail.len()
     }

@@ -1,29 +1,30 @@
 //! ACKs that wait to be sent (RFC 9000 13.2; kcp-go `acklist`).
 //!
-//! Data in order needs no ACK of its own: `una`, which every segment carries, covers it (kcp-go
-//! `flush` filters likewise). What remains is one ACK per number above a gap in the sequence, one
-//! for the latest arrival, whose timestamp is the peer's RTT sample, one for the latest duplicate, and
-//! one for each of the latest two pings or MTU probes, which `una` does not cover.
+//! Data in order needs no ACK of its own: `una` in every segment covers it (kcp-go `flush` filters
+//! too). There remain one ACK per number above a gap, one for the latest arrival, with the
+//! timestamp for the peer's RTT sample, one for the latest duplicate, and one for each of the
+//! latest two pings or MTU probes, which `una` does not cover.
 //!
-//! The ACK of one or two segments in order may be delayed (RFC 9293 3.8.6.3, RFC 9000 13.2.1), so that it
-//! leaves with the answer of a reader that they have woken. For how long, is the driver's business.
+//! The ACK of one or two segments in order may be delayed (RFC 9293 3.8.6.3, RFC 9000 13.2.1), so
+//! that it shares a datagram with the answer of a woken reader. The driver decides for how long.
 //!
-//! ACKs of bulk are thinned (RFC 9000 13.2.2, draft-ietf-quic-ack-frequency), because one for each segment
-//! fills an uplink that is much slower than the downlink:
+//! ACKs of bulk are thinned (RFC 9000 13.2.2, draft-ietf-quic-ack-frequency), because one per
+//! segment fills an uplink that is much slower than the downlink:
 //! * Bulk is 16 full segments in order within a round trip, and lasts until a shorter one arrives, 16 take
 //!   longer, or none arrives for a quarter of a round trip.
-//! * An ACK of bulk leaves with the fourth segment, or a quarter of a round trip after the first. Another
-//!   implementation than kcpx gets one for every second segment, because its window may grow once per ACK.
-//! * Every other ACK leaves at once, in bulk too after a gap, a duplicate, or a gap that was filled.
+//! * An ACK of bulk is sent with the fourth segment, or a quarter of a round trip after the first.
+//!   Other implementations get one for every second segment, because their window may grow once per
+//!   ACK.
+//! * Every other ACK is sent at once; in bulk also after a gap, a duplicate or a filled gap.
 //!
-//! ACKs of numbers above a gap are sent a second time where a datagram that leaves in any case has
-//! free space: if the datagram with the first copies is lost, the peer retransmits all segments that
-//! they acknowledged. Where datagrams are full of new ACKs, half of each is for second copies, and the
-//! ACKs leave in up to twice as many datagrams. Limits:
-//! * Never in a datagram of their own. kcp-go counts one ACK per datagram towards fast retransmit
-//!   (`parse_fastack`), so second copies leave only beside a new ACK.
+//! ACKs of numbers above a gap are sent a second time in free space of later datagrams: if the
+//! datagram with the first copies is lost, the peer retransmits all segments that they
+//! acknowledged. In datagrams full of new ACKs half of the space is for second copies, which up to
+//! doubles the number of datagrams. Limits:
+//! * Only beside a new ACK: kcp-go counts one ACK per datagram towards fast retransmit
+//!   (`parse_fastack`).
 //! * No more bytes of second copies than payload arrived, so that a forged source address receives
-//!   no more than the attacker sends (RFC 9000 8.1).
+//!   no more than was sent in its name (RFC 9000 8.1).
 
 use std::collections::VecDeque;
 
@@ -31,42 +32,42 @@ use crate::core::clock::Micros;
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 
-/// Most ACKs, the latest ones, that are kept for a second copy.
+/// Most ACKs kept for a second copy, the latest ones.
 const MAX_RESENT_ACKS: usize = 64;
-/// Most ACKs that may be sent a second time at once: those of a burst of a large window, which arrives
-/// in one batch.
+/// Most second copies sent at once: a burst of a large window, which arrives in one batch.
 const MAX_RESEND_BURST: usize = 1_024;
-/// ACKs that fit into a datagram from which on second copies take up to half of it: there it is the
-/// ACKs that fill it, not data.
+/// Datagrams with space for at least this number of ACKs give second copies up to half of it: ACKs
+/// fill them, not data.
 const MIN_SHARED_ACKS: usize = 16;
-/// Capacity, in ACKs above a gap, that a connection keeps once all were sent.
+/// Capacity of `out_of_order` that a connection keeps once all ACKs were sent.
 const CAPACITY_KEPT: usize = 128;
 
 /// Most segments in order whose ACK may be delayed (RFC 9293 3.8.6.3: at least every second full segment
 /// is acknowledged without delay).
 const MAX_DELAYED_SEGMENTS: u32 = 2;
 
-/// Full segments in order within a round trip that make a flow bulk. Its first segments are acknowledged at
-/// once, since the sender's window grows with each ACK.
+/// Full segments in order within a round trip that make a flow bulk. The first segments are
+/// acknowledged at once, since the sender's window grows with each ACK.
 const BULK_SEGMENTS: u8 = 16;
-/// Least payload of a full segment, bytes. The peer's MTU is unknown.
+/// Smallest payload of a full segment, bytes: the peer's MTU is unknown.
 const MIN_FULL_SEGMENT: u16 = 512;
-/// Segments of bulk for one ACK, if the peer is kcpx: an ACK takes a 110th of the bytes that it acknowledges. With
-/// eight the sender keeps a longer queue, and at 20 Mbit/s messages beside bulk wait 2 to 7 ms longer.
+/// Segments of bulk per ACK to a kcpx peer: ACKs take a 110th of the acknowledged bytes. With 8,
+/// messages beside bulk wait 2 to 7 ms longer at 20 Mbit/s, because the sender keeps a longer
+/// queue.
 const BULK_ACK_SEGMENTS: u32 = 4;
-/// The same for other peers (RFC 9000 13.2.2, RFC 5681 4.2).
+/// Segments of bulk per ACK to other peers (RFC 9000 13.2.2, RFC 5681 4.2).
 const OTHER_BULK_ACK_SEGMENTS: u32 = 2;
-/// Longest delay of an ACK of bulk for other peers, microseconds: kcp-go has an RTO of the smoothed RTT and one
-/// update interval, 10 ms at least, where the RTT does not vary.
+/// Longest delay of an ACK of bulk to other peers, microseconds: with a steady RTT the RTO of
+/// kcp-go is only one update interval, at least 10 ms, above the smoothed RTT.
 const MAX_OTHER_BULK_DELAY: u32 = 5_000;
-/// Divisor of the round trip: the longest delay of an ACK of bulk, and the longest pause in bulk.
+/// Divisor of the round trip: longest delay of an ACK of bulk, and longest pause in bulk.
 const BULK_DELAY_DIVISOR: u32 = 4;
 /// Round trip assumed before the first sample, microseconds.
 const UNKNOWN_RTT: u32 = 20_000;
-/// A longer round trip counts as this one, microseconds: messages each 10 ms are never bulk, and no ACK waits
-/// longer than with QUIC (RFC 9000 18.2, `max_ack_delay` of 25 ms).
+/// Upper bound of the round trip, microseconds: messages every 10 ms are never bulk, and no ACK
+/// waits longer than with QUIC (RFC 9000 18.2, `max_ack_delay` of 25 ms).
 const MAX_BULK_RTT: u32 = 100_000;
-/// A shorter round trip has no bulk, microseconds: timers fire on whole milliseconds.
+/// Shorter round trips have no bulk, microseconds: timers fire on whole milliseconds.
 const MIN_BULK_RTT: u32 = 4_000;
 
 /// `sn` and `ts` of the acknowledged PUSH.
@@ -83,11 +84,11 @@ struct Bulk {
     since: Micros,
     /// When the latest segment arrived.
     latest: Micros,
-    /// How long an ACK may wait, microseconds; zero: the segments are no bulk.
+    /// How long an ACK may wait, microseconds; zero: no bulk.
     delay: u32,
     /// Payload of the latest segment, bytes.
     len: u16,
-    /// Full segments in order since [`Self::since`], less than [`BULK_SEGMENTS`].
+    /// Full segments in order since [`Self::since`], fewer than [`BULK_SEGMENTS`].
     segments: u8,
 }
 
@@ -121,13 +122,13 @@ impl Bulk {
 /// The ACKs of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct PendingAcks {
-    /// ACKs of numbers above a gap, one for each: the receiver stores a number only once.
+    /// ACKs of numbers above a gap, one each: the receiver stores a number only once.
     out_of_order: Vec<Ack>,
     /// ACKs of numbers above a gap that were sent once, oldest first.
     resend: VecDeque<Ack>,
     /// Bytes of ACKs that may be sent a second time.
     resend_budget: usize,
-    /// The latest two pings or MTU probes, oldest first: a peer has one of each outstanding.
+    /// The latest two pings or MTU probes, oldest first: a peer may have one of each outstanding.
     probes: [Option<Ack>; 2],
     /// The latest duplicate.
     duplicate: Option<Ack>,
@@ -135,23 +136,23 @@ pub(crate) struct PendingAcks {
     latest: Option<Ack>,
     /// Segments since all ACKs were last sent, for the ACK policy.
     arrivals: u32,
-    /// When the first of these arrived. `None` while no ACK waits.
+    /// When the first of them arrived; `None` while no ACK waits.
     since: Option<Micros>,
-    /// A segment arrived out of order or twice: the ACKs leave at once under every ACK policy (RFC
-    /// 9000 13.2.1). True until all are sent.
+    /// A segment arrived out of order or twice: the ACKs are sent at once under every ACK policy
+    /// (RFC 9000 13.2.1). Cleared when all are sent.
     immediate: bool,
-    /// A gap was filled, or FEC has recovered a segment (RFC 5681 4.2): the ACKs are not delayed. True until
-    /// all are sent.
+    /// A gap was filled, or FEC recovered a segment: the ACKs are not delayed (RFC 5681 4.2).
+    /// Cleared when all are sent.
     forbids_delay: bool,
-    /// The ACKs need not leave yet. True from [`Self::delay`] until the next [`Self::end_delay`], or until
-    /// one more segment arrives than may wait.
+    /// The ACKs may wait. Set by [`Self::delay`], cleared by [`Self::end_delay`]; without effect
+    /// once more segments arrive than may wait.
     delayed: bool,
     bulk: Bulk,
 }
 
 impl PendingAcks {
-    /// The next number in order arrived, with `len` payload bytes. `rtt`: round-trip time in microseconds,
-    /// if there is a sample.
+    /// The next number in order arrived, with `len` payload bytes. `rtt`: RTT in microseconds, if
+    /// there is a sample.
     #[inline]
     pub(crate) fn on_in_order(&mut self, now: Micros, ack: Ack, len: usize, rtt: Option<u64>) {
         self.on_arrival(now);
@@ -159,8 +160,8 @@ impl PendingAcks {
         self.bulk.on_segment(now, len, rtt);
     }
 
-    /// A segment above a gap was stored, or a duplicate of it arrived after its ACK was sent. `una`
-    /// is RCV.NXT, `payload` the bytes that arrived.
+    /// A segment above a gap was stored, or arrived again after its ACK was sent. `una` is RCV.NXT;
+    /// `payload` in bytes.
     pub(crate) fn on_out_of_order(&mut self, now: Micros, una: Sn, ack: Ack, payload: usize) {
         self.on_arrival(now);
         self.resend_budget = (self.resend_budget + payload).min(MAX_RESEND_BURST * HEADER_LEN);
@@ -195,8 +196,8 @@ impl PendingAcks {
         self.since.get_or_insert(now);
     }
 
-    /// When the waiting ACKs of bulk leave, if no further segment arrives; `None` if they leave at once.
-    /// `is_kcpx`: the peer is.
+    /// When the waiting ACKs of bulk are sent, if no further segment arrives; `None`: at once.
+    /// `is_kcpx`: the peer runs this crate.
     pub(crate) fn bulk_deadline(&self, is_kcpx: bool) -> Option<Micros> {
         let (most, delay) = if is_kcpx {
             (BULK_ACK_SEGMENTS, self.bulk.delay)
@@ -212,17 +213,17 @@ impl PendingAcks {
         self.since.is_none()
     }
 
-    /// Makes the waiting ACKs leave with the next transmission under every ACK policy.
+    /// Sends the waiting ACKs with the next transmission under every ACK policy.
     pub(crate) fn flush(&mut self) {
         self.immediate = !self.is_empty();
     }
 
-    /// The ACKs that wait, if any, are not to be delayed.
+    /// The waiting ACKs, if any, must not be delayed.
     pub(crate) fn forbid_delay(&mut self) {
         self.forbids_delay = !self.is_empty();
     }
 
-    /// Delays the waiting ACKs, if they are of few segments, all in order.
+    /// Delays the waiting ACKs, if they are for at most two segments, in order.
     pub(crate) fn delay(&mut self) {
         self.delayed = self.may_delay();
     }
@@ -233,7 +234,7 @@ impl PendingAcks {
             && (1..=MAX_DELAYED_SEGMENTS).contains(&self.arrivals)
     }
 
-    /// Lets delayed ACKs leave. Returns whether any were delayed.
+    /// Ends the delay. Returns whether one was set.
     pub(crate) fn end_delay(&mut self) -> bool {
         std::mem::take(&mut self.delayed)
     }
@@ -243,7 +244,7 @@ impl PendingAcks {
         self.delayed && self.may_delay()
     }
 
-    /// Whether the waiting ACKs leave at once under every ACK policy.
+    /// Whether the waiting ACKs are sent at once under every ACK policy.
     pub(crate) fn is_immediate(&self) -> bool {
         self.immediate
     }
@@ -253,13 +254,13 @@ impl PendingAcks {
         self.arrivals
     }
 
-    /// When the first segment arrived whose ACK waits.
+    /// When the first segment with a waiting ACK arrived.
     pub(crate) fn since(&self) -> Option<Micros> {
         self.since
     }
 
-    /// Takes the next ACKs to send, at most `max`. ACKs below `una` (RCV.NXT) are dropped, except
-    /// probes, the latest duplicate and the latest arrival. The latest arrival comes last, because a peer
+    /// Takes the next ACKs to send, at most `max`. Drops ACKs below `una` (RCV.NXT), except probes,
+    /// the latest duplicate and the latest arrival. The latest arrival comes last, because a peer
     /// takes its RTT sample from the last ACK of a datagram (kcp-go `Input`).
     pub(crate) fn take(&mut self, una: Sn, max: usize, mut emit: impl FnMut(Ack)) {
         let latest = self.latest;
@@ -284,7 +285,7 @@ impl PendingAcks {
         }
         let has_sent_others = self.probes == [None; 2] && self.duplicate.is_none();
         if self.out_of_order.is_empty() && has_sent_others && self.latest.is_none() {
-            // A burst above one gap can be as long as the window.
+            // A burst above one gap can fill the window.
             if self.out_of_order.capacity() > CAPACITY_KEPT {
                 self.out_of_order = Vec::new();
             }
@@ -293,7 +294,7 @@ impl PendingAcks {
         }
     }
 
-    /// Emits second copies, beside new ACKs and within `max`, of ACKs that `una` does not cover.
+    /// Emits second copies of ACKs that `una` does not cover, beside new ACKs and within `max`.
     /// Returns how many.
     fn resend_acks(&mut self, una: Sn, max: usize, emit: &mut impl FnMut(Ack)) -> usize {
         let has_new =
@@ -307,7 +308,7 @@ impl PendingAcks {
         let available = available.min(self.resend_budget / HEADER_LEN);
         let count = self.resend.len().min(available);
         self.resend_budget -= count * HEADER_LEN;
-        // The latest ACKs: for the oldest the peer has already decided whether to retransmit.
+        // The latest ACKs: the peer has already decided whether to retransmit for the oldest.
         let skipped = self.resend.len() - count;
         self.resend.drain(skipped..).for_each(emit);
         count
@@ -383,7 +384,7 @@ mod tests {
         assert_eq!(sent, 100 + 100 * 10 / HEADER_LEN);
     }
 
-    /// What a peer has sent long ago permits no more second copies than a burst has.
+    /// Old payload permits no more second copies than one burst.
     #[test]
     fn ack_resend_budget_is_limited_to_a_burst() {
         let mut acks = PendingAcks::default();
@@ -397,7 +398,7 @@ mod tests {
         assert_eq!(sent.sum::<usize>(), 3_000 + MAX_RESEND_BURST);
     }
 
-    /// A flow so fast that each datagram is full of new ACKs: one that is lost costs no ACK.
+    /// In a flow with each datagram full of new ACKs, a lost datagram costs no ACK.
     #[test]
     fn ack_resend_shares_datagrams_that_are_full_of_acks() {
         let (mut acks, mut copies, mut datagrams) = (PendingAcks::default(), [0; 500], 0);
@@ -413,7 +414,7 @@ mod tests {
                 datagrams += 1;
             }
         }
-        // Of the first burst some yield to those of the next one.
+        // Some ACKs of the first burst yield to the next burst.
         assert!(copies[58..428].iter().all(|copies| *copies == 2), "{copies:?}");
         assert_eq!(datagrams, 15);
     }
@@ -421,7 +422,8 @@ mod tests {
     const STEP: u64 = 1_000;
     const RTT: u64 = 40_000;
 
-    /// Segments in order, one each [`STEP`], all acknowledged as they arrive. Returns the last.
+    /// Segments in order, one every [`STEP`], acknowledged as they arrive. Returns the time of the
+    /// last.
     fn bulk(acks: &mut PendingAcks) -> u32 {
         for sn in 1..=u32::from(BULK_SEGMENTS) {
             assert_eq!(acks.bulk_deadline(true), None);

@@ -1,9 +1,8 @@
-//! Message reassembly: fragments of a message until the last one (quinn `Assembler`; kcp-go
-//! `Recv`, `PeekSize`).
+//! Message reassembly (quinn `Assembler`; kcp-go `Recv`, `PeekSize`).
 //!
-//! The wire field `frg` counts the fragments still to come, so the first one announces the size.
-//! Deviates from kcp-go, which delivers any sequence that ends in `frg` 0: fragments that do not
-//! count down to 0, or that the receive window or memory can never hold, end the connection.
+//! The wire field `frg` counts the fragments still to come, so the first fragment announces their
+//! number. Deviates from kcp-go, which delivers any sequence that ends in `frg` 0: fragments that
+//! do not count down to 0, or that exceed the receive window or memory, end the connection.
 
 use bytes::BytesMut;
 
@@ -15,7 +14,7 @@ use crate::error::ConnectionError;
 struct IncompleteMessage {
     data: BytesMut,
     segments: u32,
-    /// Receive memory that the fragments are charged with, bytes.
+    /// Receive memory charged for the fragments, bytes.
     charge: usize,
     /// `frg` of the next fragment.
     next_frg: u8,
@@ -43,12 +42,13 @@ impl MessageReassembly {
         }
     }
 
-    /// Takes the next segment in order, charged with `charge` bytes of the receive memory
-    /// `budget`. Returns the message that it completes. `window` in segments.
+    /// Adds the next segment in order, with `charge` bytes of receive memory. Returns the message
+    /// that it completes. `window`: most fragments of a message; `budget`: most memory of one,
+    /// bytes.
     ///
     /// # Errors
     ///
-    /// [`ConnectionError::ProtocolViolation`]: the segment does not continue the message, or the
+    /// [`ConnectionError::ProtocolViolation`] if the segment does not continue the message, or the
     /// message exceeds `window` or `budget`. The segment is not stored then.
     pub(super) fn push(
         &mut self,
@@ -80,8 +80,8 @@ impl MessageReassembly {
         Ok(Some(Chunk { data: data.freeze(), segments, charge }))
     }
 
-    /// Segments of the incomplete message, and the memory of all of them if the rest are charged with
-    /// `segment_charge` each, bytes.
+    /// Segments of the whole incomplete message, and their memory in bytes with `segment_charge`
+    /// for each missing one.
     #[inline]
     pub(super) fn size(&self, segment_charge: usize) -> Option<(u16, usize)> {
         let partial = self.partial.as_ref()?;

@@ -1,17 +1,17 @@
-//! The receiver: out-of-order segments, the receive window, and what the application can read
-//! (kcp-go `parse_data`, `wnd_unused`, `Recv`; RFC 9293 3.8.6).
+//! The receiver: out-of-order segments, the receive window, and readable data (kcp-go `parse_data`,
+//! `wnd_unused`, `Recv`; RFC 9293 3.8.6).
 //!
 //! Each stored segment is charged with its payload and a fixed cost. The advertised window is the
-//! smaller of the window in segments and the free memory, so all that was advertised can be
-//! stored. Segments beyond it are neither stored nor acknowledged. kcp-go bounds segments only.
+//! smaller of the window in segments and the free memory, so everything advertised can be stored.
+//! Segments beyond it are neither stored nor acknowledged. kcp-go bounds segments only.
 //!
-//! While the memory of the endpoint is short, a limit ([`Receiver::limit_memory`]) lies below what was
-//! advertised. The window then opens as far as the limit permits, an advertised edge stays where it
-//! is, and segments beyond the limit are dropped like lost ones.
+//! While the endpoint is short of memory, [`Receiver::limit_memory`] may set a limit below the
+//! advertised window. The window then opens only as far as the limit permits, its advertised edge
+//! stays, and segments beyond the limit are dropped like lost ones.
 //!
-//! The next segment in order is always accepted while there is nothing to read: without it no
-//! memory would become free. Memory is thus bounded by the budget and one segment, and by twice
-//! the budget in message mode (asserted in `check_invariants`).
+//! While nothing is readable the next segment in order is always accepted: without it no memory
+//! would become free. So memory is bounded by the budget and one segment, in message mode by twice
+//! the budget (`check_invariants`).
 
 mod limit;
 mod repair;
@@ -36,11 +36,11 @@ const REORDER_CAPACITY_KEPT: usize = 128;
 /// Verdict on a PUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecvOutcome {
-    /// The number was RCV.NXT: delivered, with the stored segments that are in order now.
+    /// The number was RCV.NXT: delivered, with the stored segments that follow.
     InOrder,
-    /// Stored above a gap in the sequence.
+    /// Stored above a gap.
     OutOfOrder,
-    /// Stored before, and its ACK was sent: that ACK may be lost.
+    /// Stored before and its ACK was sent: the ACK may be lost.
     OutOfOrderDuplicate,
     /// Received before; its ACK waits, or `una` covers the number.
     Duplicate,
@@ -53,7 +53,7 @@ pub(crate) enum RecvOutcome {
 struct OutOfOrderSegment {
     payload: Bytes,
     frg: u8,
-    /// True from arrival until its ACK is written; again from a duplicate until the next ACK.
+    /// Set on arrival and on a duplicate, cleared when the ACK is written.
     ack_pending: bool,
 }
 
@@ -68,12 +68,12 @@ pub(crate) struct Receiver {
     autotune: Option<WindowAutotune>,
     /// Limit of the receive memory, bytes.
     budget: usize,
-    /// Most memory that may be in use after a segment was stored, bytes: what the endpoint has for
-    /// this connection. `usize::MAX` if that is more than the budget.
+    /// Most memory that may be in use after a segment was stored, bytes, set by the endpoint.
+    /// `usize::MAX`: no limit below the budget.
     memory_limit: usize,
-    /// The limit holds for the window too.
+    /// The limit bounds the window too.
     limits_window: bool,
-    /// The budget is derived from the window, because the configuration sets none.
+    /// The budget follows the window: the configuration sets none.
     derived_budget: bool,
     /// Receive memory in use, bytes.
     charged: usize,
@@ -89,15 +89,15 @@ pub(crate) struct Receiver {
     /// Message mode: messages without bytes are delivered, not dropped.
     empty_messages: bool,
     /// Receive memory counted per segment of the advertised window, bytes: the charge of the
-    /// largest segment that kcp-go sends, or of a larger segment received.
+    /// largest segment that kcp-go sends, or of the largest received segment if that is larger.
     segment_charge: usize,
     /// Right edge of the receive window as last advertised (RFC 9293 RCV.NXT + RCV.WND).
     advertised_edge: Sn,
-    /// A window was advertised. Before that the edge is an assumption.
+    /// A window was advertised; before that the edge is an assumption.
     has_advertised: bool,
-    /// Largest window that was advertised, segments.
+    /// Largest window advertised, segments.
     largest_advertised: u16,
-    /// `Some` while repair symbols arrive. Its memory is counted in the budget, after the data.
+    /// `Some` while repair symbols arrive. Uses the budget that data leaves free.
     repair: Option<Box<RepairReceiver>>,
 }
 
@@ -128,19 +128,18 @@ impl Receiver {
         }
     }
 
-    /// Sets the receive window, segments, and ends its autotuning.
+    /// Sets the receive window, segments, and ends autotuning.
     ///
-    /// Never shrinks the window (RFC 9293 3.8.6): what was advertised is still accepted, and the
-    /// smaller window takes effect as the peer uses that up. Discarded segments would be
-    /// retransmitted, one RTO apart, until they fit. Test
-    /// `receive_window_lowered_in_use_loses_no_data`.
+    /// Never shrinks the advertised window (RFC 9293 3.8.6): a smaller window takes effect as the
+    /// peer uses up the advertised one, or discarded segments would be retransmitted until they fit
+    /// (test `receive_window_lowered_in_use_loses_no_data`).
     pub(crate) fn set_window(&mut self, segments: u16) {
         (self.window, self.autotune) = (segments, None);
         self.set_budget();
     }
 
-    /// Autotunes the receive window, after data arrived in order. Returns whether a ping should
-    /// measure the RTT, which autotuning needs and which is unknown.
+    /// Autotunes the receive window after data arrived in order. Returns whether a ping should
+    /// measure the RTT, which autotuning needs.
     pub(crate) fn autotune_window(&mut self, now: Micros, rtt: &RttEstimator) -> bool {
         let Some(autotune) = &mut self.autotune else { return false };
         let needs_rtt =
@@ -171,8 +170,8 @@ impl Receiver {
         self.nxt
     }
 
-    /// Window in segments and memory in bytes. While an incomplete message is all there is, both admit the rest
-    /// of it: the peer may have begun it before the window was lowered.
+    /// Window in segments and memory in bytes. If an incomplete message is all there is, both admit
+    /// its rest: the peer may have begun it before the window was lowered.
     #[inline]
     fn limits(&self) -> (u16, usize) {
         if self.messages
@@ -185,15 +184,15 @@ impl Receiver {
         }
     }
 
-    /// Most fragments of a message, and the memory of one, bytes. The largest window that was advertised sets
-    /// both, since the peer's sender has no other limit.
+    /// Most fragments of a message, and most memory of one, bytes. The largest advertised window
+    /// sets both: the sender has no other limit.
     fn message_limits(&self) -> (u16, usize) {
         let promised = usize::from(self.largest_advertised) * SEGMENT_CHARGE;
         let promised = if self.derived_budget { promised } else { 0 };
         (self.window.max(self.largest_advertised), self.budget.max(promised))
     }
 
-    /// RCV.WND: segments from `nxt` on that can be stored (kcp-go `wnd_unused`).
+    /// RCV.WND: segments from RCV.NXT on that can be stored (kcp-go `wnd_unused`).
     pub(crate) fn advertisable_window(&self) -> u16 {
         let (window, budget) = self.limits();
         let segments = u32::from(window).saturating_sub(self.unread).max(self.advertised());
@@ -227,8 +226,8 @@ impl Receiver {
     }
 
     /// Whether reading has opened the window enough for a window update (RFC 9293 3.8.6.2.2, silly
-    /// window avoidance): by half of the window, or a quarter if it was closed. kcp-go sends one
-    /// only when its queue was full.
+    /// window avoidance): by half of it, or a quarter if it was closed. kcp-go sends one only when
+    /// its queue was full.
     pub(crate) fn wants_window_update(&self) -> bool {
         let open = self.open_window();
         let gain = self.nxt.advance(u32::from(open)).since(self.advertised_edge);
@@ -236,7 +235,7 @@ impl Receiver {
         let whole = if self.is_window_limited() {
             open.into()
         } else {
-            // What memory holds, if that is less: the window never opens by half of what exceeds it.
+            // Memory may hold less than the window: only that part can open.
             let memory = u32::try_from(self.budget / self.segment_charge).unwrap_or(u32::MAX);
             u32::from(self.window).min(memory)
         };
@@ -247,7 +246,7 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// Message mode: fragments that form no message, which ends the connection.
+    /// [`ConnectionError::ProtocolViolation`] in message mode if fragments form no message.
     pub(crate) fn input(
         &mut self,
         sn: Sn,
@@ -312,7 +311,7 @@ impl Receiver {
         }
     }
 
-    /// Whether the segment has not arrived, and its number is in the receive window.
+    /// Whether the segment is in the receive window and has not arrived.
     pub(crate) fn is_missing(&self, sn: Sn) -> bool {
         let Some(offset) = sn.offset_from(self.nxt) else { return false };
         self.is_in_window(offset)
@@ -327,7 +326,7 @@ impl Receiver {
         }
     }
 
-    /// Delivers the stored segments that are in order after a gap was filled.
+    /// Delivers the stored segments that follow a filled gap.
     fn deliver_contiguous(&mut self) -> Result<(), ConnectionError> {
         while let Some(Some(segment)) = self.out_of_order.front_mut().map(Option::take) {
             self.out_of_order_count -= 1;
@@ -340,7 +339,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Delivers segment `nxt`, which is charged already.
+    /// Delivers segment RCV.NXT, already charged.
     fn deliver(
         &mut self,
         frg: u8,
@@ -386,7 +385,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Segments in order were read or dropped: frees their window and memory.
+    /// Frees window and memory of in-order segments that were read or dropped.
     fn release_charge(&mut self, segments: u32, charge: usize) {
         (self.unread, self.charged) = (self.unread - segments, self.charged - charge);
     }
@@ -437,8 +436,8 @@ impl Receiver {
             let memory = repair.memory();
             assert!(memory == 0 || memory + self.charged <= self.budget, "data comes first");
         }
-        // One segment may exceed the budget while there is nothing to read, and an incomplete
-        // message counts beside the segments above a gap.
+        // One segment may exceed the budget while nothing is readable, and an incomplete message
+        // counts beside the segments above a gap.
         let assembly = if self.messages { of_message } else { 0 };
         assert!(self.charged <= self.budget + assembly + self.segment_charge);
         let window = u32::from(self.advertisable_window());

@@ -1,7 +1,7 @@
-//! Recovery at the receiver: the segments that repair symbols are compared with, the equations, and
-//! the ACKs of what was recovered.
+//! Recovery at the receiver: history of delivered segments, equations, and ACKs of recovered
+//! segments.
 //!
-//! All of it is memory that the receive budget has left: data comes first.
+//! Uses only the receive budget that data leaves free.
 
 use crate::core::clock::Micros;
 use crate::core::recv::pending_acks::Ack;
@@ -10,11 +10,11 @@ use crate::core::redundancy::rlc::{
 };
 use crate::core::seq::{Sn, Ts};
 
-/// Most bytes of delivered segments, and most of equations.
+/// Most bytes of delivered segments, and most bytes of equations.
 const MAX_MEMORY: usize = 96 * 1024;
-/// Delivered segments are kept until this long after the latest repair symbol, microseconds.
+/// How long delivered segments are kept after the latest repair symbol, microseconds.
 const LIFETIME: u64 = 10_000_000;
-/// Most ACKs of recovered segments that wait.
+/// Most waiting ACKs of recovered segments.
 const MAX_ACKS: usize = 64;
 
 /// Recovery of one connection. Exists while repair symbols arrive.
@@ -24,7 +24,7 @@ pub(super) struct RepairReceiver {
     history: History,
     /// When the latest repair symbol arrived.
     last_repair: Micros,
-    /// ACKs of recovered segments, with the repair key for a timestamp.
+    /// ACKs of recovered segments, with the repair key as timestamp.
     acks: Vec<Ack>,
 }
 
@@ -34,7 +34,7 @@ impl RepairReceiver {
         self.last_repair = now;
     }
 
-    /// Another datagram arrived.
+    /// A datagram arrived.
     pub(super) fn start_datagram(&mut self) {
         self.decoder.start_datagram();
     }
@@ -43,8 +43,8 @@ impl RepairReceiver {
         now.since(self.last_repair) > LIFETIME && self.acks.is_empty()
     }
 
-    /// Takes a repair symbol; `nxt` is RCV.NXT, and `free` bytes of the budget are not used for data.
-    /// `above` says what was received of the segment so many numbers above `nxt`.
+    /// Adds a repair symbol. `nxt` is RCV.NXT; data leaves `free` bytes of the budget. `above`
+    /// returns the received segment at an offset from `nxt`.
     pub(super) fn insert<'a>(
         &mut self,
         symbol: RepairSymbol<'_>,
@@ -70,7 +70,7 @@ impl RepairReceiver {
         (verdict, recovered)
     }
 
-    /// A segment arrived by itself. Returns what equations recover with it.
+    /// A segment arrived. Returns the segments that equations recover with it.
     pub(super) fn on_source(
         &mut self,
         source: (Sn, u8, &[u8]),
@@ -84,13 +84,13 @@ impl RepairReceiver {
         recovered
     }
 
-    /// A segment is delivered, and `free` bytes of the budget are not used for data.
+    /// A segment is delivered. Data leaves `free` bytes of the budget.
     pub(super) fn on_delivered(&mut self, frg: u8, payload: &[u8], free: usize) {
         let limit = free.saturating_sub(self.decoder.memory()).min(MAX_MEMORY);
         self.history.push(frg, payload, limit);
     }
 
-    /// Gives memory back that data needs: `free` bytes are left.
+    /// Frees memory that data needs: `free` bytes are left.
     pub(super) fn shrink(&mut self, free: usize) {
         self.history.shrink(free.saturating_sub(self.decoder.memory()));
         self.decoder.enforce_limit(free.saturating_sub(self.history.memory()));
@@ -100,7 +100,7 @@ impl RepairReceiver {
         self.decoder.memory() + self.history.memory()
     }
 
-    /// A recovered segment was stored.
+    /// A recovered segment was stored: queues its ACK.
     pub(super) fn on_recovered(&mut self, sn: Sn, key: u32) {
         if self.acks.len() < MAX_ACKS {
             self.acks.push(Ack { sn, ts: Ts(key) });

@@ -1,16 +1,16 @@
-//! What the memory of the endpoint permits: a limit below the budget while memory is short.
+//! Limit below the budget while the endpoint is short of memory.
 
 use super::{OutOfOrderSegment, Receiver};
 use crate::config::SEGMENT_CHARGE;
 use crate::util::buffer_pool;
 
-/// Window that a peer assumes before one was advertised, segments: 32 in kcp-go and this crate
+/// Window that a peer assumes before one is advertised, segments: 32 in kcp-go and this crate
 /// (IKCP_WND_RCV), 128 in the C library.
 const INITIAL_WINDOW: u32 = 128;
 
 impl Receiver {
-    /// Lets received data take `more` bytes of memory than it takes now, and repair symbols none if
-    /// that is less than the budget. `opens`: the window opens further nevertheless.
+    /// Limits received data to `more` bytes of memory beyond now, and repair symbols to none if
+    /// that is less than the budget. `opens`: the window opens regardless of the limit.
     #[inline]
     pub(crate) fn limit_memory(&mut self, more: usize, opens: bool) {
         self.limits_window = !opens;
@@ -20,35 +20,35 @@ impl Receiver {
             self.memory_limit = self.memory().saturating_add(more);
             self.shrink_repair_memory();
             if self.is_short() && self.delivery.is_empty() {
-                // Others need the buffer of a burst before.
+                // Other connections need the buffer of an earlier burst.
                 self.delivery.release_memory();
             }
         }
     }
 
-    /// Whether the endpoint has less for this connection than its budget.
+    /// Whether a limit below the budget is set.
     #[inline]
     pub(super) fn is_limited(&self) -> bool {
         self.memory_limit != usize::MAX
     }
 
-    /// The peer is validated: ends the limit of [`Self::limit_memory`].
+    /// Lifts the limit of [`Self::limit_memory`]: the peer is validated.
     #[inline]
     pub(crate) fn lift_memory_limit(&mut self) {
         self.memory_limit = usize::MAX;
     }
 
-    /// Bytes of memory of received data, spare capacity included.
+    /// Memory of received data, spare capacity included, bytes.
     pub(crate) fn memory(&self) -> usize {
         let slots = self.out_of_order.capacity() * size_of::<Option<OutOfOrderSegment>>();
         let repair = self.repair.as_ref().map_or(0, |repair| repair.memory());
         self.charged + slots + self.delivery.spare_capacity() + repair
     }
 
-    /// Whether the limit admits a segment with this charge, `offset` segments above RCV.NXT.
+    /// Whether the limit admits a segment with `charge`, `offset` segments above RCV.NXT.
     ///
-    /// The next one in order exceeds it while there is nothing to read, if any of it is left or with
-    /// the size of a usual segment, so every connection makes progress. A message that has begun goes on.
+    /// While nothing is readable the next segment in order may exceed the limit if any of it is
+    /// left, or if the segment is of usual size, so every connection makes progress.
     #[inline]
     pub(super) fn is_within_limit(&self, offset: u32, charge: usize) -> bool {
         if !self.is_limited() {
@@ -59,24 +59,23 @@ impl Receiver {
             return charge <= usual || self.memory() < self.memory_limit;
         }
         let (len, capacity) = (offset as usize + 1, self.out_of_order.capacity());
-        // A `VecDeque` that is too short doubles at least.
+        // A `VecDeque` at least doubles when it grows.
         let grows = if offset > 0 && len > capacity { len.max(2 * capacity) - capacity } else { 0 };
         let more = charge + grows * size_of::<Option<OutOfOrderSegment>>();
         self.memory() + more <= self.memory_limit
     }
 
-    /// Whether the window opens no further than the limit permits.
+    /// Whether the limit bounds the window.
     pub(super) fn is_window_limited(&self) -> bool {
         self.is_limited() && self.limits_window
     }
 
-    /// Whether less memory is left than a buffer of the pool takes.
+    /// Whether less memory is left than one buffer of the pool takes.
     pub(super) fn is_short(&self) -> bool {
         self.is_limited() && self.memory_limit < self.memory() + buffer_pool::BUFFER_LEN
     }
 
-    /// The window to advertise: [`Self::advertisable_window`], opened no further than the memory limit
-    /// permits.
+    /// The window to advertise: [`Self::advertisable_window`], within the memory limit.
     pub(super) fn open_window(&self) -> u16 {
         let window = self.advertisable_window();
         if !self.is_window_limited() {

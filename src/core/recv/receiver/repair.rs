@@ -1,4 +1,4 @@
-//! Repair symbols at the receiver: segments that they recover, and the ACKs of these.
+//! Repair symbols at the receiver: recovered segments and their ACKs.
 
 use super::Receiver;
 use crate::config::SEGMENT_COST;
@@ -8,12 +8,12 @@ use crate::core::redundancy::rlc::{Inserted, RecoveredSegment, RepairSymbol, Sou
 use crate::core::seq::Sn;
 
 impl Receiver {
-    /// Bytes of the budget that data does not use, none while memory is limited.
+    /// Bytes of the budget that data leaves free; none while memory is limited.
     pub(super) fn free(&self) -> usize {
         if self.is_limited() { 0 } else { self.budget.saturating_sub(self.charged) }
     }
 
-    /// The budget has changed: gives memory back that it does not cover.
+    /// Frees repair memory beyond the free budget.
     #[inline]
     pub(super) fn shrink_repair_memory(&mut self) {
         let free = self.free();
@@ -22,7 +22,7 @@ impl Receiver {
         }
     }
 
-    /// Another datagram arrived, which bounds what recovery may cost.
+    /// A datagram arrived: restarts the limit of decoding work per datagram.
     #[inline]
     pub(crate) fn start_datagram(&mut self) {
         if let Some(repair) = &mut self.repair {
@@ -36,19 +36,19 @@ impl Receiver {
         self.repair.is_some()
     }
 
-    /// Whether there is recovery that nothing needs: no gap, and no ACK that waits.
+    /// Whether repair state is unneeded: no gap, and no waiting ACK.
     pub(super) fn may_release_repair(&self) -> bool {
         let repair = self.repair.as_ref();
         repair.is_some_and(|repair| !repair.has_acks()) && self.out_of_order_count == 0
     }
 
-    /// Segments from RCV.NXT on that a repair symbol may cover.
+    /// Number of segments from RCV.NXT on that a repair symbol may cover.
     pub(crate) fn acceptable_window(&self) -> i32 {
         i32::from(self.advertisable_window())
     }
 
-    /// Takes a repair symbol whose encoding window is within the receive window. Returns the
-    /// segments that it recovers, which are not stored yet.
+    /// Adds a repair symbol with its encoding window inside the receive window. Returns the
+    /// recovered segments, which are not stored yet.
     pub(crate) fn on_repair(
         &mut self,
         now: Micros,
@@ -70,8 +70,8 @@ impl Receiver {
         })
     }
 
-    /// A segment arrived by itself, was new and is stored or delivered. Returns the segments that
-    /// equations recover with it.
+    /// A new segment arrived and is stored or delivered. Returns the segments that equations
+    /// recover with it.
     pub(crate) fn on_source(
         &mut self,
         now: Micros,
@@ -86,10 +86,10 @@ impl Receiver {
         repair.on_source(source, free)
     }
 
-    /// Whether a recovered segment of `len` bytes continues the message before it and is continued by
-    /// the segment behind it, as far as they are known. Anybody can send a repair symbol without a
-    /// cipher, and what is in no message would end the connection. In message mode a segment behind
-    /// a gap continues nothing that is known: it is retransmitted.
+    /// Whether a recovered segment of `len` bytes fits the messages before and after it, as far as
+    /// they are known. Without a cipher repair symbols can be forged, and a segment that fits no
+    /// message would end the connection. In message mode a segment behind a gap is left to
+    /// retransmission: nothing known precedes it.
     pub(crate) fn continues_message(&self, (sn, frg, len): (Sn, u8, usize)) -> bool {
         let Some(offset) = sn.offset_from(self.nxt).filter(|_| self.messages) else { return true };
         let stored = |offset: usize| self.out_of_order.get(offset).and_then(Option::as_ref);
@@ -107,7 +107,7 @@ impl Receiver {
         after_previous && stored(offset + 1).is_none_or(|next| continues(frg, next.frg))
     }
 
-    /// A recovered segment was stored: it is acknowledged with the repair key.
+    /// A recovered segment was stored: queues its ACK, with the repair key.
     pub(crate) fn ack_recovered(&mut self, sn: Sn, key: u32) {
         let free = self.free();
         if let Some(repair) = &mut self.repair {
