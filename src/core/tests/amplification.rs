@@ -1,5 +1,4 @@
-//! Anti-amplification limit (RFC 9000 8.1) and path validation (RFC 9000 8.2) of a core that is
-//! driven without the driver.
+//! Anti-amplification limit (RFC 9000 8.1) and path validation (RFC 9000 8.2) without the driver.
 
 use std::net::SocketAddr;
 
@@ -26,7 +25,7 @@ fn amplification_limit_without_the_driver_holds_until_a_ping_is_answered() {
     assert!(bytes + 36 * datagrams <= limit, "{bytes} bytes in {datagrams}");
     let SendBudget::Bytes(left) = scripted.kcp.send_budget() else { panic!("it is limited") };
     assert_eq!(left as u64, (limit - bytes - 36 * datagrams).saturating_sub(36));
-    // What the limit holds back sets no timer in the past.
+    // A datagram that the limit holds back sets no timer in the past.
     assert!(scripted.timeout().is_none_or(|at| at > scripted.now), "{:?}", scripted.timeout());
 
     let ping = sent.iter().rev().find(|(_, (header, payload))| {
@@ -48,7 +47,7 @@ fn amplification_limit_of_zero_sends_nothing_and_sets_no_past_timer() {
     assert!(scripted.run(10 * SECOND).is_empty());
 }
 
-/// A RST that the limit holds back still ends: its lifetime is a deadline.
+/// The lifetime of a RST is a deadline even if the limit holds the RST back.
 #[test]
 fn amplification_limit_during_a_reset_keeps_its_deadline() {
     let mut scripted = ScriptedPeer::new(&config());
@@ -84,7 +83,7 @@ fn path_challenge_without_the_driver_validates_only_the_path_it_was_sent_to() {
     assert_eq!((ping.command, ping.len, ping.ts.0), (Command::Push, 0, 77));
     let response = datagram(&[(header(Command::Ack, ping.sn.0, ping.ts.0), b"")]);
     let now = scripted.instant();
-    // From another address the response is only a datagram of a further candidate path.
+    // From another address the response is only a datagram on a further candidate path.
     let other = scripted.kcp.validate_path(now, addr(2), &response, 78);
     assert!(matches!(other, PathValidation::Challenge(_)));
     // At most one challenge a second to each address.
@@ -92,7 +91,7 @@ fn path_challenge_without_the_driver_validates_only_the_path_it_was_sent_to() {
     for port in 3..5 {
         scripted.kcp.validate_path(now, addr(port), &moved, 80);
     }
-    // Four candidate paths at a time; what may be recorded replaces none.
+    // Four candidate paths at a time; a possible replay replaces none.
     let old = datagram(&[(header(Command::Push, 0, 0), b"hello")]);
     assert_eq!(scripted.kcp.validate_path(now, addr(5), &old, 81), PathValidation::Unvalidated);
     assert_eq!(scripted.kcp.validate_path(now, addr(1), &response, 82), PathValidation::Validated);

@@ -1,4 +1,4 @@
-//! FIN and RST between two cores, and opposite a scripted peer.
+//! FIN and RST between two cores, and with a scripted peer.
 
 use super::scripted_peer::{ScriptedPeer, config, header};
 use super::sim_plan::{MILLIS, SECOND};
@@ -190,7 +190,7 @@ fn fin_that_contradicts_data_or_another_fin_is_ignored() {
         lone.give(fin(sn, 5), b"");
     }
     assert_eq!(lone.kcp.stats().invalid_control_segments, 5);
-    // Its `una` acknowledges what was never sent: the FIN is not of this peer.
+    // Its `una` acknowledges segments never sent: the FIN is not from this peer.
     lone.una = Sn(9);
     lone.give(fin(2, 5), b"");
     lone.una = Sn(1);
@@ -229,7 +229,7 @@ fn reset_is_valid_only_with_the_time_stamp_of_a_recent_segment() {
         lone.give(reset(sn, ts), b"");
     }
     assert_eq!((lone.kcp.close_reason(), lone.kcp.stats().invalid_control_segments), (None, 6));
-    // The sender of a genuine RST receives the ping and names it in the next one.
+    // The sender of a genuine RST receives the ping and names it in the next RST.
     let sent = lone.out();
     let (ping, _) = sent.iter().find(|(h, _)| h.command == Command::Push && h.len == 0).unwrap();
     assert_eq!(ping.frg, CONTROL_CAPABLE);
@@ -255,7 +255,7 @@ fn reset_names_the_latest_segment_and_expires_after_10_s() {
     let start = lone.now;
     let first = lone.out();
     assert_eq!((first.len(), first[0].0.sn, first[0].0.ts), (1, Sn(0), Ts(10)));
-    // The peer goes on, so the RST was lost. The next one has the timestamp of this segment.
+    // The peer goes on, so the RST was lost. The next RST has the timestamp of this segment.
     lone.now += 5 * MILLIS;
     lone.push(1, b"more");
     let second = lone.out();

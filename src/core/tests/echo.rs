@@ -1,13 +1,12 @@
-//! What comes back to its sender: a host that echoes UDP, or somebody on the path, returns each
-//! segment unaltered.
+//! Reflections: a host that echoes UDP, or the path, returns each segment unaltered.
 //!
 //! | segment | its echo |
 //! |---|---|
 //! | data, ping, MTU probe, PATH_CHALLENGE, initial segment without data, FIN, HELLO, REPAIR | recognised by number and timestamp, and dropped |
-//! | ACK, FIN-ACK, RST, RST-ACK, HELLO-ACK, RST without state | has number and timestamp of the peer's segment, which a forger could have sent as well; its `una` acknowledges nothing before the peer is validated, and it does not count for the anti-amplification limit |
-//! | window probe, window update | the same; a window probe draws an update, whose echo draws nothing |
+//! | ACK, FIN-ACK, RST, RST-ACK, HELLO-ACK, RST without state | copies number and timestamp of the peer's segment, so it proves nothing; its `una` acknowledges nothing before the peer is validated, and it does not count for the anti-amplification limit |
+//! | window probe, window update | the same; a window probe draws an update, and the echo of the update draws nothing |
 //! | ping without state (Retry) | recognised by its keyed hash before the peer is validated (`driver/tests/echo_host.rs`); too far behind for TIME-WAIT to acknowledge |
-//! | out-of-band datagram | leaves only to validated peers |
+//! | out-of-band datagram | sent only to validated peers |
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -32,8 +31,8 @@ fn segments_that_leave_unasked_are_recognised_when_they_come_back() {
     let initial = script.out();
     assert!(initial.iter().all(|sent| is_reflection(&script, sent)) && !initial.is_empty());
 
-    // Data on a path that carries no full datagram, with the pings and probes of MTU discovery, and
-    // then the FIN.
+    // Data on a path that carries no full datagram, with pings and probes of MTU discovery, then
+    // FIN.
     let mut script = ScriptedPeer::new(&config());
     let probe = Header { frg: CONTROL_CAPABLE, ..header(Command::WindowUpdate, 0, 0) };
     script.give(probe, b"");
@@ -73,7 +72,7 @@ fn segments_that_leave_unasked_are_recognised_when_they_come_back() {
     assert!(script.kcp.is_reflection(&bytes));
 }
 
-/// A segment of a forger who sees nothing of what this side sends.
+/// A segment of a forger who sees no datagram of this side.
 fn forge(rng: &mut Rng) -> (Header, Vec<u8>) {
     let commands = [
         Command::Push,
@@ -121,7 +120,7 @@ fn nothing_an_echo_returns_validates_acknowledges_or_keeps_alive() {
         let mut waiting: Vec<(u64, Sent)> = Vec::new();
         for step in 0..600 {
             script.now += 50 * MILLIS;
-            // For five seconds somebody forges, then what came back is all that arrives.
+            // Forged segments arrive for five seconds, afterwards only the echo.
             if step < 100 && rng.below(4) == 0 {
                 most = give(&mut script, forge(&mut rng));
             }

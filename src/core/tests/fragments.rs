@@ -91,7 +91,7 @@ fn message_with_invalid_fragments_closes_with_protocol_violation() {
     }
 }
 
-/// Two sides that send messages as large as they may, for 10 s; what the first one's limit was.
+/// Two sides send the largest messages for 10 s. Returns the limit of the first side.
 fn largest_messages(change: impl Fn(&mut Plan), lowered: Option<u16>) -> usize {
     let mut plan = Plan::plain("largest messages");
     for side in &mut plan.sides {
@@ -151,7 +151,8 @@ fn message_begun_before_the_window_was_lowered_is_reassembled() {
     }
 }
 
-/// Beside an incomplete message the lowered window holds, once the peer has used up what it was promised.
+/// A lowered window holds beside an incomplete message, once the peer has used up the advertised
+/// one.
 #[test]
 fn incomplete_message_opens_a_lowered_window_for_its_rest_alone() {
     for (window, frg, advertised) in [(16, 3, 15), (4, 9, 9), (1, 1, 1)] {
@@ -248,7 +249,7 @@ fn message_empty_is_delivered_only_if_configured() {
         let expected: Vec<_> =
             all.into_iter().filter(|m| empty_messages || !m.is_empty()).collect();
         assert_eq!(read, expected);
-        // Either way they are acknowledged and occupy no receive window.
+        // In both cases they are acknowledged and occupy no receive window.
         let acks = b.out();
         assert_eq!(acks.last().map(|(header, _)| (header.una, header.wnd)), Some((Sn(6), 128)));
     }

@@ -16,13 +16,13 @@ const SIZE: usize = 96;
 /// A datagram of the peer.
 #[derive(Clone, Copy, Debug)]
 enum Datagram {
-    /// The next data in order.
+    /// The next segment in order.
     Data,
-    /// The same, shorter: the last of its batch.
+    /// A shorter segment: the last of its batch.
     Short,
-    /// A number that is left out.
+    /// A skipped number.
     Lost,
-    /// One of the last numbers again.
+    /// A recent number again.
     Again(u32),
     /// Two segments of data.
     Two,
@@ -30,14 +30,14 @@ enum Datagram {
     Ack,
     /// A window probe before data.
     WindowProbe,
-    /// Data with another window, or another `una`, from here on: perhaps an older one.
+    /// Data with another window or another, perhaps older, `una` from here on.
     Window(u16),
     Una(u32),
-    /// Data with a header that no datagram may have.
+    /// Data with an invalid header.
     Malformed(usize),
     /// Data with the number and the timestamp of a segment of ours.
     Reflected,
-    /// A FIN so many numbers ahead, before data.
+    /// A FIN this number of segments ahead, before data.
     Fin(u32),
 }
 
@@ -98,7 +98,7 @@ fn setup() -> impl Strategy<Value = KcpConfig> {
     )
 }
 
-/// What the peer sends next, and what it has received.
+/// The peer: next numbers to send, and received segments.
 struct Peer {
     sn: u32,
     una: u32,
@@ -118,7 +118,7 @@ impl Peer {
         self.segment(Command::Push, self.sn - 1, ts)
     }
 
-    /// The bytes of a datagram; none for one that is lost.
+    /// The bytes of a datagram; empty if it is lost.
     fn datagram(&mut self, kind: Datagram, now: u32) -> Vec<u8> {
         let payload = [self.sn as u8; SIZE];
         let full = &payload[HEADER_LEN..];
@@ -288,7 +288,7 @@ fn gro_batch_is_taken_up_to_a_gap_and_again_behind_it() {
     let mut batch = all.clone();
     let lost = batch.remove(10);
     assert_eq!(input(&mut pair[1], &batch.concat(), true), 9);
-    // What fills the gap is taken as any datagram, and nothing is left behind it.
+    // The datagram that fills the gap goes through `input`, and nothing is left behind it.
     assert_eq!(input(&mut pair[1], &lost, true), 0);
     let mut received = Bytes::from(pair[1].read_all());
     drop(received.split_to(SIZE - 2 * HEADER_LEN));

@@ -9,14 +9,14 @@ use crate::core::segment::{Command, Segments};
 use crate::core::seq::Sn;
 use crate::util::framing::Framing;
 
-/// What would be added to the datagrams that `poll_transmit_more` writes.
+/// Framing of the datagrams that `poll_transmit_more` writes.
 const FRAMING: Framing = Framing { header_len: 20, trailer_len: 16 };
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Write(usize),
     Wait(u64),
-    /// The peer acknowledges one of the sent segments; `true`: with `una`, all before it as well.
+    /// The peer acknowledges one of the sent segments; `true`: with `una`, also all before it.
     Ack(u32, bool),
     /// A PUSH of the peer, this many numbers before its latest.
     Push(u32),
@@ -49,7 +49,7 @@ fn setup() -> impl Strategy<Value = KcpConfig> {
     )
 }
 
-/// All datagrams that are due, and how many of them `poll_transmit_more` wrote.
+/// All due datagrams, and how many of them `poll_transmit_more` wrote.
 fn transmit(script: &mut ScriptedPeer, in_batches: bool) -> (Vec<Vec<u8>>, usize) {
     script.expire();
     let now = script.instant();
@@ -103,7 +103,7 @@ proptest! {
                     }
                     Step::Wait(time) => script.now += time,
                     Step::Ack(pick, all) => {
-                        // One of the last 40.
+                        // One of the latest 40.
                         let back = (pick % 40) as usize % timestamps.len().max(1);
                         let sn = timestamps.len().saturating_sub(1 + back);
                         let Some(ts) = timestamps.get(sn) else { continue };

@@ -1,4 +1,4 @@
-//! Forged, corrupted, truncated and duplicated datagrams: which state they must not change.
+//! Forged, corrupted, truncated and duplicated datagrams, and the state they must not change.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -111,7 +111,7 @@ fn rto_with_forged_acks_stays_within_bounds() {
     }
 }
 
-/// One sample of an hour, as after a host was suspended for that long.
+/// One sample of an hour, as after a host was suspended.
 #[test]
 fn rto_after_one_sample_of_an_hour_recovers_within_70_samples() {
     let mut script = in_flight(1);
@@ -136,7 +136,7 @@ fn una_beyond_nxt_acknowledges_nothing() {
         let stats = script.kcp.stats();
         assert_eq!(stats.in_flight_segments, 8);
         assert_eq!(stats.invalid_una + stats.stale_una_datagrams, 4);
-        // The payload is delivered all the same.
+        // The payload is delivered nevertheless.
         script.push(0, b"hello");
         assert_eq!(script.read_all(), b"hello");
     }
@@ -156,20 +156,20 @@ fn duplicate_acks_retransmit_each_segment_once() {
     let stats = script.kcp.stats();
     let once = stats.retransmits() - stats.redundant_retransmits;
     assert_eq!(once, 30, "30 segments, within half of a round trip");
-    // What the ACKs say is a high loss rate, which copies answer, within the budget.
+    // The ACKs show a high loss rate, which draws copies, within the budget.
     assert!(datagrams <= 68, "{datagrams}");
 }
 
-/// A peer that validates its address and answers pings, but acknowledges no data.
+/// A peer with a validated address that answers pings but acknowledges no data.
 #[derive(Clone, Copy, Debug)]
 struct Silent {
-    /// It supports CONTROL, so that it is pinged early.
+    /// It supports CONTROL, so it is pinged early.
     capable: bool,
-    /// After how long it answers, microseconds.
+    /// Delay of its answers, microseconds.
     rtt: u64,
 }
 
-/// Bytes that a connection sends to it within 20 s.
+/// Bytes that a connection sends to `peer` within 20 s.
 fn sent_without_acks(config: &KcpConfig, peer: Silent, answers: impl Fn(&Header) -> bool) -> u64 {
     let mut script = ScriptedPeer::new(config);
     script.wnd = u16::MAX;
@@ -219,7 +219,7 @@ fn peers_that_answer_pings_and_acknowledge_nothing_draw_their_windows() {
     }
 }
 
-/// Floods of one kind of segment, with one turn per datagram or per 1,000.
+/// Floods of one kind of segment, with a turn per datagram or per 1,000.
 #[test]
 fn flood_is_answered_with_no_more_datagrams_or_bytes() {
     type Make = fn(u32) -> Vec<u8>;
@@ -259,7 +259,7 @@ fn flood_is_answered_with_no_more_datagrams_or_bytes() {
 fn empty_push_in_stream_mode_delivers_nothing() {
     let mut script = ScriptedPeer::new(&config());
     let window = 1_024;
-    // A receive window full of them behind a gap, then the gap is filled; four times.
+    // Four times: a receive window full of them behind a gap, then the gap is filled.
     for round in 0..4 {
         let start = round * window;
         for i in 1..window {

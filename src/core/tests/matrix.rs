@@ -32,7 +32,7 @@ const PATHS: [Path; 6] = [
     ("30 %", 300_000, 0),
     ("0 %, reordered", 0, 10 * MILLIS),
 ];
-/// What messages are measured with: the last two presets, losses alone.
+/// Presets and losses for messages.
 const MESSAGE_PRESETS: &[Preset] = PRESETS.split_at(3).1;
 const MESSAGE_PATHS: [Path; 5] = [
     ("0 %", 0, 0),

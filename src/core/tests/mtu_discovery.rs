@@ -52,7 +52,7 @@ fn plpmtu_search_down_ends_at_the_largest_size_that_arrives() {
         let outcome = explained(&plan, || sim.run());
         let (probes, size) = found(&sim);
         assert_eq!(size, carried, "{mtu}");
-        // MAX_PROBES of each size that is lost, one of the size that arrives.
+        // MAX_PROBES of each lost size, one of the size that arrives.
         let steps = [1_400, 1_160, 960].into_iter().filter(|step| *step > mtu).count() as u64;
         assert_eq!(probes, 3 * steps + u64::from(mtu > 600), "{mtu}");
         assert!(outcome.finished < 20 * SECOND, "{mtu}: {outcome:?}");
@@ -86,7 +86,8 @@ fn plpmtu_falls_on_a_black_hole_and_is_raised_when_the_path_recovers() {
     });
 }
 
-/// A peer that cuts each datagram above 1,472 bytes, fragmented or not, as kcp-go 5.7.3 and later do.
+/// A peer that truncates datagrams above 1,472 bytes, fragmented or not, like kcp-go 5.7.3 and
+/// later.
 #[test]
 fn plpmtu_of_a_peer_that_receives_1472_bytes_is_never_above_it() {
     let cuts = LinkConfig { fragments: false, ..black_hole(1_472) };
@@ -114,7 +115,7 @@ fn plpmtu_of_a_peer_that_receives_1472_bytes_is_never_above_it() {
     }
 }
 
-/// A size above 1,472 bytes is used once the peer has acknowledged a probe of it, in the second round trip.
+/// A size above 1,472 bytes is used once the peer has acknowledged a probe of it.
 #[test]
 fn plpmtu_above_1472_is_used_after_one_acknowledged_probe() {
     let mut plan = plan("jumbo frames", 4_000_000);
@@ -130,7 +131,7 @@ fn plpmtu_above_1472_is_used_after_one_acknowledged_probe() {
         assert_eq!(found(&sim), (1, 9_000));
         sim.run();
     });
-    // A black hole of the proven size: back to what every peer receives.
+    // A black hole of the proven size: back to the size that every peer receives.
     let mut sim = Sim::new(&plan);
     explained(&plan, || {
         sim.start();
@@ -152,7 +153,7 @@ fn plpmtu_under_random_loss_stays_at_the_configured_size() {
         |seed, _| {
             let mut plan = plan("loss", 300_000);
             plan.seed = seed;
-            // Every other run has hardly more than one segment in flight: no other full segment is
+            // Every other run has about one segment in flight: no other full segment is
             // acknowledged while one is lost several times.
             if seed % 2 == 1 {
                 plan.sides[0].traffic.largest_write = 2 * 1_376;
@@ -216,8 +217,8 @@ fn messages_on_a_reduced_plpmtu_arrive_whole() {
     assert_eq!(found(&sim).1, 1_160);
 }
 
-/// A peer that never answered may not have received the first segment, which opens the connection:
-/// no MTU probe is sent to it, and IP fragments may carry that segment.
+/// A peer that never answered may not have received the first segment: no MTU probe is sent to it,
+/// and IP fragments may carry that segment.
 #[test]
 fn mtu_discovery_before_the_first_answer_sends_pings_alone() {
     let mut scripted = ScriptedPeer::new(&config());
@@ -236,7 +237,7 @@ fn mtu_discovery_before_the_first_answer_sends_pings_alone() {
     assert_eq!(scripted.timeout(), None);
 }
 
-/// As other implementations do: the padding of an MTU probe is skipped, its number acknowledged.
+/// Like other implementations: the padding of an MTU probe is skipped, its number acknowledged.
 #[test]
 fn mtu_probe_of_a_peer_is_acknowledged_and_not_delivered() {
     let mut scripted = ScriptedPeer::new(&KcpConfig { mtu: 1_500, ..config() });
@@ -253,7 +254,7 @@ fn mtu_probe_of_a_peer_is_acknowledged_and_not_delivered() {
     assert_eq!(scripted.read_all(), b"onetwo");
 }
 
-/// A small datagram that is too big says as much about all larger ones.
+/// If a small datagram is too big, all larger ones are.
 #[test]
 fn message_too_big_below_the_table_lowers_the_mtu_to_the_smallest_size() {
     let mut scripted = ScriptedPeer::new(&config());
@@ -261,7 +262,7 @@ fn message_too_big_below_the_table_lowers_the_mtu_to_the_smallest_size() {
     assert_eq!(scripted.kcp.on_message_too_big(400), None, "the smallest size stays");
 }
 
-/// `EMSGSIZE` lowers the wanted size for good, step by step through the same table.
+/// `EMSGSIZE` lowers the size for good, step by step through the table.
 #[test]
 fn message_too_big_lowers_the_mtu_to_the_next_size_of_the_table() {
     let mut scripted = ScriptedPeer::new(&config());
@@ -278,7 +279,7 @@ fn message_too_big_lowers_the_mtu_to_the_next_size_of_the_table() {
     assert!(scripted.out().iter().all(|(_, payload)| payload.len() <= 508 - 36 - 24));
 }
 
-/// The report may be a forgery: the path carried the size before, and carries it again.
+/// The report may be forged: the path still carries the size.
 #[test]
 fn mtu_lowered_by_an_icmp_message_returns_once_a_later_probe_is_acknowledged() {
     let mut scripted = ScriptedPeer::new(&config());

@@ -1,5 +1,5 @@
-//! Paths that change, and paths without a sample yet: whatever happened before, the sender uses a steady
-//! path again.
+//! Paths that change, and paths without a sample: the sender always returns to full use of a steady
+//! path.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,7 +23,8 @@ use crate::testkit::trace::Trace;
 const IP_UDP: u64 = 28;
 const PACKET: u64 = 1_400 + IP_UDP;
 
-/// A path of `mbit` Mbit/s, zero for no limit, with a queue of so many full packets from side 0 to side 1.
+/// A path of `mbit` Mbit/s, zero for no limit, with a queue of `queue` full packets from side 0 to
+/// side 1.
 #[derive(Clone, Copy, Debug)]
 struct Steady {
     mbit: u64,
@@ -41,19 +42,19 @@ impl Steady {
     }
 }
 
-/// A connection whose applications never rest.
+/// A connection with applications that always write.
 struct Flow {
     sim: Sim,
 }
 
-/// What a flow did in a time.
+/// Figures of a flow over an interval.
 #[derive(Clone, Copy, Debug)]
 struct Figures {
-    /// Mbit/s that the application read.
+    /// Mbit/s read by the application.
     goodput: f64,
     /// Bytes of IP packets per byte read.
     wire: f64,
-    /// Retransmitted share of the segments.
+    /// Share of segments retransmitted.
     retransmitted: f64,
     srtt_ms: f64,
 }
@@ -97,7 +98,7 @@ impl Flow {
         (self.sim.sides[1].read, wire, stats)
     }
 
-    /// Runs for `seconds`, and says what happened in the last `of` of them.
+    /// Runs for `seconds`. Returns the figures of the last `of` seconds.
     fn run(&mut self, seconds: u64, of: u64) -> Figures {
         let end = self.sim.now + seconds * SECOND;
         self.sim.run_until(end - of * SECOND);
@@ -117,7 +118,7 @@ impl Flow {
     }
 }
 
-/// A hop of a local network, whose queue holds a few milliseconds.
+/// A hop of a local network with a queue of a few milliseconds.
 #[test]
 fn short_path_is_not_flooded() {
     for (mbit, rtt, queue) in [(100, 800, 64), (100, 1_000, 64), (20, 1_000, 32), (1_000, 500, 256)]
@@ -132,7 +133,7 @@ fn short_path_is_not_flooded() {
     }
 }
 
-/// A receiver that acknowledges each 10 or 100 ms, as kcp-go and C KCP do by default.
+/// A receiver that acknowledges every 10 or 100 ms, like kcp-go and C KCP by default.
 #[test]
 fn peer_that_acknowledges_at_a_tick_is_sent_the_rate_of_the_path() {
     for (interval, queue) in [(10, 89), (100, 89)] {
@@ -152,7 +153,7 @@ fn peer_that_acknowledges_at_a_tick_is_sent_the_rate_of_the_path() {
     }
 }
 
-/// Jitter that keeps the order, and losses that no queue explains.
+/// Jitter without reordering, and losses without a queue.
 #[test]
 fn jitter_with_loss_does_not_reduce_the_rate() {
     let path = Steady { mbit: 20, rtt: 40 * MILLIS, queue: 140 };
@@ -166,7 +167,7 @@ fn jitter_with_loss_does_not_reduce_the_rate() {
     assert!(figures.wire < 1.09 + 0.10, "{figures:?}");
 }
 
-/// Bursts of 20 packets are not taken for a path that always loses a third.
+/// Lost bursts of 20 packets do not count as a constant loss of a third.
 #[test]
 fn bursts_do_not_set_the_loss_that_the_path_has_without_a_queue() {
     let path = Steady { mbit: 20, rtt: 50 * MILLIS, queue: 89 };
@@ -181,7 +182,7 @@ fn bursts_do_not_set_the_loss_that_the_path_has_without_a_queue() {
     assert!(figures.wire < 1.15 + 0.12, "{figures:?}");
 }
 
-/// One outage, whenever it begins.
+/// One outage, with any start.
 #[test]
 fn outage_of_120_ms_leaves_no_lasting_retransmissions() {
     for start in 0..16 {
@@ -198,7 +199,7 @@ fn outage_of_120_ms_leaves_no_lasting_retransmissions() {
     }
 }
 
-/// A flow that has lost its window to a path that became slow, and is far away.
+/// A flow that lost its window to a path that became slow and long.
 #[test]
 fn short_and_fast_path_that_becomes_long_and_slow_is_used_within_15_s() {
     let mut flow = Flow::new(Steady { mbit: 100, rtt: MILLIS, queue: 64 }, 1_024, |_| {});
@@ -208,7 +209,8 @@ fn short_and_fast_path_that_becomes_long_and_slow_is_used_within_15_s() {
     assert!(figures.goodput > 0.85 * 4.8 && figures.wire < 1.10, "{figures:?}");
 }
 
-/// A path that becomes 25 times slower while a window of 3,500 segments is in flight, and loses 10 % in bursts.
+/// A path that becomes 25 times slower and loses 10 % in bursts, with a window of 3,500 segments in
+/// flight.
 #[test]
 fn window_that_was_lost_arrives_in_order_at_the_rate_of_the_path() {
     for rtt in [170, 200, 230, 260] {
@@ -274,9 +276,9 @@ fn messages_on_a_path_that_becomes_longer_are_sent_once() {
     }
 }
 
-/// A radio link that delivers nothing for 0.3 and 2 s in each 4 s, and all of it afterwards, from side 1 to
-/// side 0 or from side 0 to side 1. Where ACKs are held up 1.3 % leave twice and two messages wait. Where RTOs count
-/// by themselves and the window limits messages, 44 % leave twice and 161 messages wait.
+/// A radio link that holds everything up for 0.3 and 2 s in every 4 s, then delivers it, from side
+/// 1 to side 0 or from side 0 to side 1. With ACKs held up, 1.3 % are sent twice and two messages
+/// wait. If RTOs counted on their own and the window limited messages: 44 % and 161 messages.
 #[test]
 fn messages_leave_once_and_at_once_while_packets_are_held_up() {
     let carries = (1..=2_000).filter(|ms| !(500..800).contains(ms)).chain([4_000]);
@@ -294,7 +296,7 @@ fn messages_leave_once_and_at_once_while_packets_are_held_up() {
         for ms in (0..20_000).step_by(10) {
             flow.sim.run_until(ms * MILLIS);
             let [sender, reader] = &flow.sim.sides;
-            // What has left in time is readable 21 ms later, but for what the bottleneck holds up.
+            // Messages sent in time are readable 21 ms later, unless the bottleneck holds them up.
             waited = waited.max(if held_up == 1 { before - reader.read.min(before) } else { 0 });
             before = if ms % 30 == 0 { sender.written } else { before };
         }
@@ -320,7 +322,7 @@ fn path_longer_than_the_initial_rto_is_used_from_the_start() {
     }
 }
 
-/// A window of 1 to 2.8 times what the path holds, before a queue that takes less than the rest.
+/// A window of 1 to 2.8 times the path's capacity, with a queue smaller than the rest.
 #[test]
 fn window_that_exceeds_path_and_queue_is_not_filled_in_vain() {
     for window in [128, 160, 200, 256] {
@@ -340,17 +342,18 @@ fn window_of_1024_segments_is_not_filled_in_vain_at_80_ms() {
     assert!(figures.goodput > 0.85 * 96.0 && figures.wire < 1.10, "{figures:?}");
 }
 
-/// A link as [`Steady`] whose way back has `up` kbit/s. The simulation counts UDP payload, of which an ACK has 24
-/// bytes and 52 with IP: the way back carries ACKs alone, so its rate is 24 of 52.
+/// A link as [`Steady`] with `up` kbit/s on the way back. The simulation counts UDP payload: an ACK
+/// has 24 bytes, 52 with IP. The way back carries ACKs alone, so its rate is scaled by 24/52.
 fn slow_uplink(path: Steady, up: u64) -> [LinkConfig; 2] {
     let [forth, back] = path.links();
     let rate = up * 125 * 24 / (24 + IP_UDP);
     [forth, LinkConfig { rate: Some(rate), queue: 100 * 24, ..back }]
 }
 
-/// An ACK for each segment takes 3.7 times what the uplink has. At RTTs of 20, 40, 100 and 200 ms the flow reaches
-/// 97.8, 97.5, 97.2 and 97.4 Mbit/s of 100, and 48.9, 48.7, 48.7 and 48.7 of 50. With an ACK for each segment: 35.3,
-/// 93.9, 93.4 and 34.0 (2.46 bytes on the wire per byte), and 13.2, 46.4, 45.4 and 43.6.
+/// An ACK per segment would take 3.7 times the rate of the uplink. At RTTs of 20, 40, 100 and 200
+/// ms the flow reaches 97.8, 97.5, 97.2 and 97.4 Mbit/s of 100, and 48.9, 48.7, 48.7 and 48.7 of
+/// 50. With an ACK per segment: 35.3, 93.9, 93.4 and 34.0 (2.46 bytes on the wire per byte), and
+/// 13.2, 46.4, 45.4 and 43.6.
 #[test]
 fn slow_uplink_does_not_limit_a_fast_downlink() {
     for (mbit, up) in [(100, 1_000), (50, 500)] {
@@ -373,7 +376,7 @@ fn slow_uplink_does_not_limit_a_fast_downlink() {
 /// Time, side and number of each PUSH and ACK.
 type Sent = Rc<RefCell<Vec<(u64, usize, Sn)>>>;
 
-/// Records the PUSHes and ACKs that leave from now on.
+/// Records the PUSHes and ACKs sent from now on.
 fn record(flow: &mut Flow) -> Sent {
     let sent = Sent::default();
     let record = sent.clone();
@@ -389,7 +392,7 @@ fn record(flow: &mut Flow) -> Sent {
     sent
 }
 
-/// One message of 1 KiB each 10 ms, whatever the RTT: each batch of messages has an ACK when it arrives.
+/// One message of 1 KiB every 10 ms, at any RTT: each batch of messages draws an ACK on arrival.
 #[test]
 fn messages_are_acknowledged_at_once() {
     for rtt in [4, 50, 200, 600].map(|rtt| rtt * MILLIS) {
@@ -414,7 +417,7 @@ fn messages_are_acknowledged_at_once() {
     }
 }
 
-/// How long after its first transmission a lost segment leaves again: mean and 99th percentile, us.
+/// Time from the first transmission of a lost segment to the next: mean and 99th percentile, us.
 fn recovery_times(ack_policy: AckPolicy) -> (u64, u64) {
     let path = Steady { mbit: 50, rtt: 40 * MILLIS, queue: 200 };
     let mut flow = Flow::new(path, 0, |plan| {
@@ -436,8 +439,9 @@ fn recovery_times(ack_policy: AckPolicy) -> (u64, u64) {
     (waits.iter().sum::<u64>() / waits.len() as u64, waits[waits.len() * 99 / 100])
 }
 
-/// ACKs of bulk may wait, those that show a loss may not: a segment leaves again after 81.9 ms in the mean and
-/// 140.2 ms at the 99th percentile, with an ACK for each segment after 81.5 and 137.8 ms.
+/// ACKs of bulk may wait, ACKs that show a loss may not: a lost segment is retransmitted after 81.9
+/// ms in the mean and 140.2 ms at the 99th percentile; with an ACK per segment after 81.5 and 137.8
+/// ms.
 #[test]
 fn losses_of_bulk_are_found_as_early_as_with_an_ack_for_each_segment() {
     let (mean, p99) = recovery_times(AckPolicy::PerBatch);
@@ -449,8 +453,8 @@ fn losses_of_bulk_are_found_as_early_as_with_an_ack_for_each_segment() {
     assert!(p99 <= p99_of_each + p99_of_each / 50, "{p99} us, {p99_of_each} us");
 }
 
-/// The window of another implementation may grow once per ACK that moves `una`: of 13,292 segments it gets 6,649
-/// ACKs, and a kcpx peer 3,324 for 13,276. With an ACK for each segment it had 13,288 for 13,307.
+/// The window of another implementation may grow once per ACK that moves `una`: it gets 6,649 ACKs
+/// for 13,292 segments, a kcpx peer 3,324 for 13,276. With an ACK per segment: 13,288 for 13,307.
 #[test]
 fn other_implementation_gets_an_ack_for_every_second_segment_of_bulk() {
     for close_notify in [false, true] {
@@ -472,9 +476,9 @@ fn other_implementation_gets_an_ack_for_every_second_segment_of_bulk() {
     }
 }
 
-/// A peer without CONTROL gets no pings that ask whether it is back: retransmissions find out. The longest wait on the
-/// healed path is 2.54 s, at 24 retransmissions in 58 s of outage. With timeouts of up to 10 s it was 4.0 s after an
-/// outage of 5 s already.
+/// A peer without CONTROL is not pinged during an outage: retransmissions find out that it is back.
+/// The longest wait on the healed path is 2.54 s, with 24 retransmissions in 58 s of outage. With
+/// timeouts of up to 10 s it was 4.0 s after an outage of 5 s.
 #[test]
 fn flow_to_another_implementation_moves_within_3_s_after_an_outage() {
     let mut longest = 0;
@@ -489,7 +493,7 @@ fn flow_to_another_implementation_moves_within_3_s_after_an_outage() {
             plan.sides[1].config.close_notify = false;
             plan.sides.iter_mut().for_each(|side| side.link.partitions = vec![(from, end)]);
         });
-        // What the window holds has left, and the back-off has begun.
+        // The window was sent, and the back-off has begun.
         flow.sim.run_until(from + 2 * SECOND);
         let before = flow.totals().2.retransmits();
         flow.sim.run_until(end);
@@ -506,7 +510,7 @@ fn flow_to_another_implementation_moves_within_3_s_after_an_outage() {
     println!("the longest wait: {longest} us");
 }
 
-/// A ping and a duplicate arrive before an ACK leaves.
+/// A ping and a duplicate arrive before an ACK is sent.
 #[test]
 fn ping_is_answered_beside_a_duplicate() {
     let (now, config) = (super::origin(), KcpConfig::new());
@@ -530,8 +534,7 @@ fn ping_is_answered_beside_a_duplicate() {
     assert_eq!(acked, [sn(&ping), sn(&data)]);
 }
 
-/// Bytes that a bulk writer was allowed to write are not far from leaving: what is written next waits
-/// behind them.
+/// Bytes accepted from a bulk writer are sent soon, since later writes wait behind them.
 #[test]
 fn bulk_data_leaves_soon_after_it_was_written() {
     for (mbit, rtt, window) in [(10, 40, 0), (10, 40, 1_024), (5, 40, 1_024), (100, 40, 1_024)] {
@@ -550,7 +553,7 @@ fn bulk_data_leaves_soon_after_it_was_written() {
     }
 }
 
-/// A window that memory limits opens as that is freed, and not once half of the larger one in segments is.
+/// A window limited by memory opens as memory is freed, not by half of the window in segments.
 #[test]
 fn receive_memory_below_the_window_is_used() {
     for window in [0, 1_024] {
@@ -564,7 +567,7 @@ fn receive_memory_below_the_window_is_used() {
     }
 }
 
-/// The host of the sender wakes each 3 ms, as one whose timers are late.
+/// The sender's host wakes every 3 ms: its timers are late.
 #[test]
 fn sender_whose_timers_are_late_uses_the_path() {
     for (tick, rtt) in [(3, 20), (3, 50)] {
@@ -576,7 +579,7 @@ fn sender_whose_timers_are_late_uses_the_path() {
     }
 }
 
-/// The path becomes another one, at once or after an outage: slower, faster, longer or shorter.
+/// The path changes, at once or after an outage: slower, faster, longer or shorter.
 #[test]
 fn path_that_has_become_another_one_is_used() {
     let of = |mbit, rtt| {
@@ -610,9 +613,9 @@ fn path_that_has_become_another_one_is_used() {
     }
 }
 
-/// 30 segments at once each 2 s, on an idle connection, before a queue that takes 5 to 20. The first such burst
-/// loses some; of the 900 segments 54 leave twice at 10 Mbit/s with a queue of 10 packets. Where each burst left at
-/// once, with further copies of what was lost, it was 1,250.
+/// 30 segments at once every 2 s, on an idle connection, into a queue of 5 to 20 packets. Only the
+/// first burst loses some: at 10 Mbit/s with a queue of 10 packets, 54 of 900 segments are sent
+/// twice. With each burst sent at once and further copies of the losses, it was 1,250.
 #[test]
 fn bursts_that_exceed_the_queue_spread_over_a_round_trip() {
     for (mbit, queue) in [(10, 5), (10, 10), (10, 20), (100, 10)] {
@@ -629,8 +632,8 @@ fn bursts_that_exceed_the_queue_spread_over_a_round_trip() {
     }
 }
 
-/// In the 3 s after an outage of 1.5 s the flow reaches 766 Mbit/s, after 3 s 698. Where each ACK allows one
-/// retransmission, 64 leave in each round trip: 273 and 280.
+/// In the 3 s after an outage of 1.5 s the flow reaches 766 Mbit/s, after 3 s 698. With one
+/// retransmission per ACK, 64 per round trip: 273 and 280.
 #[test]
 fn window_lost_to_an_outage_returns_as_slow_start_grows() {
     for outage in [1_500, 3_000] {

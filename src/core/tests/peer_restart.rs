@@ -10,7 +10,7 @@ use crate::testkit::rng::Rng;
 
 const MINUTE: u64 = 60 * SECOND;
 
-/// Two sides with the default timeouts that write now and then, for `length` microseconds.
+/// Two sides with default timeouts that write occasionally, for `length` microseconds.
 fn chatty(plan: &mut Plan, rng: &mut Rng, length: u64, (least, most): (u64, u64)) {
     let limits = KcpConfig::default();
     for side in &mut plan.sides {
@@ -60,8 +60,8 @@ fn dead_peer_timeout_fires_60_to_70_s_after_the_last_datagram() {
             }
             for side in &sim.sides {
                 let elapsed = side.ended_at.unwrap() - side.heard_at;
-                // The time counts from the latest datagram with something new, which a duplicate
-                // may have followed.
+                // The time counts from the latest datagram with something new; a duplicate may
+                // follow it.
                 assert!((59 * SECOND..=70 * SECOND).contains(&elapsed), "{elapsed} us");
                 range = (range.0.min(elapsed), range.1.max(elapsed));
                 let idle = side.kcp.close_reason() == Some(ConnectionError::IdleTimeout);
@@ -82,7 +82,7 @@ fn dead_peer_timeout_fires_60_to_70_s_after_the_last_datagram() {
     );
 }
 
-/// Prints the false positives for worse paths too, where some are expected.
+/// Prints the false positives of worse paths too, where some are expected.
 #[test]
 fn dead_peer_timeout_spares_a_live_peer_at_50_percent_loss() {
     for (loss, seeds) in [(300_000, 60), (500_000, 200), (700_000, 40), (900_000, 40)] {
@@ -156,8 +156,9 @@ fn restarted_peer_ends_the_connection_with_peer_state_lost() {
                 let round_trip = plan.sides.iter().map(|side| side.link.delay).sum::<u64>();
                 let took = sim.sides[0].ended_at.unwrap() - at;
                 longest = longest.max(took);
-                // The restarted peer drops what lies beyond its window without an ACK, so the first
-                // ping may leave only after a third of the dead-peer timeout; then one each second.
+                // The restarted peer drops segments beyond its window without an ACK, so the first
+                // ping may be sent only after a third of the dead-peer timeout; then one every
+                // second.
                 let lossless = sim.links.iter().all(|link| link.config().loss == 0);
                 let limit = 21 * SECOND + 2 * round_trip;
                 assert!(took <= limit || !lossless, "after {took} us");
@@ -168,7 +169,7 @@ fn restarted_peer_ends_the_connection_with_peer_state_lost() {
     println!("found out after at most {:.1} s", longest as f64 / SECOND as f64);
 }
 
-/// A third party replays recorded datagrams, at any loss on the path to the peer.
+/// Replayed datagrams, at any loss on the path to the peer.
 #[test]
 fn replayed_datagrams_do_not_end_a_connection() {
     let set = Set {
@@ -218,8 +219,8 @@ fn replayed_datagrams_do_not_end_a_connection() {
     });
 }
 
-/// After an outage of a second or of hours the first byte arrives within the longest retransmission
-/// interval and two round trips.
+/// After an outage of any length the first byte arrives within the longest retransmission interval
+/// and two round trips.
 #[test]
 fn retransmission_after_an_outage_resumes_within_the_longest_interval() {
     let mut latest = 0;
@@ -266,8 +267,8 @@ fn retransmission_after_an_outage_resumes_within_the_longest_interval() {
     println!("the first byte came at most {:.1} s after the cut", latest as f64 / 1e6);
 }
 
-/// The same before the peer has advertised its window, which is smaller than the initial guess: the
-/// peer accepts nothing but the oldest segments.
+/// The same before the peer has advertised its window, smaller than the initial guess: the peer
+/// accepts only the oldest segments.
 #[test]
 fn retransmission_after_an_outage_begins_with_the_oldest_segment() {
     for window in [1, 2, 16] {
@@ -284,7 +285,7 @@ fn retransmission_after_an_outage_begins_with_the_oldest_segment() {
             sim.step();
         }
         assert!(sim.now <= cut.1 + 10 * SECOND + 80 * MILLIS, "window {window}: {}", sim.now);
-        // The segments after the oldest do not wait for an interval each.
+        // The later segments do not wait for an interval each.
         sim.run_until(cut.1 + 30 * SECOND);
         assert_eq!(sim.sides[1].read, 100_000, "window {window}");
     }
@@ -313,8 +314,8 @@ fn rtt_ignores_late_duplicates_of_acks() {
     }
 }
 
-/// With the default timeouts a host may be suspended for almost a minute. After a longer time the
-/// other side has ended the connection, and the host does once it runs again.
+/// With default timeouts a host may be suspended for almost a minute. After a longer time the other
+/// side has ended the connection, and so does the host once it runs again.
 #[test]
 fn suspended_host_is_given_up_after_the_dead_peer_timeout() {
     for (seconds, survives) in [(1, true), (30, true), (55, true), (65, false), (600, false)] {
@@ -340,7 +341,7 @@ fn suspended_host_is_given_up_after_the_dead_peer_timeout() {
             assert_eq!((stopped, other), (None, None), "{length} us");
         } else {
             let missed = other.unwrap() - 10 * SECOND;
-            // The timeout counts from the last datagram, which left up to a pause before.
+            // The timeout counts from the last datagram, sent up to a pause earlier.
             let earliest = 60 * SECOND - 100 * MILLIS;
             assert!((earliest..=61 * SECOND).contains(&missed), "{missed} us");
             assert!((awake..=awake + 70 * SECOND).contains(&stopped.unwrap()));

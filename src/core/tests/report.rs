@@ -1,4 +1,4 @@
-//! Runs a test for many seeds, and prints the plan and the command that reproduces a failure.
+//! Runs a test for many seeds, and prints plan and command to reproduce a failure.
 
 use super::sim_plan::Plan;
 use crate::core::segment::{Command, Header, Segments};
@@ -24,8 +24,8 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Runs `run` for each seed; with `KCP_TEST_SEED` for that one only, verbosely, and with
-/// `KCP_TEST_SEEDS` for that many. A panic is followed by the command that reproduces it.
+/// Runs `run` for each seed. `KCP_TEST_SEED` selects one seed, verbosely; `KCP_TEST_SEEDS` sets
+/// their number. After a panic prints the command that reproduces it.
 pub(crate) fn each_seed(
     test: &str,
     seeds: std::ops::Range<u64>,

@@ -1,6 +1,5 @@
-//! What forged and recorded datagrams can cause. How many datagrams without data a connection
-//! sends, whatever the two sides believe of each other: in a second at most as many as it received,
-//! and ten.
+//! Effects of forged and recorded datagrams. In any state of the two sides, a connection sends per
+//! second at most ten more datagrams without data than it received.
 
 use std::time::Duration;
 
@@ -15,10 +14,10 @@ use crate::core::seq::Sn;
 use crate::error::ConnectionError;
 use crate::testkit::rng::Rng;
 
-/// Datagrams without data in a second beyond those received.
+/// Datagrams without data per second beyond the number received.
 const ALLOWANCE: u64 = 10;
 
-/// Runs for a second; checks the limit for both sides, and returns the datagrams of both.
+/// Runs for a second and checks the limit of both sides. Returns the datagrams of both.
 fn run_a_second(pair: &mut TwoEndpoints) -> u64 {
     let before = (pair.received, pair.sent_without_data, pair.sent);
     pair.run(SECOND);
@@ -44,7 +43,8 @@ fn connected(seed: u64) -> TwoEndpoints {
 #[test]
 fn forged_data_that_contradicts_both_sides_causes_no_storm() {
     let mut pair = connected(1);
-    // The peer takes it for data of side 0, which then finds every `una` of the peer invalid.
+    // The peer accepts it as data of side 0, so every later `una` of the peer is invalid for side
+    // 0.
     let (una, nxt) = (pair.sides[1].send.nxt(), pair.sides[0].send.nxt());
     let forged = Header { una, ..header(Command::Push, nxt.0, 5) };
     pair.input(1, &datagram(&[(forged, &[3; 100])])).unwrap();
@@ -57,7 +57,7 @@ fn forged_data_that_contradicts_both_sides_causes_no_storm() {
     }
 }
 
-/// A datagram that fits the connection to `to` more or less.
+/// A datagram that roughly fits the connection to `to`.
 fn forge(pair: &TwoEndpoints, to: usize, rng: &mut Rng) -> Vec<u8> {
     let near = |rng: &mut Rng, sn: Sn| match rng.below(4) {
         0 => sn,
@@ -168,7 +168,7 @@ fn pong_of_a_peer_in_another_connection_validates_nothing() {
     let sent = script.out();
     let (ping, _) = sent.iter().find(|(header, _)| header.command == Command::Push).unwrap();
     let (sn, ts) = (ping.sn.0, ping.ts.0);
-    // The ping was relayed to a client that has received data of its own connection.
+    // The ping was relayed to a client with a connection of its own.
     script.una = Sn(3);
     script.ack(sn, ts);
     assert!(!script.kcp.is_established());

@@ -1,5 +1,4 @@
-//! Packet scripts: one rule of the protocol per test, with the exact moments at which segments
-//! leave.
+//! Packet scripts: one rule of the protocol per test, with the exact times of transmissions.
 
 use std::num::NonZeroU8;
 
@@ -13,7 +12,7 @@ use crate::testkit::script::{
 
 /// Payload of a full segment: 1,400 bytes without the header.
 const MSS: usize = 1_376;
-/// A number that the receive window left behind long ago, as in a ping of the peer.
+/// A number far behind the receive window, as in a ping of the peer.
 const OLD: u32 = 0xC000_0000;
 
 /// A connection over a path of 50 ms: `b"hello"` was sent and acknowledged, and the peer
@@ -122,7 +121,7 @@ fn reading_a_full_receive_window_sends_a_window_update() {
 
 // ----- loss -----
 
-/// A single segment that nobody acknowledges leaves at these moments.
+/// A single unacknowledged segment is sent at these times.
 fn unanswered(config: &KcpConfig, at: [u64; 8]) {
     let mut script = script(config).write(b"a");
     for at in at {
@@ -132,7 +131,7 @@ fn unanswered(config: &KcpConfig, at: [u64; 8]) {
 
 #[test]
 fn rto_is_200_ms_before_the_first_sample_and_grows_by_half_of_it() {
-    // From 2 s without an answer on the PTO back-off doubles the wait instead.
+    // After 2 s without an answer the PTO back-off doubles the wait instead.
     unanswered(&quiet(), [0, 200, 500, 900, 1_400, 2_000, 2_700, 3_500]);
 }
 
@@ -162,7 +161,7 @@ fn rto_follows_the_first_rtt_sample() {
         .expect_none();
 }
 
-/// Three full segments in flight, of which the second was acknowledged after 50 ms.
+/// Three full segments in flight; the second was acknowledged after 50 ms.
 fn one_sacked(config: &KcpConfig) -> Script {
     established(config)
         .write(&[1; 3 * MSS])
@@ -187,7 +186,7 @@ fn fast_retransmit_needs_as_many_later_acks_as_fast_resend() {
         .expect(push(1, &[1; MSS]).ts(101))
         .expect_none();
     let config = KcpConfig { timing: fast_resend(1), early_retransmit: false, ..quiet() };
-    // `one_sacked` expects that nothing leaves on the first ACK: with one it does.
+    // `one_sacked` expects no transmission on the first ACK; with `fast_resend` 1 there is one.
     let _ = established(&config)
         .write(&[1; 2 * MSS])
         .expect(push(1, &[1; MSS]))
@@ -209,7 +208,7 @@ fn ack_of_the_retransmission_and_of_the_original_end_the_same_loss() {
         .at(ms(102))
         .expect(push(1, &[1; MSS]).ts(102))
         .at(ms(120))
-        // The original arrived after all; what was sent again is acknowledged later.
+        // The original arrived after all; the retransmission is acknowledged later.
         .recv(ack(1).ts(50).una(4))
         .at(ms(160))
         .recv(ack(1).ts(102).una(4))
@@ -225,7 +224,7 @@ fn fin_follows_the_last_segment_and_is_retransmitted_until_fin_ack() {
     // The RTO of 150 ms, doubled up to a second.
     for (at, asks) in [(200, false), (500, false), (1_100, true), (2_100, false), (3_100, true)] {
         if asks {
-            // Whether the peer still has its state, after a second without a sign of life, then two.
+            // A ping for the peer's state, after one second without a sign of life, then two.
             script = script.at(ms(at - 50)).expect(ping()).recv_ack_of_last(1).expect_none();
         }
         script = script.at(ms(at)).expect(fin(1).ts(at as u32)).expect_none();
@@ -283,7 +282,7 @@ fn copies_of_an_old_rst_draw_a_ping_each_second() {
             script = script.recv(rst(0).ts(0).una(1)).expect_none();
         }
     }
-    // The last copies are remembered until the next ping may leave.
+    // The last copies are remembered until the next ping may be sent.
     script = script.at(ms(25_000)).expect(ping()).recv_ack_of_last(1);
     let _ = script.at(ms(60_000)).expect_none().expect_close_reason(None);
 }
@@ -399,7 +398,7 @@ fn unanswered_pings_end_with_the_dead_peer_timeout() {
         .with(|kcp, now| kcp.ping(now))
         .expect(ping());
     let cookie = script.last().ts.0;
-    // After a second without a sign of life, one per second with the same cookie.
+    // After a second without a sign of life, one ping per second with the same cookie.
     for at in [2_000, 3_000, 4_000, 5_000, 6_000] {
         script = script.at(ms(at)).expect(ping().ts(cookie)).expect_none();
     }
@@ -424,7 +423,7 @@ fn suspected_black_hole_is_pinged_and_then_probed_with_a_full_datagram() {
     for at in [200, 425] {
         script = script.at(ms(at)).expect(full(1)).expect(full(2));
     }
-    // The third loss of full segments, an RTO apart, with no acknowledgement of one.
+    // The third loss of full segments, an RTO apart, without an ACK of a full segment.
     let script = script.at(ms(725)).expect(full(1)).expect(ping());
     let asked = script.last();
     let script = script.expect(full(2));

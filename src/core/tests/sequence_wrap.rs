@@ -26,7 +26,7 @@ fn plan(start: u32, epoch: u32, seed: u64) -> Plan {
     plan
 }
 
-/// What must be equal: the time of completion, the number of events, and all counters.
+/// The values that must be equal: time of completion, number of events, and all counters.
 fn trace(plan: &Plan) -> (u64, u64, [ConnectionStats; 2]) {
     let Outcome { finished, events, stats, .. } = explained(plan, || Sim::new(plan).run());
     (finished, events, stats)
@@ -43,7 +43,7 @@ fn sn_wrap_changes_nothing() {
                 assert_eq!(trace(&plan(start.wrapping_sub(k), 7, seed)), expected);
             }
         }
-        // Pings are numbered 2^30 behind, so starts around it are tried as well.
+        // Pings are numbered 2^30 behind, so starts around 2^30 are tried too.
         for start in [1 << 30, 3 << 30] {
             assert_eq!(trace(&plan(start - 5, 7, seed)), expected);
         }
@@ -67,7 +67,7 @@ fn ts_wrap_changes_nothing() {
 fn rebased(datagram: &[u8], start: u32, epoch: u32) -> Vec<(Header, Vec<u8>)> {
     let one = |(header, payload): (Header, &[u8])| {
         let sn = header.sn.back(start);
-        // The `ts` of a ping, whose number is far behind, is a cookie; window probes carry none.
+        // The `ts` of a ping, numbered far behind, is a cookie; window probes carry none.
         let has_ts = matches!(header.command, Command::Push | Command::Ack);
         let is_time = has_ts && sn.since(Sn(0)) > -(1 << 29);
         let ts = Ts(header.ts.0.wrapping_sub(if is_time { epoch } else { 0 }));
