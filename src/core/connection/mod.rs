@@ -27,16 +27,18 @@ pub(crate) mod output;
 mod path;
 mod repair;
 mod repair_state;
-mod settings;
-mod timers;
-mod types;
 
+pub use crate::core::connection::output::Transmitted;
+pub use crate::core::connection::path::SharedPath;
+
+use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use crate::config::{
-    AckPolicy, KcpConfig, KeepaliveSide, Mode, SEGMENT_CHARGE, SEGMENT_COST, WritePolicy,
+    self, AckPolicy, KcpConfig, KeepaliveSide, Mode, SEGMENT_CHARGE, SEGMENT_COST, Setting, Timing,
+    WritePolicy,
 };
 use crate::core::clock::{Clock, Micros, micros_u32};
 use crate::core::close::CloseState;
@@ -56,10 +58,7 @@ use crate::core::seq::Sn;
 use crate::core::stateless_reset::UnconfirmedReset;
 use crate::error::{ConfigError, ConnectionError};
 use crate::stats::{ConnectionStats, Counters, Estimates, Snapshot};
-
-pub use crate::core::connection::output::Transmitted;
-pub use crate::core::connection::path::SharedPath;
-pub use crate::core::connection::types::{PacketType, Seed, SendMessageError};
+use crate::util::deadline::earliest;
 
 /// Most fragments of one message: `frg` is one byte on the wire.
 const MAX_FRAGMENTS: usize = 255;
@@ -465,4 +464,338 @@ impl Kcp {
             peer_supports_control: self.close_state.peer_supports_control(),
         }
     }
+}
+
+/// Settings.
+impl Kcp {
+    /// Sets the windows, segments, and switches window autotuning off. Default: as configured. In
+    /// message mode the largest window advertised so far still limits messages, since the peer may
+    /// send one of that size.
+    ///
+    /// # Errors
+    ///
+    /// If a window is outside 1 to 65,535.
+    #[doc(alias = "SetWindowSize")]
+    #[doc(alias = "WndSize")]
+    pub fn set_windows(&mut self, send: u16, recv: u16) -> Result<(), ConfigError> {
+        config::check_windows(send, recv)?;
+        self.apply(Setting::Windows { send, recv });
+        Ok(())
+    }
+
+    /// Sets the timing preset: interval, minimum RTO, fast retransmit and congestion control.
+    /// Default: as configured.
+    #[doc(alias = "SetNoDelay")]
+    #[doc(alias = "NoDelay")]
+    pub fn set_timing(&mut self, preset: Timing) {
+        self.apply(Setting::Timing(preset));
+    }
+
+    /// Sets when ACKs are sent. Default: as configured.
+    #[doc(alias = "SetACKNoDelay")]
+    pub fn set_ack_policy(&mut self, policy: AckPolicy) {
+        self.apply(Setting::AckPolicy(policy));
+    }
+
+    /// Sets when written data is sent. Default: as configured.
+    #[doc(alias = "SetWriteDelay")]
+    pub fn set_write_policy(&mut self, policy: WritePolicy) {
+        self.apply(Setting::WritePolicy(policy));
+    }
+
+    /// Sets the MTU: the largest UDP payload in bytes, [overhead](Kcp::set_overhead) included.
+    /// Default: as configured. Existing segments keep their size. Restarts black-hole detection.
+    ///
+    /// # Errors
+    ///
+    /// If it is outside 25 plus the overhead to 65,507.
+    #[doc(alias = "SetMtu")]
+    pub fn set_mtu(&mut self, mtu: u16) -> Result<(), ConfigError> {
+        config::check_mtu(mtu, usize::from(self.sent_overhead))?;
+        self.apply(Setting::Mtu(mtu));
+        Ok(())
+    }
+
+    /// Limits the bytes sent per second; `None`: no limit. Default: as configured.
+    #[doc(alias = "SetRateLimit")]
+    pub fn set_rate_limit(&mut self, rate: Option<NonZeroU64>) {
+        self.apply(Setting::RateLimit(rate));
+    }
+
+    /// Applies a validated setting; ignores settings of other layers.
+    pub(crate) fn apply(&mut self, setting: Setting) {
+        match setting {
+            Setting::Windows { send, recv } => {
+                self.send.set_window(send);
+                self.recv.set_window(recv);
+            }
+            Setting::Timing(preset) => {
+                self.interval = micros_u32(preset.interval);
+                self.send.set_timing(&preset);
+            }
+            Setting::AckPolicy(policy) => self.ack_policy = policy,
+            Setting::WritePolicy(policy) => {
+                self.write_policy = policy;
+                self.cork_until = None;
+                // Queued data is not delayed twice.
+                self.flush();
+            }
+            Setting::Mtu(mtu) => {
+                self.send.path.on_max_mtu_changed(mtu);
+                self.update_mss();
+            }
+            Setting::RateLimit(rate) => self.rate_limiter.set_rate(rate),
+            Setting::Keepalive(interval, idle) => self.keepalive.set_timeouts(interval, idle),
+            Setting::DeadPeerTimeout(timeout) => self.keepalive.set_dead_peer_timeout(timeout),
+            Setting::Datagrams => self.ask_for_datagrams(),
+            Setting::Duplicates(_) | Setting::Fec(_) => {}
+        }
+    }
+}
+
+/// RTOs without a sign of life after which a ping asks the peer for the state of the connection.
+const ASK_AFTER_TIMEOUTS: u64 = 3;
+/// Longest such wait after a window probe, microseconds: shorter than the longest interval of
+/// window probes, since each restarts it.
+const MAX_ASK_WAIT_AFTER_PROBE: u64 = 4_000_000;
+
+impl Kcp {
+    /// When to call [`Kcp::handle_timeout`] next; `None` while no timer runs.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        // Under the anti-amplification limit passed deadlines do not count: only a datagram of the
+        // peer releases what is held back.
+        let limited = !self.send_budget().is_unlimited();
+        let work = self.work_after(limited.then_some(self.last_poll_transmit));
+        // The lifetime of a RST ends even if the limit holds it back.
+        let reset_until = self.close_reason.and_then(|_| self.reset_until());
+        earliest([work, self.poll_liveness(), reset_until])
+    }
+
+    /// The next deadline that must not be late: all except [`Self::poll_liveness`].
+    pub(crate) fn poll_work(&self) -> Option<Instant> {
+        self.work_after(None)
+    }
+
+    /// As [`Self::poll_work`], ignoring deadlines up to `after`, if given.
+    fn work_after(&self, after: Option<Micros>) -> Option<Instant> {
+        let counted = |at: Option<Micros>| at.filter(|at| after.is_none_or(|after| *at > after));
+        if self.close_reason.is_some() {
+            let reset = counted(self.close_state.reset_deadline());
+            return reset.map(|at| self.clock.instant(at));
+        }
+        let work = earliest([
+            counted(self.send.deadline(self.may_send_new())),
+            counted(self.send.unproved_deadline(self.may_send_new())),
+            counted(self.ack_deadline()),
+            counted(self.cork_until.filter(|_| !self.send.send_buffer().is_empty())),
+            counted(self.send.remote.deadline()),
+            counted(self.close_state.fin_deadline()),
+            counted(self.mtu_probe_deadline()),
+            counted(self.oversized_deadline()),
+            counted(self.initial_deadline()),
+            counted(self.hello_deadline()),
+            counted(self.repair_deadline()),
+            counted(self.send.bundling_deadline()),
+        ]);
+        // The rate limit delays every datagram.
+        let work = work.map(|at| self.rate_limiter.blocked_until(at).unwrap_or(at));
+        // Pacer and rate limit need a timer only if they release segments after the latest
+        // `poll_transmit`: a segment that was free then waits for another event.
+        let ahead = |at: &Micros| *at > self.last_poll_transmit;
+        let resume = Some(self.send.pacer_resume_at()).filter(ahead);
+        let resume = resume.filter(|&at| self.next_segment(at).is_some());
+        let resume = resume.map(|at| self.rate_limiter.blocked_until(at).unwrap_or(at));
+        let rate_limited =
+            self.rate_limiter.next().filter(ahead).filter(|&at| self.has_work_at(at));
+        let next = earliest([counted(work), counted(resume), counted(rate_limited)]);
+        next.map(|at| self.clock.instant(at))
+    }
+
+    /// The next deadline of keepalive, validation, idle timeout, dead-peer timeout and stateless
+    /// RSTs. These may be late, so the driver coalesces them.
+    pub(crate) fn poll_liveness(&self) -> Option<Instant> {
+        if self.close_reason.is_some() {
+            return None;
+        }
+        let keepalive = self.keepalive.deadline(self.has_started(), self.ask_at());
+        // A ping that is due needs no timer.
+        let reset = self.pending_reset.deadline().filter(|_| !self.keepalive.is_due());
+        earliest([keepalive, reset]).map(|at| self.clock.instant(at))
+    }
+
+    /// When to ask the peer for the state of the connection. Only if it supports CONTROL: it then
+    /// reports a lost state, where another peer would take the ping for an initial segment. Not
+    /// while it answers window probes.
+    fn ask_at(&self) -> Option<Micros> {
+        if !self.close_state.peer_supports_control() {
+            return None;
+        }
+        let time = ASK_AFTER_TIMEOUTS * self.send.rtt.rto();
+        let probe = self.send.remote.probe_sent();
+        let wait = time.min(MAX_ASK_WAIT_AFTER_PROBE);
+        let after_probe = probe.and_then(|sent| self.keepalive.ask_after_probe(sent, wait));
+        earliest([self.keepalive.ask_at(time), after_probe])
+    }
+
+    /// Acts on the deadlines that have passed. Call [`Kcp::poll_transmit`] afterwards.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let (now, started) = (self.clock.at(now), self.has_started());
+        if self.close_reason.is_some() {
+            self.close_state.reset_mut().expire(now);
+            return;
+        }
+        if self.cork_until.is_some_and(|until| now >= until) {
+            self.flush();
+            self.cork_until = None;
+        }
+        if let Err(error) = self.keepalive.handle_timeout(now, started, self.ask_at()) {
+            self.close_reason = Some(error);
+        }
+        self.close_reason = self.close_reason.or_else(|| self.pending_reset.end(now));
+        self.send.expire_unproved(now);
+        self.expire_hello(now);
+        self.retransmit_ping(now);
+        self.check_oversized_timeout(now);
+    }
+
+    /// Rearms the timers that depend on both directions: the dead-peer timeout while an answer of
+    /// the peer is due, and the persist timer (RFC 9293 3.8.6.1).
+    #[inline]
+    fn update_timers(&mut self, now: Micros) {
+        if self.close_state.needs_capability_ping() && self.send.is_drained() && self.has_started()
+        {
+            // The pong shows whether the peer supports FIN.
+            self.keepalive.start_validation(now);
+        }
+        // `ask_at` does not ask a peer without CONTROL: only retransmissions find out that it is
+        // back.
+        let is_asked = self.close_state.peer_supports_control() || !self.keepalive.is_validated();
+        self.send.limit_pto(!is_asked);
+        let in_flight = self.send.has_unacked() || self.close_state.awaits_fin_ack();
+        self.keepalive.update_outstanding(now, self.owes_answer(), in_flight);
+        self.send.remote.update_persist_timer(now, self.send.is_window_blocked());
+    }
+
+    /// Whether an answer of the peer is due: to data, FIN or an initial segment.
+    fn owes_answer(&self) -> bool {
+        self.send.awaits_ack()
+            || self.close_state.awaits_fin_ack()
+            || self.establishment.awaits_answer()
+    }
+
+    /// Whether this side has sent a datagram.
+    #[inline]
+    pub(crate) fn has_started(&self) -> bool {
+        self.establishment.has_started()
+    }
+
+    /// Asserts every invariant that holds between calls.
+    ///
+    /// # Panics
+    ///
+    /// If one does not hold. For tests and fuzzing.
+    #[cfg(any(test, feature = "_testkit"))]
+    pub fn check_invariants(&self) {
+        self.send.check_invariants();
+        self.recv.check_invariants();
+        assert!(!self.send.redundancy.sends_repairs() || self.repair.is_some());
+        self.close_state.check_invariants(self.recv.nxt());
+        assert!(self.send.in_flight() <= u32::from(u16::MAX));
+        assert!(self.acks.len() <= usize::from(u16::MAX) + 4);
+        if self.close_reason.is_none() && self.send.is_window_blocked() {
+            assert!(self.send.remote.deadline().is_some(), "a closed window is probed");
+        }
+        let limited = !self.send_budget().is_unlimited();
+        if self.close_reason.is_none() && self.send.awaits_ack() && !limited {
+            assert!(self.poll_timeout().is_some(), "unacknowledged data has a timer");
+        }
+    }
+}
+
+/// How a KCP datagram arrived: the `pktType` of kcp-go's `Input`.
+///
+/// ```
+/// use std::time::Instant;
+///
+/// use kcpx::fec::{FecDecoder, FecFlag, HEADER_LEN, fec_flag};
+/// use kcpx::proto::{Kcp, PacketType};
+///
+/// fn on_packet(kcp: &mut Kcp, decoder: &mut FecDecoder, now: Instant, packet: &[u8]) {
+///     if let (FecFlag::Data, Some(datagram)) = (fec_flag(packet), packet.get(HEADER_LEN..)) {
+///         let _ = kcp.input(now, datagram, PacketType::Regular);
+///     }
+///     decoder.input(now, packet, |datagram| kcp.input(now, datagram, PacketType::Fec).is_ok());
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PacketType {
+    /// From the network.
+    #[doc(alias = "IKCP_PACKET_REGULAR")]
+    Regular,
+    /// Reconstructed by FEC: late, so its ACKs are no RTT samples and its `wnd` is ignored.
+    #[doc(alias = "IKCP_PACKET_FEC")]
+    Fec,
+}
+
+/// Random numbers of one connection, drawn by the caller.
+///
+/// ```
+/// use kcpx::proto::Seed;
+///
+/// let seed = Seed::new(getrandom::u32()?, getrandom::u64()?);
+/// # let _ = seed;
+/// # Ok::<(), getrandom::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Seed {
+    /// First `ts` on the wire, milliseconds.
+    pub ts_epoch: u32,
+    /// Seed of the ping cookies; must be unpredictable (RFC 9000 8.2.1).
+    pub cookie_seed: u64,
+}
+
+impl Seed {
+    /// `ts_epoch`: first `ts` on the wire, milliseconds. `cookie_seed`: seed of the ping cookies,
+    /// which must be unpredictable (RFC 9000 8.2.1). Default of both: 0, for tests.
+    #[must_use]
+    pub const fn new(ts_epoch: u32, cookie_seed: u64) -> Self {
+        Self { ts_epoch, cookie_seed }
+    }
+}
+
+/// Why a message was not accepted for sending.
+///
+/// ```
+/// use std::time::Instant;
+///
+/// use kcpx::proto::{Kcp, Seed, SendMessageError};
+/// use kcpx::{KcpConfig, Mode};
+///
+/// let (now, mut config) = (Instant::now(), KcpConfig::new());
+/// config.mode = Mode::Message;
+/// let mut kcp = Kcp::new(7, &config, now, Seed::default())?;
+/// let (size, max) = (kcp.max_message_size() + 1, kcp.max_message_size());
+/// let refused = kcp.send_message(now, vec![0; size].into());
+/// assert_eq!(refused, Err(SendMessageError::TooLarge { size, max }));
+/// # Ok::<(), kcpx::ConfigError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendMessageError {
+    /// The send window has no capacity for the whole message now: try again after the peer has
+    /// acknowledged data.
+    #[error("the send window is full: send again once the peer has acknowledged data")]
+    Full,
+    /// The peer could not reassemble the message.
+    #[error("message must be at most {max} bytes, got {size}")]
+    TooLarge {
+        /// Bytes of the message.
+        size: usize,
+        /// Largest message in bytes, see
+        /// [`Kcp::max_message_size`](crate::proto::Kcp::max_message_size).
+        max: usize,
+    },
 }
