@@ -1,16 +1,20 @@
-//! Input of datagrams (kcp-go `Input`; RFC 9293 3.10.7): ACKs, cumulative acknowledgements, data,
+//! Input of datagrams (kcp-go `Input`; RFC 9293 3.10.7): ACKs, cumulative acknowledgements, data and
 //! CONTROL segments.
+//!
+//! In a GRO batch (UDP_GRO) datagrams that continue the previous one are processed together by
+//! [`Kcp::input_more`], the counterpart of [`Kcp::poll_transmit_more`].
 
 use std::time::Instant;
 
-use super::{Kcp, PacketType};
+use crate::config::Mode;
 use crate::core::clock::Micros;
+use crate::core::connection::{Kcp, PacketType};
 use crate::core::ping::Pong;
 use crate::core::recv::pending_acks::Ack;
 use crate::core::recv::receiver::RecvOutcome;
 use crate::core::segment::{self, Command, ControlType, HEADER_LEN, Header, InputError, Segments};
 use crate::core::send::{AckOutcome, AckSample, UnaOutcome};
-use crate::core::seq::Sn;
+use crate::core::seq::{Sn, Ts};
 use crate::core::stateless_reset;
 use crate::error::{ConnectionError, Heard};
 
@@ -18,6 +22,7 @@ use crate::error::{ConnectionError, Heard};
 /// to a retransmission.
 const MAX_WINDOW: i32 = u16::MAX as i32;
 
+/// Datagrams.
 impl Kcp {
     /// Processes one datagram of the peer (kcp-go `Input`).
     ///
@@ -105,7 +110,7 @@ impl Kcp {
     /// The segments of a datagram, or of several alike, were applied. `bytes`: their bytes that
     /// count for the anti-amplification limit. `is_new`: a segment was no replay. `is_current`: a
     /// segment had a current `una`.
-    pub(super) fn on_segments_processed(
+    fn on_segments_processed(
         &mut self,
         now: Micros,
         bytes: usize,
@@ -213,7 +218,7 @@ impl Kcp {
 
     /// Autotunes the receive window, after data arrived in order.
     #[inline]
-    pub(super) fn autotune_recv_window(&mut self, now: Micros) {
+    fn autotune_recv_window(&mut self, now: Micros) {
         if self.recv.autotune_window(now, &self.send.rtt) {
             // Pings are the only RTT samples of a side that sends no data.
             self.keepalive.request_ping(now);
@@ -228,12 +233,7 @@ impl Kcp {
     }
 
     /// Applies the `una` of one segment, and its `wnd` if that `una` is current.
-    pub(super) fn input_una(
-        &mut self,
-        now: Micros,
-        header: &Header,
-        origin: PacketType,
-    ) -> UnaOutcome {
+    fn input_una(&mut self, now: Micros, header: &Header, origin: PacketType) -> UnaOutcome {
         let una = self.send.on_una(now, &self.clock, self.proven_una(header.una));
         match una {
             UnaOutcome::Current { newly_acked } => {
@@ -334,5 +334,139 @@ impl Kcp {
         } else {
             self.acks.on_duplicate(now, ack);
         }
+    }
+}
+
+/// GRO batches.
+impl Kcp {
+    /// Whether [`Self::input_more`] may take datagrams after `previous`.
+    pub(crate) fn may_input_more(&self, previous: &[u8]) -> bool {
+        lone_push(previous).is_some_and(|(header, _)| self.may_continue(&header))
+    }
+
+    /// Processes the first datagrams of `rest`, while they continue `previous`: each is one PUSH
+    /// with the next number in order, and differs from `previous` in number, timestamp and payload
+    /// only. `previous` itself is not processed. Returns how many were; 0 while anything but data
+    /// in order may be going on. `rest` is advanced at most one datagram further.
+    ///
+    /// The state afterwards is the same as with [`Kcp::input`] for each
+    /// (`core/tests/gro_batches.rs`). Work that depends only on the equal fields is done once:
+    /// `una`, the peer's window, timers. Reflected segments of our own are not processed.
+    pub(crate) fn input_more<'a>(
+        &mut self,
+        now: Instant,
+        previous: &[u8],
+        rest: impl Iterator<Item = &'a [u8]>,
+    ) -> usize {
+        let Some((first, _)) = lone_push(previous).filter(|(header, _)| self.may_continue(header))
+        else {
+            return 0;
+        };
+        let now = self.clock.tick(now);
+        let (mut header, has_started) = (first, self.has_started());
+        let (had_gap, rtt) = (self.recv.has_gap(), self.send.rtt.srtt());
+        let (mut bytes, mut payload_bytes, mut segments) = (0, 0, 0_usize);
+        for datagram in rest {
+            let Some((next, payload)) = lone_push(datagram) else { break };
+            let (ts, sn, len) = (next.ts, header.sn.advance(1), next.len);
+            // Number 0 may be an initial segment, after the sequence has wrapped.
+            if next != (Header { ts, sn, len, ..header })
+                || sn == Sn(0)
+                || (has_started && self.send.has_sent(&self.clock, sn, ts))
+                || !matches!(self.recv.input(sn, next.frg, payload), Ok(RecvOutcome::InOrder))
+            {
+                break;
+            }
+            if segments == 0 {
+                // A round trip ends at most once per instant, with the first segment.
+                self.autotune_recv_window(now);
+            }
+            header = next;
+            segments += 1;
+            let ack = Ack { sn, ts };
+            self.acks.on_in_order(now, ack, payload.len(), rtt);
+            bytes += datagram.len();
+            payload_bytes += payload.len();
+        }
+        if segments == 0 {
+            return 0;
+        }
+        self.autotune_recv_window(now);
+        self.stats.received_datagrams += segments as u64;
+        self.stats.received_datagram_bytes += bytes as u64;
+        self.stats.received_segments += segments as u64;
+        self.stats.received_bytes += payload_bytes as u64;
+        self.close_state.on_push(header.sn, header.ts);
+        self.peer.on_state_shown();
+        if had_gap {
+            self.acks.forbid_delay();
+        }
+        let una = self.input_una(now, &header, PacketType::Regular);
+        let is_current = matches!(una, UnaOutcome::Current { .. });
+        self.on_segments_processed(now, bytes, PacketType::Regular, (true, is_current));
+        segments
+    }
+
+    /// Whether segments that continue this header are plain data in order: every step of
+    /// [`Kcp::input`] that [`Self::input_more`] skips, or does once, would have no further effect.
+    fn may_continue(&self, header: &Header) -> bool {
+        self.mode == Mode::Stream
+            && self.close_reason.is_none()
+            && self.keepalive.is_validated()
+            && self.close_state.is_receiving()
+            && !self.recv.has_repair_state()
+            && header.sn.advance(1) == self.recv.nxt()
+            && header.una == self.send.una()
+            // The window does not shrink.
+            && self.send.remote.available(header.una) <= u32::from(header.wnd)
+    }
+}
+
+/// The PUSH, if `datagram` is one with payload and nothing else.
+#[inline]
+fn lone_push(datagram: &[u8]) -> Option<(Header, &[u8])> {
+    let header = Header::parse(datagram).ok()?;
+    let payload = datagram.get(HEADER_LEN..)?;
+    let is_alone = header.command == Command::Push
+        && !payload.is_empty()
+        && u64::from(header.len) == payload.len() as u64;
+    is_alone.then_some((header, payload))
+}
+
+/// Reflections.
+impl Kcp {
+    /// Whether a datagram has a segment that this side sent unasked: number and timestamp match
+    /// data in flight or one of the last 64 acknowledged segments, a recent ping or probe, the
+    /// initial segment without data, FIN, HELLO or a repair symbol. A segment of the peer matches
+    /// by chance once in 2^32 times, since timestamps count from a random epoch and cookies are
+    /// random.
+    ///
+    /// Answers of this side copy number and timestamp of the peer's segment, so their echo proves
+    /// nothing and needs no check (`core/tests/echo.rs`).
+    pub(crate) fn is_reflection(&self, datagram: &[u8]) -> bool {
+        self.has_started()
+            && Segments::new(datagram).any(|(header, payload)| match header.command {
+                Command::Push if payload.is_empty() => self.is_own_ping((header.sn, header.ts)),
+                Command::Push => {
+                    self.send.has_sent(&self.clock, header.sn, header.ts)
+                        || self.send.path.is_probe((header.sn, header.ts))
+                }
+                Command::WindowProbe => self.establishment.is_initial(header.ts),
+                Command::Repair => self.is_own_repair(&header),
+                Command::Control => self.is_own_fin(&header) || self.is_own_repair(&header),
+                Command::Ack | Command::WindowUpdate => false,
+            })
+    }
+
+    /// Whether a ping of any kind was sent with this number and cookie.
+    fn is_own_ping(&self, ping: (Sn, Ts)) -> bool {
+        self.keepalive.is_ping(ping)
+            || self.send.path.is_probe(ping)
+            || self.path_validator.has_sent(ping)
+    }
+
+    /// Counts a reflected datagram.
+    pub(crate) fn count_reflected(&mut self) {
+        self.stats.reflected_datagrams += 1;
     }
 }

@@ -14,22 +14,16 @@
 //! `ikcp_update` every interval; loss is detected by order of transmission with a reordering window
 //! (RFC 8985); no call scans the send window.
 
-mod acks;
 mod bundling;
 mod close;
 pub(crate) mod fec;
-mod gro_input;
 mod input;
 mod mtu;
 mod open;
-mod out_of_band;
 pub(crate) mod output;
 mod path;
 mod repair;
 mod repair_state;
-
-pub use crate::core::connection::output::Transmitted;
-pub use crate::core::connection::path::SharedPath;
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -59,6 +53,9 @@ use crate::core::stateless_reset::UnconfirmedReset;
 use crate::error::{ConfigError, ConnectionError};
 use crate::stats::{ConnectionStats, Counters, Estimates, Snapshot};
 use crate::util::deadline::earliest;
+
+pub use crate::core::connection::output::Transmitted;
+pub use crate::core::connection::path::SharedPath;
 
 /// Most fragments of one message: `frg` is one byte on the wire.
 const MAX_FRAGMENTS: usize = 255;

@@ -1,5 +1,6 @@
-//! Output of datagrams (kcp-go `flush`): `poll_transmit`, priorities, and which segments share a
-//! datagram.
+//! Output of datagrams (kcp-go `flush`): `poll_transmit`, its priorities, which segments share a
+//! datagram, when ACKs are sent ([`AckPolicy`]; kcp-go `ackNoDelay`), and out-of-band datagrams
+//! (kcp-go OOB).
 //!
 //! Order of [`Kcp::poll_transmit`]: CONTROL segments, the initial segment, MTU probes, repair
 //! symbols, bundles without a newer segment, full segments in datagrams of their own, everything
@@ -7,7 +8,7 @@
 
 use std::time::Instant;
 
-use crate::config::WritePolicy;
+use crate::config::{AckPolicy, WritePolicy};
 use crate::core::clock::Micros;
 use crate::core::connection::Kcp;
 use crate::core::path::amplification::SendBudget;
@@ -427,5 +428,126 @@ impl Kcp {
             || self.has_bundle_due(at)
             || self.acks_due(at)
             || self.next_segment(at).is_some()
+    }
+}
+
+/// ACKs.
+impl Kcp {
+    /// Appends at most `max` of the pending ACKs.
+    fn write_acks(&mut self, max: usize, out: &mut Vec<u8>, sent: &mut Transmitted) {
+        let max = self.write_recovered_acks(max, out, sent);
+        if self.acks.is_empty() {
+            return;
+        }
+        let template = self.header(Command::Ack, self.close_state.capability(), Sn(0), Ts(0), 0);
+        let recv = &mut self.recv;
+        self.acks.take(template.una, max, |ack| {
+            recv.on_ack_sent(ack.sn);
+            Header { sn: ack.sn, ts: ack.ts, ..template }.emit(out);
+            sent.acks += 1;
+        });
+    }
+
+    /// Whether each datagram is acknowledged before the next one is processed.
+    pub(crate) fn acks_at_once(&self) -> bool {
+        self.ack_policy == AckPolicy::Immediate
+    }
+
+    /// Whether pending ACKs are sent now even without another segment.
+    fn acks_due(&self, now: Micros) -> bool {
+        if self.recv.has_recovered_acks() {
+            return true;
+        }
+        match self.ack_policy {
+            AckPolicy::PerBatch => {
+                !self.acks.is_empty()
+                    && !self.acks.are_delayed()
+                    && self.ack_deadline().is_none_or(|at| now >= at)
+            }
+            AckPolicy::Immediate => !self.acks.is_empty(),
+            AckPolicy::Interval => {
+                self.acks.is_immediate()
+                    || self.acks.arrivals() as usize >= self.current_mtu() / HEADER_LEN
+                    || self.ack_deadline().is_some_and(|at| now >= at)
+            }
+        }
+    }
+
+    /// Delays the pending ACKs of one or two segments in order until [`Self::end_ack_delay`],
+    /// unless another datagram is due (RFC 9293 3.8.6.3). Only under [`AckPolicy::PerBatch`], and
+    /// neither ACKs of an unvalidated peer nor of bulk. Returns whether ACKs are delayed.
+    pub(crate) fn delay_acks(&mut self, now: Instant) -> bool {
+        if self.ack_policy != AckPolicy::PerBatch
+            || !self.keepalive.is_validated()
+            || self.ack_deadline().is_some()
+        {
+            return false;
+        }
+        self.acks.delay();
+        if self.acks.are_delayed() && self.has_pending_transmit(now) {
+            self.acks.end_delay();
+        }
+        self.acks.are_delayed()
+    }
+
+    /// Ends [`Self::delay_acks`]. Returns whether ACKs were delayed.
+    pub(crate) fn end_ack_delay(&mut self) -> bool {
+        self.acks.end_delay()
+    }
+
+    /// When pending ACKs are sent: all of them under [`AckPolicy::Interval`], ACKs of bulk under
+    /// [`AckPolicy::PerBatch`]. `None`: at once, or with the next turn of the driver.
+    pub(super) fn ack_deadline(&self) -> Option<Micros> {
+        match self.ack_policy {
+            AckPolicy::PerBatch if self.is_peer_unvalidated() => None,
+            AckPolicy::PerBatch => {
+                self.acks.bulk_deadline(self.close_state.peer_supports_control())
+            }
+            AckPolicy::Immediate => None,
+            AckPolicy::Interval => {
+                self.acks.since().map(|since| since.add_micros(self.interval.into()))
+            }
+        }
+    }
+}
+
+/// Out-of-band datagrams.
+impl Kcp {
+    /// When the rate limit admits the next out-of-band datagram; `None`: now.
+    pub(crate) fn rate_limited_until(&self, now: Instant) -> Option<Instant> {
+        self.rate_limiter.blocked_until(self.clock.at(now)).map(|at| self.clock.instant(at))
+    }
+
+    /// Asks the peer whether it accepts out-of-band datagrams without FEC.
+    pub(crate) fn ask_for_datagrams(&mut self) {
+        self.repair_state().hello.start_for_datagrams();
+    }
+
+    /// Whether the peer accepts out-of-band datagrams without FEC; `None` while unknown.
+    pub(crate) fn peer_accepts_datagrams(&self) -> Option<bool> {
+        let hello = &self.repair.as_ref()?.hello;
+        if self.close_state.peer_lacks_control() {
+            return Some(false);
+        }
+        hello.peer_accepts_datagrams()
+    }
+
+    /// Charges bytes outside KCP datagrams to the rate limit: out-of-band datagrams, duplicates,
+    /// FEC parity and overhead.
+    pub(crate) fn on_out_of_band_sent(&mut self, now: Instant, bytes: usize) {
+        let now = self.clock.tick(now);
+        self.rate_limiter.on_sent(now, bytes);
+    }
+
+    /// Whether a rate limit is set.
+    #[inline]
+    pub(crate) fn is_rate_limited(&self) -> bool {
+        self.rate_limiter.next().is_some()
+    }
+
+    /// An out-of-band datagram of the peer arrived. It may be a replay, so it is no sign of life,
+    /// but may draw a ping.
+    pub(crate) fn on_out_of_band_received(&mut self, now: Instant) {
+        self.keepalive.on_received(self.clock.at(now), false);
     }
 }
