@@ -15,11 +15,9 @@
 //! (RFC 8985); no call scans the send window.
 
 mod bundling;
-mod close;
 pub(crate) mod fec;
 mod input;
-mod mtu;
-mod open;
+mod lifecycle;
 pub(crate) mod output;
 mod path;
 mod repair;
@@ -367,6 +365,22 @@ impl Kcp {
         self.send.release_memory();
         self.recv.release_memory();
         self.acks.release_memory();
+    }
+
+    /// Memory of received data, bytes.
+    pub(crate) fn recv_memory(&self) -> usize {
+        self.recv.memory()
+    }
+
+    /// Memory of unsent and unacknowledged data, bytes.
+    pub(crate) fn send_memory(&self) -> usize {
+        self.send.send_buffer().bytes() + self.send.in_flight() as usize * self.send.mss()
+    }
+
+    /// Limits received data to `more` bytes of memory beyond now: segments that do not fit are
+    /// dropped without an ACK, and the window opens no further unless `opens`.
+    pub(crate) fn limit_recv_memory(&mut self, more: usize, opens: bool) {
+        self.recv.limit_memory(more, opens);
     }
 
     /// Sends pending ACKs with the next transmission under every [`AckPolicy`] (RFC 9000 13.2.1,

@@ -240,7 +240,7 @@ impl Conn {
 
     /// Whether the peer has accepted this connection as this side has.
     pub(super) fn is_opened_by_nobody(&self) -> bool {
-        self.kcp.is_opened_by_nobody()
+        self.kcp.is_simultaneous_passive_open()
     }
 
     /// Whether the peer's endpoint has answered the validation by saying that it does not know this
