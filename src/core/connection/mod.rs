@@ -14,14 +14,11 @@
 //! `ikcp_update` every interval; loss is detected by order of transmission with a reordering window
 //! (RFC 8985); no call scans the send window.
 
-mod bundling;
 pub(crate) mod fec;
 mod input;
 mod lifecycle;
 pub(crate) mod output;
 mod path;
-mod repair;
-mod repair_state;
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -35,8 +32,6 @@ use crate::config::{
 use crate::core::clock::{Clock, Micros, micros_u32};
 use crate::core::close::CloseState;
 use crate::core::congestion::pacer::RateLimiter;
-use crate::core::connection::fec::ParitySent;
-use crate::core::connection::repair_state::RepairState;
 use crate::core::keepalive::Keepalive;
 use crate::core::open::{Establishment, PeerState};
 use crate::core::path::address_proof::AddressProof;
@@ -45,11 +40,13 @@ use crate::core::path::validation::PathValidator;
 use crate::core::ping::Role;
 use crate::core::recv::pending_acks::PendingAcks;
 use crate::core::recv::receiver::Receiver;
+use crate::core::redundancy::controller::RedundancyController;
+use crate::core::redundancy::hello::Hello;
 use crate::core::send::Sender;
 use crate::core::seq::Sn;
 use crate::core::stateless_reset::UnconfirmedReset;
 use crate::error::{ConfigError, ConnectionError};
-use crate::stats::{ConnectionStats, Counters, Estimates, Snapshot};
+use crate::stats::{ConnectionStats, Counters, Estimates, RedundancyStats, Snapshot};
 use crate::util::deadline::earliest;
 
 pub use crate::core::connection::output::Transmitted;
@@ -127,6 +124,43 @@ pub struct Kcp {
     /// `Some` once parity or fillers were sent.
     parity_sent: Option<Box<ParitySent>>,
     stats: Counters,
+}
+
+/// HELLO and repair symbols of one connection.
+#[derive(Debug)]
+struct RepairState {
+    hello: Hello,
+    /// Wanted repair rate, per million; 0: none.
+    rate: u32,
+    /// Sets the rate with automatic redundancy.
+    auto: Option<RedundancyController>,
+    received: u64,
+    recovered: u64,
+    invalid: u64,
+}
+
+impl RepairState {
+    fn new() -> Self {
+        Self { hello: Hello::new(), rate: 0, auto: None, received: 0, recovered: 0, invalid: 0 }
+    }
+}
+
+/// FEC packets sent with the data of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ParitySent {
+    /// Parity packets, and their bytes.
+    packets: u64,
+    bytes: u64,
+    /// Window updates that filled a group.
+    fillers: u64,
+}
+
+impl ParitySent {
+    fn add_to(&self, stats: &mut RedundancyStats) {
+        stats.parity_packets_sent = self.packets;
+        stats.redundant_bytes_sent += self.bytes;
+        stats.fec_fillers_sent = self.fillers;
+    }
 }
 
 impl Kcp {
