@@ -11,7 +11,7 @@ use crate::core::close::ControlSegment;
 use crate::core::connection::output::Transmitted;
 use crate::core::connection::{Kcp, PacketType, RepairState};
 use crate::core::path::amplification::SendBudget;
-use crate::core::recv::receiver::RecvOutcome;
+use crate::core::recv::RecvOutcome;
 use crate::core::redundancy::controller::{PathEstimate, RedundancyController, SentTotals};
 use crate::core::redundancy::rlc::{Inserted, RecoveredSegment, RepairSymbol, SYMBOL_HEADER};
 use crate::core::segment::{Command, ControlType, HEADER_LEN, Header, REPAIRED};

@@ -4,7 +4,7 @@
 //! Uses only the receive budget that data leaves free.
 
 use crate::core::clock::Micros;
-use crate::core::recv::pending_acks::Ack;
+use crate::core::recv::acks::Ack;
 use crate::core::redundancy::rlc::{
     Decoder, History, Inserted, RecoveredSegment, RepairSymbol, Source,
 };
