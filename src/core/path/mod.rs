@@ -1,9 +1,6 @@
 //! The network path to the peer: MTU (RFC 8899), address validation and anti-amplification limit
 //! (RFC 9000 8.1), path validation (RFC 9000 8.2).
 
-pub(crate) mod address_proof;
 pub(crate) mod amplification;
-mod black_hole;
 pub(crate) mod mtu;
-mod mtu_state;
 pub(crate) mod validation;
