@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
+use super::close::ALL_READ;
 use super::open::{InitialHash, OpenedBy};
-use super::reset::ALL_READ;
 use super::segment::{CONTROL_CAPABLE, Command, ControlType, Header, Segments};
 use super::seq::Sn;
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::config::Mode;
 use crate::core::clock::Micros;
 use crate::core::connection::{Kcp, PacketType};
-use crate::core::ping::Pong;
+use crate::core::keepalive::Pong;
 use crate::core::recv::RecvOutcome;
 use crate::core::recv::acks::Ack;
 use crate::core::segment::{self, Command, ControlType, HEADER_LEN, Header, InputError, Segments};

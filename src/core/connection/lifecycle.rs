@@ -4,11 +4,10 @@
 use std::time::{Duration, Instant};
 
 use crate::core::clock::{Micros, micros};
-use crate::core::close::ControlSegment;
+use crate::core::close::{ALL_READ, ControlSegment, RESET_LIFETIME};
 use crate::core::connection::Kcp;
+use crate::core::keepalive::dataless_sn;
 use crate::core::open::{InitialHash, OpenedBy, Restart};
-use crate::core::ping::dataless_sn;
-use crate::core::reset::{ALL_READ, RESET_LIFETIME};
 use crate::core::segment::{Command, ControlType, HEADER_LEN, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::core::time_wait::TimeWait;

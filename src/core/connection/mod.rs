@@ -32,11 +32,10 @@ use crate::config::{
 use crate::core::clock::{Clock, Micros, micros_u32};
 use crate::core::close::CloseState;
 use crate::core::congestion::pacer::RateLimiter;
-use crate::core::keepalive::Keepalive;
+use crate::core::keepalive::{Keepalive, Role};
 use crate::core::open::{Establishment, PeerState};
 use crate::core::path::amplification::{AddressProof, Amplification};
 use crate::core::path::validation::PathValidator;
-use crate::core::ping::Role;
 use crate::core::recv::Receiver;
 use crate::core::recv::acks::PendingAcks;
 use crate::core::redundancy::controller::RedundancyController;

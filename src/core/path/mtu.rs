@@ -23,8 +23,7 @@
 //! [`PLPMTU_TABLE`] instead of small steps (5.3.2); probes are sent only while data is in flight.
 
 use crate::core::clock::Micros;
-use crate::core::keepalive::COOKIE_LIFE;
-use crate::core::ping::{PING_DISTANCE, Role};
+use crate::core::keepalive::{COOKIE_LIFE, PING_DISTANCE, Role};
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 

@@ -8,8 +8,7 @@
 //! ends a connection.
 
 use crate::core::clock::Micros;
-use crate::core::close::ControlSegment;
-use crate::core::reset::RetransmitTimer;
+use crate::core::close::{ControlSegment, RetransmitTimer};
 use crate::core::segment::ControlType;
 use crate::core::seq::{Sn, Ts};
 
@@ -228,7 +227,7 @@ impl Hello {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::reset::MAX_CONTROL_INTERVAL;
+    use crate::core::close::MAX_CONTROL_INTERVAL;
 
     const RTO: u64 = 200_000;
 
