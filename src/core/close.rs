@@ -201,7 +201,8 @@ impl CloseState {
     pub(crate) fn poll_fin(
         &mut self,
         now: Micros,
-        (sn, ts): (Sn, Ts),
+        sn: Sn,
+        ts: Ts,
         rto: u64,
     ) -> Option<ControlSegment> {
         if !self.fin_is_due(now) {
@@ -621,10 +622,10 @@ mod tests {
         assert!(state.needs_capability_ping());
         state.on_capability(&segment(Command::Ack, 0), false);
         assert!(state.is_fin_complete() && !state.needs_capability_ping());
-        assert_eq!(state.poll_fin(Micros(0), (Sn(1), Ts(0)), RTO), None);
+        assert_eq!(state.poll_fin(Micros(0), Sn(1), Ts(0), RTO), None);
         state.on_capability(&segment(Command::Ack, CONTROL_CAPABLE), false);
         state.on_capability(&segment(Command::Ack, 0), false);
-        assert!(state.poll_fin(Micros(0), (Sn(1), Ts(0)), RTO).is_some());
+        assert!(state.poll_fin(Micros(0), Sn(1), Ts(0), RTO).is_some());
     }
 
     #[test]
@@ -644,8 +645,8 @@ mod tests {
         let mut gaps = Vec::new();
         let mut now = Micros(0);
         for ts in 0..5 {
-            assert_eq!(state.poll_fin(now, (Sn(7), Ts(ts)), RTO).map(|fin| fin.ts), Some(Ts(ts)));
-            assert_eq!(state.poll_fin(now, (Sn(7), Ts(ts)), RTO), None);
+            assert_eq!(state.poll_fin(now, Sn(7), Ts(ts), RTO).map(|fin| fin.ts), Some(Ts(ts)));
+            assert_eq!(state.poll_fin(now, Sn(7), Ts(ts), RTO), None);
             let at = state.fin_deadline().unwrap();
             gaps.push(at.since(now));
             now = at;
@@ -662,7 +663,7 @@ mod tests {
         let mut state = supported();
         state.close();
         for second in 0..3 {
-            state.poll_fin(Micros(second * 1_000_000), (Sn(7), Ts(0)), RTO).unwrap();
+            state.poll_fin(Micros(second * 1_000_000), Sn(7), Ts(0), RTO).unwrap();
         }
         state.on_push(Sn(3), Ts(9));
         let now = Micros(2_000_001);
@@ -701,7 +702,7 @@ mod tests {
         assert!(state.must_send_reset(linger, true) && !state.must_send_reset(closed, false));
         state.close();
         assert!(state.must_send_reset(closed, true), "the FIN has not left");
-        state.poll_fin(Micros(0), (Sn(7), Ts(0)), RTO).unwrap();
+        state.poll_fin(Micros(0), Sn(7), Ts(0), RTO).unwrap();
         assert!(state.must_send_reset(closed, true), "it may have been lost");
         assert!(state.on_fin_ack(Sn(7), Ts(0)));
         assert!(!state.must_send_reset(closed, true) && !state.must_send_reset(closed, false));

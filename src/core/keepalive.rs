@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use crate::config::{KcpConfig, KeepaliveInterval};
 use crate::core::clock::{Micros, micros};
+use crate::core::segment::Header;
 use crate::core::seq::{Sn, Ts};
 use crate::error::{ConnectionError, Heard};
 use crate::util::deadline::earliest;
@@ -219,8 +220,8 @@ impl Keepalive {
 
     /// An ACK arrived that matches no segment in flight. Returns the pong if the ACK answers the
     /// outstanding ping.
-    pub(crate) fn on_pong(&mut self, now: Micros, (sn, ts): (Sn, Ts), una: Sn) -> Option<Pong> {
-        let answers = |ping: &&Ping| ping.sn == sn && ping.cookie == ts && ping.is_fresh(now);
+    pub(crate) fn on_pong(&mut self, now: Micros, id: PingId, una: Sn) -> Option<Pong> {
+        let answers = |ping: &&Ping| ping.id == id && ping.is_fresh(now);
         let ping = *self.ping.outstanding().filter(answers)?;
         self.ping.on_pong();
         self.previous = Some(ping);
@@ -231,28 +232,28 @@ impl Keepalive {
         Some(Pong { state_lost: una.since(ping.una) < 0, rtt, is_early: ping.is_early })
     }
 
-    /// Whether a ping with this number and cookie was first sent within [`COOKIE_LIFE`], answered
+    /// Whether this ping was first sent within [`COOKIE_LIFE`], answered
     /// or not.
-    pub(crate) fn is_recent_ping(&self, now: Micros, ping: (Sn, Ts)) -> bool {
-        self.recent_ping_sent(now, ping).is_some()
+    pub(crate) fn is_recent_ping(&self, now: Micros, id: PingId) -> bool {
+        self.recent_ping_sent(now, id).is_some()
     }
 
-    /// Whether one of the latest two pings has this number and cookie, however old.
-    pub(crate) fn is_ping(&self, (sn, ts): (Sn, Ts)) -> bool {
+    /// Whether this is one of the latest two pings, however old.
+    pub(crate) fn is_ping(&self, id: PingId) -> bool {
         let pings = [self.ping.outstanding(), self.previous.as_ref()];
-        pings.into_iter().flatten().any(|ping| (ping.sn, ping.cookie) == (sn, ts))
+        pings.into_iter().flatten().any(|ping| ping.id == id)
     }
 
     /// Latest transmission of a recent ping.
-    fn recent_ping_sent(&self, now: Micros, (sn, ts): (Sn, Ts)) -> Option<Micros> {
+    fn recent_ping_sent(&self, now: Micros, id: PingId) -> Option<Micros> {
         let pings = [self.ping.outstanding(), self.previous.as_ref()].into_iter().flatten();
         let mut pings = pings.filter(|ping| ping.is_fresh(now));
-        pings.find(|ping| (ping.sn, ping.cookie) == (sn, ts)).map(|ping| ping.sent)
+        pings.find(|ping| ping.id == id).map(|ping| ping.sent)
     }
 
     /// Whether a recent ping was sent, without a sign of life since.
-    pub(crate) fn is_unanswered_ping(&self, now: Micros, ping: (Sn, Ts)) -> bool {
-        self.recent_ping_sent(now, ping).is_some_and(|sent| self.last_alive <= sent)
+    pub(crate) fn is_unanswered_ping(&self, now: Micros, id: PingId) -> bool {
+        self.recent_ping_sent(now, id).is_some_and(|sent| self.last_alive <= sent)
     }
 
     /// Requests a ping, whenever the latest one was sent.
@@ -299,10 +300,10 @@ impl Keepalive {
         self.ping.is_due()
     }
 
-    /// Number and cookie of the ping to send now, if due; `una` is SND.UNA. A fresh ping is
+    /// The ping to send now, if due; `una` is SND.UNA. A fresh ping is
     /// retransmitted unchanged, so that its pong counts even if the RTT exceeds
     /// [`MIN_PING_INTERVAL`].
-    pub(crate) fn poll_ping(&mut self, now: Micros, una: Sn, role: Role) -> Option<(Sn, Ts)> {
+    pub(crate) fn poll_ping(&mut self, now: Micros, una: Sn, role: Role) -> Option<PingId> {
         if !self.ping.is_due() {
             return None;
         }
@@ -312,12 +313,12 @@ impl Keepalive {
             Some(ping) => Ping { sent: now, is_early: ping.is_early && is_early, ..ping },
             None => {
                 self.previous = self.ping.outstanding().copied().or(self.previous);
-                let (sn, cookie) = (role.ping_sn(una), self.next_cookie());
-                Ping { sn, cookie, una, first_sent: now, sent: now, is_early }
+                let id = PingId { sn: role.ping_sn(una), cookie: self.next_cookie() };
+                Ping { id, una, first_sent: now, sent: now, is_early }
             }
         };
         self.ping = PingState::Outstanding(ping);
-        Some((ping.sn, ping.cookie))
+        Some(ping.id)
     }
 
     /// A random cookie: SplitMix64 over the caller's seed. RFC 9000 8.2.1 asks for unpredictable
@@ -472,11 +473,24 @@ impl Keepalive {
     }
 }
 
+/// Number and cookie of a ping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PingId {
+    pub(crate) sn: Sn,
+    pub(crate) cookie: Ts,
+}
+
+impl PingId {
+    /// The ping that `header` is, or copies number and cookie of.
+    pub(crate) fn named_by(header: &Header) -> Self {
+        Self { sn: header.sn, cookie: header.ts }
+    }
+}
+
 /// A ping that was sent.
 #[derive(Clone, Copy, Debug)]
 struct Ping {
-    sn: Sn,
-    cookie: Ts,
+    id: PingId,
     /// SND.UNA at the first transmission.
     una: Sn,
     first_sent: Micros,
@@ -634,10 +648,11 @@ mod tests {
         let mut keepalive = keepalive();
         assert_eq!(keepalive.deadline(true, None), Some(Micros(15 * SECOND)));
         keepalive.handle_timeout(Micros(15 * SECOND), true, None).unwrap();
-        let (sn, cookie) = keepalive.poll_ping(Micros(15 * SECOND), Sn(5), Role::Active).unwrap();
-        assert_eq!(sn, Sn(4_u32.wrapping_sub(1 << 30)));
-        assert_eq!(keepalive.on_pong(Micros(16 * SECOND), (sn, Ts(cookie.0 ^ 1)), Sn(5)), None);
-        let pong = keepalive.on_pong(Micros(16 * SECOND), (sn, cookie), Sn(5));
+        let ping = keepalive.poll_ping(Micros(15 * SECOND), Sn(5), Role::Active).unwrap();
+        assert_eq!(ping.sn, Sn(4_u32.wrapping_sub(1 << 30)));
+        let other = PingId { cookie: Ts(ping.cookie.0 ^ 1), ..ping };
+        assert_eq!(keepalive.on_pong(Micros(16 * SECOND), other, Sn(5)), None);
+        let pong = keepalive.on_pong(Micros(16 * SECOND), ping, Sn(5));
         assert_eq!(pong.map(|pong| pong.state_lost), Some(false));
         keepalive.on_received(Micros(16 * SECOND), true);
         assert_eq!(keepalive.deadline(true, None), Some(Micros(31 * SECOND)));
@@ -700,8 +715,8 @@ mod tests {
     fn pong_after_the_lifetime_of_its_cookie_is_ignored() {
         let mut keepalive = keepalive();
         keepalive.request_ping(Micros(0));
-        let (sn, cookie) = keepalive.poll_ping(Micros(0), Sn(5), Role::Active).unwrap();
-        assert_eq!(keepalive.on_pong(Micros(11 * SECOND), (sn, cookie), Sn(5)), None);
+        let ping = keepalive.poll_ping(Micros(0), Sn(5), Role::Active).unwrap();
+        assert_eq!(keepalive.on_pong(Micros(11 * SECOND), ping, Sn(5)), None);
     }
 
     #[test]
@@ -741,8 +756,8 @@ mod tests {
         for (una, state_lost) in [(4, true), (5, false), (9, false)] {
             let mut keepalive = keepalive();
             keepalive.request_ping(Micros(0));
-            let (sn, cookie) = keepalive.poll_ping(Micros(0), Sn(5), Role::Active).unwrap();
-            let pong = keepalive.on_pong(Micros(SECOND), (sn, cookie), Sn(una));
+            let ping = keepalive.poll_ping(Micros(0), Sn(5), Role::Active).unwrap();
+            let pong = keepalive.on_pong(Micros(SECOND), ping, Sn(una));
             assert_eq!(pong.map(|pong| pong.state_lost), Some(state_lost));
         }
     }

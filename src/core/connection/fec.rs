@@ -368,7 +368,8 @@ impl Kcp {
     pub(super) fn input_repair(
         &mut self,
         now: Micros,
-        (header, payload): (&Header, &[u8]),
+        header: &Header,
+        payload: &[u8],
         origin: PacketType,
         is_alone: bool,
     ) -> bool {
@@ -399,7 +400,7 @@ impl Kcp {
     #[inline]
     pub(super) fn recover_with(&mut self, now: Micros, header: &Header, payload: &[u8]) {
         if self.recv.has_repair_state() {
-            let recovered = self.recv.on_source(now, (header.sn, header.frg, payload));
+            let recovered = self.recv.on_source(now, header.sn, header.frg, payload);
             self.input_recovered(now, recovered);
         }
     }
@@ -418,7 +419,7 @@ impl Kcp {
             {
                 continue;
             }
-            if !self.recv.continues_message((sn, frg, payload.len())) {
+            if !self.recv.continues_message(sn, frg, payload.len()) {
                 if let Some(state) = &mut self.repair {
                     state.invalid += 1;
                 }
@@ -513,7 +514,8 @@ impl Kcp {
         &mut self,
         now: Micros,
         nxt: Sn,
-        (start, space): (usize, usize),
+        start: usize,
+        space: usize,
         out: &mut Vec<u8>,
     ) {
         let end = out.len();

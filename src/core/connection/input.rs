@@ -9,12 +9,12 @@ use std::time::Instant;
 use crate::config::Mode;
 use crate::core::clock::Micros;
 use crate::core::connection::{Kcp, PacketType};
-use crate::core::keepalive::Pong;
+use crate::core::keepalive::{PingId, Pong};
 use crate::core::recv::RecvOutcome;
 use crate::core::recv::acks::Ack;
 use crate::core::segment::{self, Command, ControlType, HEADER_LEN, Header, InputError, Segments};
 use crate::core::send::{AckOutcome, AckSample, UnaOutcome};
-use crate::core::seq::{Sn, Ts};
+use crate::core::seq::Sn;
 use crate::core::stateless_reset;
 use crate::error::{ConnectionError, Heard};
 
@@ -98,13 +98,13 @@ impl Kcp {
                 Command::Ack => {}
                 Command::Repair => {
                     let is_alone = HEADER_LEN + payload.len() == datagram.len();
-                    is_new |= self.input_repair(now, (&header, payload), origin, is_alone);
+                    is_new |= self.input_repair(now, &header, payload, origin, is_alone);
                 }
                 Command::Control => self.input_control(now, &header, una != UnaOutcome::Invalid),
             }
         }
         let bytes = if counts { datagram.len() } else { 0 };
-        self.on_segments_processed(now, bytes, origin, (is_new, is_current));
+        self.on_segments_processed(now, bytes, origin, is_new, is_current);
     }
 
     /// The segments of a datagram, or of several alike, were applied. `bytes`: their bytes that
@@ -115,7 +115,8 @@ impl Kcp {
         now: Micros,
         bytes: usize,
         origin: PacketType,
-        (is_new, is_current): (bool, bool),
+        is_new: bool,
+        is_current: bool,
     ) {
         if origin == PacketType::Regular {
             self.keepalive.on_received(now, is_new);
@@ -172,7 +173,7 @@ impl Kcp {
             let contradicts =
                 !self.keepalive.is_validated() && header.una.since(self.send.nxt()) > 0;
             let pong = if is_regular && !contradicts {
-                self.keepalive.on_pong(now, (sn, ts), header.una)
+                self.keepalive.on_pong(now, PingId::named_by(&header), header.una)
             } else {
                 None
             };
@@ -206,7 +207,7 @@ impl Kcp {
     /// A ping of an unvalidated peer: it ends a simultaneous passive open, and as a possible Retry
     /// has the initial segment sent again. A reflection of our own ping is ignored.
     fn on_unvalidated_ping(&mut self, now: Micros, ping: &Header) {
-        let is_own = self.keepalive.is_recent_ping(now, (ping.sn, ping.ts));
+        let is_own = self.keepalive.is_recent_ping(now, PingId::named_by(ping));
         if is_own {
             return;
         }
@@ -403,7 +404,7 @@ impl Kcp {
         }
         let una = self.input_una(now, &header, PacketType::Regular);
         let is_current = matches!(una, UnaOutcome::Current { .. });
-        self.on_segments_processed(now, bytes, PacketType::Regular, (true, is_current));
+        self.on_segments_processed(now, bytes, PacketType::Regular, true, is_current);
         segments
     }
 
@@ -446,10 +447,10 @@ impl Kcp {
     pub(crate) fn is_reflection(&self, datagram: &[u8]) -> bool {
         self.has_started()
             && Segments::new(datagram).any(|(header, payload)| match header.command {
-                Command::Push if payload.is_empty() => self.is_own_ping((header.sn, header.ts)),
+                Command::Push if payload.is_empty() => self.is_own_ping(PingId::named_by(&header)),
                 Command::Push => {
                     self.send.has_sent(&self.clock, header.sn, header.ts)
-                        || self.send.path.is_probe((header.sn, header.ts))
+                        || self.send.path.is_probe(PingId::named_by(&header))
                 }
                 Command::WindowProbe => self.establishment.is_initial(header.ts),
                 Command::Repair => self.is_own_repair(&header),
@@ -458,8 +459,8 @@ impl Kcp {
             })
     }
 
-    /// Whether a ping of any kind was sent with this number and cookie.
-    fn is_own_ping(&self, ping: (Sn, Ts)) -> bool {
+    /// Whether this side sent the ping, of any kind.
+    fn is_own_ping(&self, ping: PingId) -> bool {
         self.keepalive.is_ping(ping)
             || self.send.path.is_probe(ping)
             || self.path_validator.has_sent(ping)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::core::clock::{Micros, micros};
 use crate::core::close::{ALL_READ, ControlSegment, RESET_LIFETIME};
 use crate::core::connection::Kcp;
-use crate::core::keepalive::dataless_sn;
+use crate::core::keepalive::{PingId, dataless_sn};
 use crate::core::open::{InitialHash, OpenedBy, Restart};
 use crate::core::segment::{Command, ControlType, HEADER_LEN, Header};
 use crate::core::seq::{Sn, Ts};
@@ -374,8 +374,8 @@ impl Kcp {
         if !self.has_fin_due(now) {
             return None;
         }
-        let fin = (self.send.nxt(), self.clock.timestamp(now));
-        self.close_state.poll_fin(now, fin, self.send.rtt.rto())
+        let ts = self.clock.timestamp(now);
+        self.close_state.poll_fin(now, self.send.nxt(), ts, self.send.rtt.rto())
     }
 }
 
@@ -406,17 +406,16 @@ impl Kcp {
     /// a ping (RFC 5961 3.2, challenge ACK), or the pings of a stateless RST if it names an older
     /// segment, since its sender may be gone. Returns whether the RST is valid.
     fn on_reset(&mut self, now: Micros, reset: &Header) -> bool {
-        let (sn, ts) = (reset.sn, reset.ts);
+        let (sn, ts, ping) = (reset.sn, reset.ts, PingId::named_by(reset));
         let valid = self.is_recent_data(now, sn, ts)
-            || self.keepalive.is_recent_ping(now, (sn, ts))
-            || self.send.path.is_recent_ping(now, (sn, ts));
+            || self.keepalive.is_recent_ping(now, ping)
+            || self.send.path.is_recent_ping(now, ping);
         if valid {
             self.close_reason.get_or_insert(ConnectionError::Reset);
             self.close_state.on_reset(reset);
         } else if self.has_started() && self.close_reason.is_none() {
             self.keepalive.request_ping(now);
-            let names_old =
-                self.send.has_sent(&self.clock, sn, ts) || self.keepalive.is_ping((sn, ts));
+            let names_old = self.send.has_sent(&self.clock, sn, ts) || self.keepalive.is_ping(ping);
             if names_old {
                 // Not before the next ping may be sent, or each copy of the RST would draw one.
                 let next = self.keepalive.next_ping_at().filter(|_| !self.keepalive.is_due());
@@ -446,7 +445,7 @@ impl Kcp {
         } else if !self.peer.has_received() {
             // The initial segment is still on its way, perhaps to a listener that has just started.
             self.stats.invalid_control_segments += 1;
-        } else if self.keepalive.is_unanswered_ping(now, (sn, ts)) {
+        } else if self.keepalive.is_unanswered_ping(now, PingId::named_by(reset)) {
             self.pending_reset.on_ping_reset(now);
             self.retransmit_ping(now);
         } else {

@@ -133,7 +133,7 @@ impl Kcp {
                 sent.gso_follows = next.is_new() && budget.may_batch();
                 self.append_segment(now, next, out, &mut sent);
             }
-            None => self.write_small_datagram(now, next, (start, budget), out, &mut sent),
+            None => self.write_small_datagram(now, next, start, budget, out, &mut sent),
         }
         let len = out.len() - start;
         (len > 0).then(|| self.on_data_sent(now, len, sent))
@@ -160,11 +160,9 @@ impl Kcp {
 
     /// Appends the ping that is due, if it fits.
     fn write_ping(&mut self, now: Micros, fits: bool, out: &mut Vec<u8>) {
-        if fits
-            && let Some((sn, cookie)) = self.keepalive.poll_ping(now, self.send.una(), self.role)
-        {
+        if fits && let Some(ping) = self.keepalive.poll_ping(now, self.send.una(), self.role) {
             self.pending_reset.on_ping_sent(now, self.send.rtt.rto());
-            self.new_ping(sn, cookie).emit(out);
+            self.new_ping(ping).emit(out);
         }
     }
 
@@ -190,7 +188,7 @@ impl Kcp {
         }
         let size = self.current_mtu();
         let template = self.push_template(now);
-        let mut count = self.write_run(now, template, (max, framing), out);
+        let mut count = self.write_run(now, template, max, framing, out);
         while count < max
             && !self.has_repair_due(now)
             && self.rate_limiter.blocked_until(now).is_none()
@@ -220,7 +218,8 @@ impl Kcp {
         &mut self,
         now: Micros,
         template: Header,
-        limits: (usize, Framing),
+        max: usize,
+        framing: Framing,
         out: &mut Vec<u8>,
     ) -> usize {
         let each_counts = self.is_rate_limited() || self.has_repair_due(now);
@@ -228,7 +227,7 @@ impl Kcp {
         {
             return 0;
         }
-        let count = self.send.transmit_run(now, template, limits.0, limits.1, out, &mut self.stats);
+        let count = self.send.transmit_run(now, template, (max, framing), out, &mut self.stats);
         if count > 0 {
             self.on_segments_written();
         }
@@ -281,7 +280,8 @@ impl Kcp {
         &mut self,
         now: Micros,
         mut next: Option<SendCandidate>,
-        (start, budget): (usize, SendBudget),
+        start: usize,
+        budget: SendBudget,
         out: &mut Vec<u8>,
         sent: &mut Transmitted,
     ) {
@@ -320,7 +320,7 @@ impl Kcp {
             next = if copy.is_some() { None } else { self.next_within(now, budget) };
         }
         if sent.new_segments > 0 && (out.len() - start) * 2 < size && budget.may_retransmit() {
-            self.bundle_copies(now, nxt, (segments_start, available(out)), out);
+            self.bundle_copies(now, nxt, segments_start, available(out), out);
         }
         // Every segment carries `wnd`: a window update is needed only without another segment.
         if std::mem::take(&mut self.window_update_pending) && out.len() == start {

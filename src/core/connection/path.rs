@@ -9,11 +9,11 @@ use crate::config::{self, Mode};
 use crate::core::clock::Micros;
 use crate::core::congestion::PathHandle;
 use crate::core::connection::Kcp;
-use crate::core::keepalive::Role;
+use crate::core::keepalive::{PingId, Role};
 use crate::core::path::amplification::{AddressProof, Amplification, SendBudget};
 use crate::core::path::validation::{PathChallenge, PathValidation};
 use crate::core::segment::{Command, HEADER_LEN, Header, Segments};
-use crate::core::seq::{Sn, Ts};
+use crate::core::seq::Ts;
 use crate::error::{ConfigError, ConnectionError, Heard};
 use crate::util::path::Path;
 
@@ -123,7 +123,7 @@ impl Kcp {
         cookie: u32,
     ) -> PathValidation {
         let is_new = self.has_something_new(datagram);
-        self.validate_other_path(now, Path::to(addr), (datagram, is_new), cookie)
+        self.validate_other_path(now, Path::to(addr), datagram, is_new, cookie)
     }
 
     /// As [`Self::validate_path`], for a path with a local IP. `is_new`:
@@ -132,11 +132,13 @@ impl Kcp {
         &mut self,
         now: Instant,
         path: Path,
-        (datagram, is_new): (&[u8], bool),
+        datagram: &[u8],
+        is_new: bool,
         cookie: u32,
     ) -> PathValidation {
-        let new = PathChallenge { sn: self.role.ping_sn(self.send.una()), cookie: Ts(cookie) };
-        self.path_validator.on_datagram(self.clock.at(now), path, (datagram, is_new), new)
+        let sn = self.role.ping_sn(self.send.una());
+        let new = PathChallenge(PingId { sn, cookie: Ts(cookie) });
+        self.path_validator.on_datagram(self.clock.at(now), path, datagram, is_new, new)
     }
 
     /// Whether a datagram has data that has not arrived, or acknowledges something new.
@@ -162,7 +164,7 @@ impl Kcp {
 
     /// The segment that [`Self::write_path_challenge`] appends.
     pub(crate) fn path_challenge(&mut self, challenge: PathChallenge) -> Header {
-        self.new_ping(challenge.sn, challenge.cookie)
+        self.new_ping(challenge.0)
     }
 
     /// The peer is reachable at a new address: drops the challenges of other paths, and ends the
@@ -207,12 +209,12 @@ impl Kcp {
 
     /// The ping that tells a passive peer that this side is passive too.
     pub(crate) fn last_ping(&mut self) -> Header {
-        let (sn, cookie) = (self.role.ping_sn(self.send.una()), self.keepalive.next_cookie());
-        self.new_ping(sn, cookie)
+        let sn = self.role.ping_sn(self.send.una());
+        self.new_ping(PingId { sn, cookie: self.keepalive.next_cookie() })
     }
 
     /// The segment of a ping sent now: an empty PUSH.
-    pub(super) fn new_ping(&mut self, sn: Sn, cookie: Ts) -> Header {
+    pub(super) fn new_ping(&mut self, PingId { sn, cookie }: PingId) -> Header {
         self.stats.pings_sent += 1;
         self.header(Command::Push, self.close_state.capability(), sn, cookie, 0)
     }
@@ -327,8 +329,7 @@ impl Kcp {
             Mode::Message => self.send.send_buffer().segments(self.send.mss()),
         };
         let oversized_until = self.send.nxt().advance(u32::try_from(queued).unwrap_or(0));
-        let answer = (header.sn, header.ts);
-        if !self.send.path.on_ack(now, answer, oversized_until) {
+        if !self.send.path.on_ack(now, PingId::named_by(header), oversized_until) {
             return false;
         }
         self.keepalive.on_validated();

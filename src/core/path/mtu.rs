@@ -23,7 +23,7 @@
 //! [`PLPMTU_TABLE`] instead of small steps (5.3.2); probes are sent only while data is in flight.
 
 use crate::core::clock::Micros;
-use crate::core::keepalive::{COOKIE_LIFE, PING_DISTANCE, Role};
+use crate::core::keepalive::{COOKIE_LIFE, PING_DISTANCE, PingId, Role};
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 
@@ -212,8 +212,8 @@ impl Probing {
 /// The latest ping and MTU probe; kept across changes of state.
 #[derive(Debug, Default)]
 struct LastProbes {
-    /// Number, cookie and time of the latest ping.
-    ping: Option<(Sn, Ts, Micros)>,
+    /// The latest ping, and its time.
+    ping: Option<(PingId, Micros)>,
     /// Time of the latest MTU probe.
     mtu_probe_at: Option<Micros>,
 }
@@ -471,17 +471,17 @@ impl MtuDiscovery {
     /// An ACK arrived that matches no segment in flight. Returns whether it answers a ping or an
     /// MTU probe. `nxt`: segments before this number are cut already; SND.NXT, or later if messages
     /// are queued.
-    pub(crate) fn on_ack(&mut self, now: Micros, (sn, ts): (Sn, Ts), nxt: Sn) -> bool {
-        let Some(probing) = self.state.probing_mut().filter(|probing| probing.sn == sn) else {
+    pub(crate) fn on_ack(&mut self, now: Micros, ping: PingId, nxt: Sn) -> bool {
+        let Some(probing) = self.state.probing_mut().filter(|probing| probing.sn == ping.sn) else {
             return false;
         };
-        if probing.probe_ts == Some(ts) {
+        if probing.probe_ts == Some(ping.cookie) {
             let size = probing.size;
             self.on_probe_acked(now, size);
             return true;
         }
         let Some(last) = &self.last_probes else { return false };
-        let pong = last.ping.is_some_and(|(_, cookie, _)| cookie == ts);
+        let pong = last.ping.is_some_and(|(known, _)| known.cookie == ping.cookie);
         if probing.stage != Stage::PingSent || !pong {
             return false;
         }
@@ -527,9 +527,9 @@ impl MtuDiscovery {
         }
         // A ping without a pong is retransmitted with the same cookie.
         let is_resent = probing.stage == Stage::PingSent;
-        let known = last.ping.filter(|_| is_resent).map(|(_, known, _)| known);
+        let known = last.ping.filter(|_| is_resent).map(|(known, _)| known.cookie);
         let cookie = known.unwrap_or_else(cookie);
-        last.ping = Some((sn, cookie, now));
+        last.ping = Some((PingId { sn, cookie }, now));
         let sent = if is_resent { probing.ping_count } else { 0 };
         probing.stage = Stage::PingSent;
         probing.next = now.add_micros(wait << sent.min(MAX_PING_BACKOFF));
@@ -564,22 +564,20 @@ impl MtuDiscovery {
         }
     }
 
-    /// Whether a ping with this number and cookie was sent within [`COOKIE_LIFE`], answered or not.
-    pub(crate) fn is_recent_ping(&self, now: Micros, (sn, ts): (Sn, Ts)) -> bool {
+    /// Whether this ping was sent within [`COOKIE_LIFE`], answered or not.
+    pub(crate) fn is_recent_ping(&self, now: Micros, id: PingId) -> bool {
         let ping = self.last_probes.as_ref().and_then(|last| last.ping);
-        ping.is_some_and(|(known, cookie, sent)| {
-            (known, cookie) == (sn, ts) && now.since(sent) <= COOKIE_LIFE
-        })
+        ping.is_some_and(|(known, sent)| known == id && now.since(sent) <= COOKIE_LIFE)
     }
 
-    /// Whether the outstanding MTU probe or the latest ping has this number and cookie.
-    pub(crate) fn is_probe(&self, (sn, ts): (Sn, Ts)) -> bool {
+    /// Whether this is the outstanding MTU probe or the latest ping.
+    pub(crate) fn is_probe(&self, id: PingId) -> bool {
         let probe = self
             .state
             .probing()
-            .is_some_and(|probing| (probing.sn, probing.probe_ts) == (sn, Some(ts)));
+            .is_some_and(|probing| (probing.sn, probing.probe_ts) == (id.sn, Some(id.cookie)));
         let ping = self.last_probes.as_ref().and_then(|last| last.ping);
-        probe || ping.is_some_and(|(known, cookie, _)| (known, cookie) == (sn, ts))
+        probe || ping.is_some_and(|(known, _)| known == id)
     }
 
     /// The MTU probe of `size` bytes is acknowledged: the path carries that size.

@@ -8,8 +8,8 @@
 //! amplify. Tests: `driver/tests/migration.rs`.
 
 use crate::core::clock::Micros;
+use crate::core::keepalive::PingId;
 use crate::core::segment::{Command, Segments};
-use crate::core::seq::{Sn, Ts};
 use crate::util::path::Path;
 
 /// Lifetime of a challenge, microseconds. Deviates: RFC 9000 8.2.4 recommends three PTOs, but the
@@ -24,10 +24,7 @@ const MAX_CANDIDATES: usize = 4;
 /// A PATH_CHALLENGE for [`Kcp::write_path_challenge`](crate::proto::Kcp::write_path_challenge);
 /// example: [`PathValidation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PathChallenge {
-    pub(crate) sn: Sn,
-    pub(crate) cookie: Ts,
-}
+pub struct PathChallenge(pub(crate) PingId);
 
 /// Outcome of path validation for a datagram from an address other than the peer's.
 ///
@@ -98,7 +95,8 @@ impl PathValidator {
         &mut self,
         now: Micros,
         path: Path,
-        (datagram, is_new): (&[u8], bool),
+        datagram: &[u8],
+        is_new: bool,
         challenge: PathChallenge,
     ) -> PathValidation {
         let last_new = is_new.then_some(now);
@@ -129,9 +127,9 @@ impl PathValidator {
         PathValidation::Challenge(challenge)
     }
 
-    /// Whether an outstanding challenge has this number and cookie.
-    pub(crate) fn has_sent(&self, (sn, cookie): (Sn, Ts)) -> bool {
-        self.candidates.iter().any(|known| known.challenge == PathChallenge { sn, cookie })
+    /// Whether `ping` is an outstanding challenge.
+    pub(crate) fn has_sent(&self, ping: PingId) -> bool {
+        self.candidates.iter().any(|known| known.challenge.0 == ping)
     }
 
     /// The peer has migrated: drops all challenges.
@@ -144,7 +142,7 @@ impl PathChallenge {
     /// Whether a segment of `datagram` is the PATH_RESPONSE.
     fn is_answered_by(self, datagram: &[u8]) -> bool {
         Segments::new(datagram).any(|(header, _)| {
-            (header.command, header.sn, header.ts) == (Command::Ack, self.sn, self.cookie)
+            header.command == Command::Ack && PingId::named_by(&header) == self.0
         })
     }
 }
@@ -152,14 +150,15 @@ impl PathChallenge {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::seq::{Sn, Ts};
 
     fn path(host: u8) -> Path {
         Path::to(([192, 0, 2, host], 5_000).into())
     }
 
     fn judge(paths: &mut PathValidator, now: u64, host: u8, is_new: bool) -> bool {
-        let challenge = PathChallenge { sn: Sn(7), cookie: Ts(u32::from(host)) };
-        let verdict = paths.on_datagram(Micros(now), path(host), (&[], is_new), challenge);
+        let challenge = PathChallenge(PingId { sn: Sn(7), cookie: Ts(u32::from(host)) });
+        let verdict = paths.on_datagram(Micros(now), path(host), &[], is_new, challenge);
         verdict == PathValidation::Challenge(challenge)
     }
 

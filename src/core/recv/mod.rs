@@ -191,18 +191,21 @@ impl Receiver {
             && self.delivery.is_empty()
             && let Some((segments, memory)) = self.reassembly.size(self.segment_charge)
         {
-            (self.window.max(segments), self.budget.max(memory.min(self.message_limits().1)))
+            (self.window.max(segments), self.budget.max(memory.min(self.message_limits().memory)))
         } else {
             (self.window, self.budget)
         }
     }
 
-    /// Most fragments of a message, and most memory of one, bytes. The largest advertised window
-    /// sets both: the sender has no other limit.
-    fn message_limits(&self) -> (u16, usize) {
+    /// The limits of a message. The largest advertised window sets both: the sender has no other
+    /// limit.
+    fn message_limits(&self) -> MessageLimits {
         let promised = usize::from(self.largest_advertised) * SEGMENT_CHARGE;
         let promised = if self.derived_budget { promised } else { 0 };
-        (self.window.max(self.largest_advertised), self.budget.max(promised))
+        MessageLimits {
+            fragments: self.window.max(self.largest_advertised),
+            memory: self.budget.max(promised),
+        }
     }
 
     /// RCV.WND: segments from RCV.NXT on that can be stored (kcp-go `wnd_unused`).
@@ -387,7 +390,7 @@ impl Receiver {
         let limits = self.message_limits();
         let message = self
             .reassembly
-            .push((frg, charge), payload, limits)
+            .push(frg, charge, payload, limits)
             .inspect_err(|_| self.release_charge(1, charge))?;
         let Some(message) = message else { return Ok(()) };
         if message.data.is_empty() && !self.empty_messages {
@@ -442,7 +445,7 @@ impl Receiver {
         let (partial_segments, partial_charge) = self.reassembly.totals();
         assert_eq!(stored + ready_charge + partial_charge, self.charged);
         assert_eq!(ready_segments + partial_segments, self.unread);
-        let of_message = self.message_limits().1;
+        let of_message = self.message_limits().memory;
         assert!(stored.max(partial_charge) <= of_message);
         if let Some(repair) = &self.repair {
             repair.check_invariants();
@@ -616,7 +619,9 @@ impl Receiver {
     pub(crate) fn on_source(
         &mut self,
         now: Micros,
-        source: (Sn, u8, &[u8]),
+        sn: Sn,
+        frg: u8,
+        payload: &[u8],
     ) -> Vec<RecoveredSegment> {
         let free = self.free();
         let Some(repair) = &mut self.repair else { return Vec::new() };
@@ -624,14 +629,14 @@ impl Receiver {
             self.repair = None;
             return Vec::new();
         }
-        repair.on_source(source, free)
+        repair.on_source(sn, frg, payload, free)
     }
 
     /// Whether a recovered segment of `len` bytes fits the messages before and after it, as far as
     /// they are known. Without a cipher repair symbols can be forged, and a segment that fits no
     /// message would end the connection. In message mode a segment behind a gap is left to
     /// retransmission: nothing known precedes it.
-    pub(crate) fn continues_message(&self, (sn, frg, len): (Sn, u8, usize)) -> bool {
+    pub(crate) fn continues_message(&self, sn: Sn, frg: u8, len: usize) -> bool {
         let Some(offset) = sn.offset_from(self.nxt).filter(|_| self.messages) else { return true };
         let stored = |offset: usize| self.out_of_order.get(offset).and_then(Option::as_ref);
         let continues = |before: u8, frg: u8| before == 0 || before - 1 == frg;
@@ -639,7 +644,7 @@ impl Receiver {
         let after_previous = match offset.checked_sub(1) {
             None => {
                 let limits = self.message_limits();
-                self.reassembly.admits((frg, len + SEGMENT_COST), limits)
+                self.reassembly.admits(frg, len + SEGMENT_COST, limits)
             }
             Some(previous) => stored(previous).is_some_and(|previous| {
                 continues(previous.frg, frg) && (previous.frg > 0 || u16::from(frg) < self.window)
@@ -861,6 +866,15 @@ impl DeliveryBuffer {
     }
 }
 
+/// Limits of one message.
+#[derive(Clone, Copy, Debug)]
+struct MessageLimits {
+    /// Fragments.
+    fragments: u16,
+    /// Bytes of receive memory.
+    memory: usize,
+}
+
 /// A message whose last fragment has not arrived.
 #[derive(Debug)]
 struct IncompleteMessage {
@@ -880,31 +894,33 @@ struct MessageReassembly {
 
 impl MessageReassembly {
     /// Whether the next segment in order may have this `frg` and charge.
-    fn admits(&self, (frg, charge): (u8, usize), (window, budget): (u16, usize)) -> bool {
+    fn admits(&self, frg: u8, charge: usize, limits: MessageLimits) -> bool {
         match &self.partial {
-            Some(partial) => partial.next_frg == frg && partial.charge + charge <= budget,
+            Some(partial) => partial.next_frg == frg && partial.charge + charge <= limits.memory,
             // All fragments but the last are of equal size.
             None => {
-                frg == 0 || (u16::from(frg) < window && (usize::from(frg) + 1) * charge <= budget)
+                let fragments = usize::from(frg) + 1;
+                frg == 0
+                    || (u16::from(frg) < limits.fragments && fragments * charge <= limits.memory)
             }
         }
     }
 
     /// Adds the next segment in order, with `charge` bytes of receive memory. Returns the message
-    /// that it completes. `window`: most fragments of a message; `budget`: most memory of one,
-    /// bytes.
+    /// that it completes.
     ///
     /// # Errors
     ///
     /// [`ConnectionError::ProtocolViolation`] if the segment does not continue the message, or the
-    /// message exceeds `window` or `budget`. The segment is not stored then.
+    /// message exceeds `limits`. The segment is not stored then.
     fn push(
         &mut self,
-        (frg, charge): (u8, usize),
+        frg: u8,
+        charge: usize,
         payload: Payload<'_>,
-        (window, budget): (u16, usize),
+        limits: MessageLimits,
     ) -> Result<Option<Chunk>, ConnectionError> {
-        if !self.admits((frg, charge), (window, budget)) {
+        if !self.admits(frg, charge, limits) {
             return Err(ConnectionError::ProtocolViolation);
         }
         let (partial, remaining) = (self.partial.take(), frg.checked_sub(1));

@@ -73,12 +73,14 @@ impl RepairReceiver {
     /// A segment arrived. Returns the segments that equations recover with it.
     pub(super) fn on_source(
         &mut self,
-        source: (Sn, u8, &[u8]),
+        sn: Sn,
+        frg: u8,
+        payload: &[u8],
         free: usize,
     ) -> Vec<RecoveredSegment> {
         let mut recovered = Vec::new();
         if !self.decoder.is_empty() {
-            self.decoder.on_source(source.0, source.1, source.2, &mut recovered);
+            self.decoder.on_source((sn, frg, payload), &mut recovered);
         }
         self.shrink(free);
         recovered
