@@ -327,16 +327,10 @@ impl Kcp {
 
 /// Repair symbols out.
 impl Kcp {
-    /// When the next repair symbol is sent; may have passed.
-    #[inline]
-    pub(super) fn repair_deadline(&self) -> Option<Micros> {
-        self.send.repair_deadline()
-    }
-
     /// Whether a repair symbol is due.
     #[inline]
     pub(super) fn has_repair_due(&self, now: Micros) -> bool {
-        self.repair_deadline().is_some_and(|at| now >= at)
+        self.send.repair_deadline().is_some_and(|at| now >= at)
     }
 
     /// Appends the datagram of the repair symbol that is due, if any.
@@ -380,7 +374,7 @@ impl Kcp {
         }
         let ahead = header.sn.since(self.recv.nxt());
         let end = ahead.saturating_add(header.frg.into());
-        let in_window = ahead >= -MAX_BEHIND && end <= self.recv.acceptable_window();
+        let in_window = ahead >= -MAX_BEHIND && end <= i32::from(self.recv.advertisable_window());
         let is_valid = is_alone && in_window && !self.send.redundancy.has_sent_repair(header.ts.0);
         let symbol =
             RepairSymbol { key: header.ts.0, first: header.sn, count: header.frg, symbol: payload };

@@ -638,7 +638,7 @@ impl Kcp {
             counted(self.oversized_deadline()),
             counted(self.initial_deadline()),
             counted(self.hello_deadline()),
-            counted(self.repair_deadline()),
+            counted(self.send.repair_deadline()),
             counted(self.send.bundling_deadline()),
         ]);
         // The rate limit delays every datagram.

@@ -586,11 +586,6 @@ impl Receiver {
         repair.is_some_and(|repair| !repair.has_acks()) && self.out_of_order_count == 0
     }
 
-    /// Number of segments from RCV.NXT on that a repair symbol may cover.
-    pub(crate) fn acceptable_window(&self) -> i32 {
-        i32::from(self.advertisable_window())
-    }
-
     /// Adds a repair symbol with its encoding window inside the receive window. Returns the
     /// recovered segments, which are not stored yet.
     pub(crate) fn on_repair(
