@@ -124,7 +124,7 @@ fn datagrams_are_carried_out_of_band() {
         assert_eq!(server.datagrams().try_recv().unwrap_err().kind(), ErrorKind::WouldBlock);
         let error = client.datagrams().send(&vec![0; largest + 1]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert_eq!(error.to_string(), "the datagram has 1389 bytes, allowed are 1388");
+        assert_eq!(error.to_string(), "the datagram has 1389 bytes, at most 1388 fit into the MTU");
 
         // Halves have the two directions.
         let (reader, writer) = server.into_split();

@@ -278,8 +278,8 @@ fn datagrams_to_another_implementation_need_fec() {
         until(|| datagrams.max_size().is_none()).await;
         let error = datagrams.send(b"x").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
-        let text = "the peer takes datagrams only from a side with Redundancy::Fec, or did not answer: set it, or \
-                    try again in a minute";
+        let text = "the peer takes no datagrams without FEC: set Redundancy::Fec, or try again in a \
+                    minute if it has not answered yet";
         assert_eq!(error.to_string(), text);
         assert_eq!(client.stats().out_of_band_dropped, 1, "what waited");
     }));

@@ -80,8 +80,8 @@ fn reunite_of_different_streams_returns_both_halves() {
         let (second_reads, second_writes) = second.into_split();
         let refused = first_reads.reunite(second_writes).unwrap_err();
         let text = format!(
-            "the halves are of different streams: the one that reads of connection {} with \
-             {addr}, the one that writes of connection {} with {addr}",
+            "the halves belong to different streams: read half of connection {} with {addr}, write \
+             half of connection {} with {addr}",
             first.server.conv(),
             second_server.conv()
         );

@@ -1,4 +1,4 @@
-//! [`AcceptQueue`]: connections opened by peers that wait to be accepted (the backlog of `listen`).
+//! [`AcceptQueue`]: connections that wait to be accepted (the backlog of `listen`).
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,8 +11,7 @@ use crate::shared::connection::Handle;
 use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiter, Waiters, WakeList};
 use crate::util::sync::{Arc, Mutex, lock};
 
-/// Queue from the driver, or from all drivers with `SocketConfig::shards`, to the listener. The
-/// lock is a leaf.
+/// From the drivers of a listener (one per shard) to the listener. The lock is a leaf.
 #[derive(Debug)]
 pub(crate) struct AcceptQueue {
     backlog: Mutex<Backlog>,
@@ -23,7 +22,7 @@ struct Backlog {
     connections: VecDeque<Handle>,
     accepting: Waiters,
     listening: Listening,
-    /// Why the first of the drivers is gone, once it is.
+    /// Why the first driver ended, once one has.
     ended: Option<ConnectionError>,
 }
 
@@ -33,17 +32,14 @@ impl Backlog {
     }
 }
 
-/// What becomes of initial segments. A later state is never left for an earlier one.
+/// How initial segments are handled. States are entered in this order and never left backwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Listening {
-    /// They open connections. Entered at construction; left when the listener drains, is dropped, or
-    /// hands its socket over.
+    /// They open connections. Entered at construction, left by drain, drop or hand-over.
     Accepting,
-    /// They are refused. Entered when the listener drains or is dropped; left when it hands its socket
-    /// over.
+    /// They are refused. Entered by drain or drop, left by hand-over.
     Draining,
-    /// They are not answered: another process is about to read the socket, and is sent them again. Entered
-    /// when the listener hands its socket over, never left.
+    /// They get no answer: the next process reads the socket and sees a retransmission. Final.
     HandingOver,
 }
 
@@ -74,8 +70,8 @@ impl AcceptQueue {
         lock(&self.backlog).connections.len()
     }
 
-    /// Driver: queues a connection; without a listener, or once one of the drivers is gone, the connection is aborted. Returns all tasks
-    /// to wake: several may accept.
+    /// Driver: queues a connection. Aborts it if the queue is not open. Returns the tasks to wake:
+    /// several may accept.
     pub(crate) fn push(&self, connection: Handle) -> WakeList {
         let mut backlog = lock(&self.backlog);
         if !backlog.is_open() {
@@ -87,8 +83,8 @@ impl AcceptQueue {
         backlog.accepting.take_all()
     }
 
-    /// Driver: called when a driver is dropped, with the reason. The listener gets what was opened before,
-    /// and then this error for good. Returns all tasks to wake.
+    /// Driver: ended with `error`. The listener accepts what is queued, then gets the error for good.
+    /// Returns the tasks to wake.
     pub(crate) fn close(&self, error: ConnectionError) -> WakeList {
         let mut backlog = lock(&self.backlog);
         backlog.ended.get_or_insert(error);
@@ -110,7 +106,7 @@ impl AcceptQueue {
             return Poll::Ready(Err(error.into()));
         }
         if backlog.listening != Listening::Accepting {
-            let text = "the listener accepts no more connections, since it drains or hands over";
+            let text = "the listener is shut down: it drains or hands over its socket";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::NotConnected, text)));
         }
         let replaced = backlog.accepting.register(wait);
@@ -119,8 +115,7 @@ impl AcceptQueue {
         Poll::Pending
     }
 
-    /// Listener: accepts no more connections. Aborts those that were not accepted, and fails the calls
-    /// that wait for one.
+    /// Listener: accepts no more connections, aborts the queued ones and fails pending calls.
     pub(crate) fn stop(&self, listening: Listening) {
         let mut backlog = lock(&self.backlog);
         backlog.listening = backlog.listening.max(listening);
@@ -138,8 +133,7 @@ impl WaitQueue for AcceptQueue {
     }
 }
 
-/// The listener's side of an [`AcceptQueue`]. Dropping the handle stops listening, also if it is
-/// dropped inside a reply that no task received.
+/// The listener's handle. Dropping it stops listening, even inside a reply that no task received.
 #[derive(Debug)]
 pub(crate) struct AcceptHandle(Arc<AcceptQueue>);
 

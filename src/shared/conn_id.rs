@@ -1,7 +1,7 @@
-//! [`ConnId`]: names a connection of an endpoint inside the process.
+//! [`ConnId`]: identifies a connection within its endpoint.
 
-/// Slot and generation of a connection. A reused slot has a new generation, so that what was
-/// queued for an ended connection never reaches the next one in its slot.
+/// Slot and generation. A reused slot has a new generation, so that notifications of an ended connection
+/// never reach its successor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct ConnId {
     pub(crate) slot: u32,

@@ -1,4 +1,4 @@
-//! Out-of-band datagrams, both ways: small queues that drop the oldest when full.
+//! Out-of-band datagrams: one small queue per direction, which drops the oldest when full.
 
 use std::collections::VecDeque;
 use std::io::{self, Error, ErrorKind};
@@ -13,34 +13,34 @@ use crate::shared::notifier::ConnNotifier;
 use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList};
 use crate::util::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
-/// Bytes that the datagrams of one queue may count for, see `CHUNK_CHARGE`. Beyond that the oldest
-/// is dropped: of two datagrams the later one is worth more.
+/// Charge limit of one queue in bytes. The oldest datagrams are dropped beyond it: newer ones matter
+/// more.
 const QUEUE_CAPACITY: usize = 256 * 1024;
 
-/// The same for datagrams that arrive before the application has asked for any.
+/// The same for received datagrams before the application has asked for any.
 const UNASKED_CAPACITY: usize = 16 * 1024;
 
 /// Whether the peer takes datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DatagramSupport {
-    /// Not known yet: those that are sent wait. `asked`: HELLO asks the peer.
+    /// Not known yet: outgoing datagrams wait. `asked`: a HELLO asks the peer.
     Unknown { asked: bool },
-    /// It does, or this side sends them with FEC, as kcp-go does.
+    /// Yes, or this side sends FEC headers, in which kcp-go takes them.
     Supported,
-    /// It takes none without FEC.
+    /// Not without FEC.
     Unsupported,
 }
 
 #[derive(Default)]
 struct Queue {
     datagrams: VecDeque<Bytes>,
-    /// Bytes that the datagrams count for.
+    /// Sum of the charges.
     charged: usize,
     dropped: u64,
 }
 
 impl Queue {
-    /// Drops the oldest datagrams where they count for more than `capacity`, or this one.
+    /// Adds a datagram and drops the oldest above `capacity`, at worst this one.
     fn push(&mut self, datagram: Bytes, capacity: usize) {
         self.charged += charge(datagram.len());
         self.datagrams.push_back(datagram);
@@ -65,7 +65,7 @@ impl Queue {
 pub(super) struct Datagrams {
     /// True while a datagram may leave: a hint that saves the driver a lock.
     has_outgoing: AtomicBool,
-    /// Bytes that those received and not taken count for.
+    /// Charge of the received datagrams that are not read.
     unread: AtomicUsize,
     state: Mutex<State>,
 }
@@ -76,9 +76,9 @@ struct State {
     support: DatagramSupport,
     /// True once the application has a handle.
     in_use: bool,
-    /// True once the last handle of the stream is gone: what arrives is discarded.
+    /// True once the last handle of the stream is gone: received datagrams are discarded.
     detached: bool,
-    /// True once the driver has removed the connection: what is not read is counted in `MemoryUse`.
+    /// True once the driver has removed the connection: unread datagrams count in `MemoryUse`.
     outlived: bool,
     error: Option<ConnectionError>,
 }
@@ -99,20 +99,21 @@ impl State {
         self.active.as_mut().map(|active| active.receivers.take_all()).unwrap_or_default()
     }
 
-    /// Why there will be no more datagrams.
+    /// Why no more datagrams move.
     fn check_open(&self) -> io::Result<()> {
         if let Some(error) = self.error {
             return Err(error.into());
         }
         if self.detached {
-            let text = "the stream of these datagrams was dropped: keep it while they are in use";
+            let text =
+                "the stream was dropped: keep it, or one of its halves, while datagrams are in use";
             return Err(Error::new(ErrorKind::NotConnected, text));
         }
         Ok(())
     }
 }
 
-/// What a detached connection leaves, to be dropped outside the lock.
+/// The queues of a detached connection, to be dropped outside the lock.
 pub(super) type Unread = Option<[VecDeque<Bytes>; 2]>;
 
 /// Driver.
@@ -133,8 +134,8 @@ impl Datagrams {
         }
     }
 
-    /// The next datagram to be sent. Those behind it stay in the queue, where the oldest is
-    /// dropped when it is full.
+    /// The next datagram to send. The others stay in the queue, so that the oldest is dropped when it is
+    /// full.
     pub(super) fn next_outgoing(&self) -> Option<Bytes> {
         if !self.has_outgoing() {
             return None;
@@ -151,7 +152,7 @@ impl Datagrams {
         self.has_outgoing.load(Ordering::Relaxed)
     }
 
-    /// The peer has shown whether it takes datagrams: those that wait may leave, or are discarded.
+    /// The peer has shown whether it takes datagrams: the queued ones may leave, or are discarded.
     pub(super) fn set_supported(&self, supported: bool) {
         let mut state = lock(&self.state);
         state.support =
@@ -168,7 +169,7 @@ impl Datagrams {
         drop(unsent);
     }
 
-    /// Queues what arrived, as far as `quota` bytes permit. Returns the receivers to wake.
+    /// Queues a received datagram within `quota` bytes. Returns the receivers to wake.
     pub(super) fn deliver(&self, datagram: Bytes, quota: usize) -> WakeList {
         let mut state = lock(&self.state);
         if state.detached {
@@ -181,7 +182,8 @@ impl Datagrams {
         state.take_receivers()
     }
 
-    /// The driver removes the connection: what is not read is counted until it is read or dropped.
+    /// The driver removes the connection: unread datagrams count in `MemoryUse` until they are read or
+    /// dropped.
     pub(super) fn outlive(&self, notifier: &ConnNotifier) {
         let mut state = lock(&self.state);
         state.outlived = true;
@@ -189,8 +191,8 @@ impl Datagrams {
         notifier.endpoint().memory().on_outlived(unread);
     }
 
-    /// The connection has ended. Discards what was not sent; what was received can still be read.
-    /// Returns the receivers to wake.
+    /// The connection has ended. Discards unsent datagrams; received ones stay readable. Returns the
+    /// receivers to wake.
     pub(super) fn fail(&self, error: ConnectionError) -> WakeList {
         let mut state = lock(&self.state);
         state.error.get_or_insert(error);
@@ -205,13 +207,12 @@ impl Datagrams {
 
 /// Handles.
 impl Datagrams {
-    /// Bytes that those received and not taken count for.
+    /// Charge of the received datagrams that are not read.
     pub(super) fn unread_bytes(&self) -> usize {
         self.unread.load(Ordering::Relaxed)
     }
 
-    /// Datagrams that were dropped for later ones or for want of a peer that takes them, of both
-    /// queues.
+    /// Datagrams dropped from both queues, since they were full or the peer takes none.
     pub(super) fn dropped(&self) -> u64 {
         let state = lock(&self.state);
         state.active.as_ref().map_or(0, |active| active.outgoing.dropped + active.incoming.dropped)
@@ -221,7 +222,7 @@ impl Datagrams {
         lock(&self.state).support
     }
 
-    /// Returns true once: HELLO has to ask the peer.
+    /// Returns true once: a HELLO has to ask the peer.
     pub(super) fn start(&self) -> bool {
         let mut state = lock(&self.state);
         state.in_use = true;
@@ -237,8 +238,8 @@ impl Datagrams {
         let mut state = lock(&self.state);
         state.check_open()?;
         if state.support == DatagramSupport::Unsupported {
-            let text = "the peer takes datagrams only from a side with Redundancy::Fec, or did not answer: set it, or \
-                        try again in a minute";
+            let text = "the peer takes no datagrams without FEC: set Redundancy::Fec, or try again \
+                        in a minute if it has not answered yet";
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         state.active().outgoing.push(datagram, QUEUE_CAPACITY);
@@ -280,8 +281,8 @@ impl Datagrams {
         Poll::Pending
     }
 
-    /// The last handle of the stream is gone: discards both queues, and what arrives from here on.
-    /// Returns the receivers to wake.
+    /// The last handle of the stream is gone: discards both queues and later datagrams. Returns the
+    /// receivers to wake.
     pub(super) fn detach(&self, notifier: &ConnNotifier) -> (WakeList, Unread) {
         let mut state = lock(&self.state);
         if state.outlived {

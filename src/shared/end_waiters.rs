@@ -1,11 +1,11 @@
-//! The tasks that wait for the end of a connection.
+//! Tasks that wait for the end of a connection.
 
 use std::task::Waker;
 
 use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList};
 use crate::util::sync::{Mutex, lock};
 
-/// Backs `KcpStream::closed`. `None` until the first task waits: most connections never have any.
+/// Backs `KcpStream::closed`. Allocated for the first task that waits: most connections have none.
 pub(super) struct EndWaiters(Mutex<Option<Box<Waiters>>>);
 
 impl EndWaiters {
@@ -13,7 +13,7 @@ impl EndWaiters {
         Self(Mutex::new(None))
     }
 
-    /// Registers a task. The caller checks for the end afterwards, and drops the result.
+    /// Registers a task. The caller checks for the end afterwards and drops the result.
     pub(super) fn register(&self, wait: &mut Wait<'_>) -> Option<Waker> {
         lock(&self.0).get_or_insert_default().register(wait)
     }

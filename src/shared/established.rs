@@ -1,4 +1,4 @@
-//! Whether the peer has answered, and the task that waits for that.
+//! Whether the peer has answered, and the task that waits for it.
 
 use std::io;
 use std::task::{Poll, Waker};
@@ -7,11 +7,11 @@ use crate::error::ConnectionError;
 use crate::shared::wakers::register_waker;
 use crate::util::sync::{Mutex, lock};
 
-/// Backs `KcpStream::established`: KCP has no handshake, the first valid answer establishes.
+/// Backs `KcpStream::established`: KCP has no handshake, so the first valid answer establishes.
 pub(super) struct Established(Mutex<State>);
 
 enum State {
-    /// The peer has acknowledged nothing yet. Entered at the start. Holds the task that waits.
+    /// The peer has acknowledged nothing. Initial state. Holds the task that waits.
     Waiting(Option<Waker>),
     /// The peer has answered. Final.
     Established,
@@ -43,12 +43,12 @@ impl Established {
         self.leave_waiting(State::Failed(error))
     }
 
-    /// The last handle is gone. Returns the waker of a cancelled wait, to be dropped.
+    /// The last handle is gone. Returns the waker of the cancelled wait, to be dropped.
     pub(super) fn detach(&self) -> Option<Waker> {
         self.leave_waiting(State::Waiting(None))
     }
 
-    /// Ready once the peer has answered, or with the error of a connection that ended before.
+    /// Ready once the peer has answered, or with the error that ended the connection first.
     pub(super) fn poll(&self, waker: &Waker) -> Poll<io::Result<()>> {
         let mut state = lock(&self.0);
         let replaced = match &mut *state {

@@ -1,34 +1,33 @@
-//! The memory of an endpoint, as its handles see and change it between two turns of the driver. What the
-//! quotas are for: `driver/memory.rs`.
+//! Memory of an endpoint, as its handles read and update it between two turns of the driver.
+//! `driver/memory.rs` explains the quotas.
 
 use crate::config::SEGMENT_CHARGE;
 use crate::util::sync::{AtomicUsize, Ordering};
 
-/// Divisor: one direction of a connection has at most a quarter of what is free.
+/// Divisor: one direction of a connection may use a quarter of the free memory.
 const THRESHOLD_DIVISOR: usize = 4;
-/// Bytes of one direction while memory is short: an initial window of TCP (RFC 6928).
+/// Bytes per direction while memory is short: TCP's initial window (RFC 6928).
 pub(crate) const SHORT_QUOTA: usize = 16 << 10;
-/// Bytes of one direction at the limit: two segments.
+/// Bytes per direction at the limit: two segments.
 pub(crate) const LEAST_QUOTA: usize = 2 * SEGMENT_CHARGE;
 
-/// Bytes that each direction of a connection may hold, of an endpoint with `used` bytes in use of at most
-/// `limit`.
+/// Bytes that each direction of a connection may hold when an endpoint uses `used` of `limit` bytes.
 #[inline]
 pub(crate) fn quota(limit: usize, used: usize) -> usize {
     let threshold = (limit / 2).saturating_sub(used) / THRESHOLD_DIVISOR;
     threshold.max(if used >= limit { LEAST_QUOTA } else { SHORT_QUOTA })
 }
 
-/// Counts of one endpoint. They are statistics: nothing else is published through them.
+/// Counters of one endpoint. They publish nothing else, so `Relaxed` is enough.
 #[derive(Debug)]
 pub(crate) struct MemoryUse {
-    /// `Limits::memory`; no limit before there is a driver.
+    /// `Limits::memory`; unlimited until the driver starts.
     limit: AtomicUsize,
-    /// Bytes that the driver counts, as of the end of its latest turn.
+    /// Bytes counted by the driver at the end of its latest turn.
     held: AtomicUsize,
-    /// Bytes in all send queues: connections may be written to again and again before a turn serves them.
+    /// Bytes in all send queues: applications may write many times between two turns.
     unsent: AtomicUsize,
-    /// Bytes that were not read of connections that have ended.
+    /// Unread bytes of ended connections.
     outlived: AtomicUsize,
 }
 
@@ -38,7 +37,7 @@ impl MemoryUse {
         Self { limit: AtomicUsize::new(usize::MAX), held: zero(), unsent: zero(), outlived: zero() }
     }
 
-    /// Bytes that a send queue may hold now.
+    /// Bytes that one send queue may hold now.
     #[inline]
     pub(super) fn write_quota(&self) -> usize {
         let used = self.held.load(Ordering::Relaxed).saturating_add(self.unsent());
@@ -59,27 +58,27 @@ impl MemoryUse {
         self.unsent.load(Ordering::Relaxed)
     }
 
-    /// A connection has ended, and `bytes` of it are unread.
+    /// A connection has ended with `bytes` unread.
     pub(super) fn on_outlived(&self, bytes: usize) {
         self.outlived.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The application has read or dropped `bytes` of those.
+    /// The application has read or dropped `bytes` of an ended connection.
     pub(super) fn on_outlived_read(&self, bytes: usize) {
         self.outlived.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that were not read of connections that have ended.
+    /// Unread bytes of ended connections.
     pub(crate) fn outlived(&self) -> usize {
         self.outlived.load(Ordering::Relaxed)
     }
 
-    /// The limit of the endpoint, bytes.
+    /// Sets the endpoint's limit in bytes.
     pub(crate) fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Sets what the driver counts, at the end of its turn.
+    /// Sets the bytes counted by the driver, at the end of its turn.
     pub(crate) fn set_held(&self, held: usize) {
         self.held.store(held, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! Shared between the handles of an endpoint and its driver: byte queues, datagrams, settings,
-//! requests, wakers. No protocol state.
+//! State shared by the handles of an endpoint and its driver: byte queues, datagrams, settings, requests,
+//! wakers. No protocol state.
 
 pub(crate) mod accept_queue;
 pub(crate) mod charge;

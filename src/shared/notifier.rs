@@ -1,9 +1,9 @@
 //! [`Notifier`]: how handles wake the driver of their endpoint.
 //!
-//! Holds the ids of connections whose queues have changed, settings to apply, and the driver's
-//! waker. Also holds what the driver publishes: local address, statistics, last socket error.
+//! Holds the ids of connections whose queues changed, settings to apply, the driver's waker, and the
+//! driver's published state: local address, statistics, last socket error.
 //!
-//! Locks are leaves: no other lock is taken while one is held, and wakers run after its release.
+//! Locks are leaves: no other lock is taken under one, and wakers run after its release.
 
 use std::io;
 use std::mem;
@@ -22,18 +22,18 @@ use crate::util::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 pub(crate) struct Notifier {
     pending: Mutex<Pending>,
     stats: Mutex<EndpointStats>,
-    /// Address of the socket. The only copy: it changes when the socket is replaced.
+    /// Address of the socket. The only copy, since a rebind changes it.
     local: Mutex<SocketAddr>,
     memory: Arc<MemoryUse>,
-    /// Last socket error, transient or fatal, that `Endpoint::take_error` has not returned yet.
+    /// Last socket error, transient or fatal, until `Endpoint::take_error` takes it.
     last_error: Mutex<Option<io::Error>>,
 }
 
-/// What the next turn of the driver acts on.
+/// Work for the driver's next turn.
 #[derive(Debug, Default)]
 struct Pending {
     ids: Vec<ConnId>,
-    /// In the order of the calls.
+    /// In call order.
     settings: Vec<(ConnId, Setting)>,
     /// True from a [`Notifier::wake`] until the next drain.
     wake_requested: bool,
@@ -46,12 +46,11 @@ impl Pending {
     }
 }
 
-/// Whether the driver's task has to be woken.
+/// Whether the driver's task needs a wake.
 #[derive(Debug)]
 enum DriverState {
-    /// In a turn, or woken and about to run: nothing to wake. Entered by a drain or a wake, left
-    /// by [`Notifier::register`]. After a drain it keeps the waker of the last park, so that the
-    /// next park of the same task clones none.
+    /// In a turn, or woken and about to run. Entered by a drain or a wake, left by
+    /// [`Notifier::register`]. Keeps the last waker, so that the next park of the same task clones none.
     Running(Option<Waker>),
     /// Asleep. Entered by [`Notifier::register`], left by the first wake or drain.
     Parked(Waker),
@@ -77,7 +76,7 @@ impl DriverState {
         }
     }
 
-    /// Leaves `Parked` without a wake: the driver runs already.
+    /// Leaves `Parked` without a wake: the driver is running.
     fn run(&mut self) {
         if let Some(waker) = self.unpark() {
             *self = Self::Running(Some(waker));
@@ -120,9 +119,8 @@ impl Notifier {
         })
     }
 
-    /// Queues the id of a connection whose queues have changed, and wakes a parked driver. Only
-    /// [`ConnNotifier::notify`] calls this, on setting `notified`: an id is queued at most once
-    /// between two exchanges.
+    /// Queues the id of a changed connection and wakes a parked driver. Only [`ConnNotifier::notify`]
+    /// calls this, when it sets `notified`: an id is queued at most once between two exchanges.
     fn push(&self, id: ConnId) {
         self.update(|pending| pending.ids.push(id));
     }
@@ -132,12 +130,12 @@ impl Notifier {
         self.update(|pending| pending.settings.push((id, setting)));
     }
 
-    /// Lets the driver take another turn. Returns false if the driver is gone.
+    /// Requests another turn of the driver. Returns false if the driver is gone.
     pub(super) fn wake(&self) -> bool {
         self.update(|pending| pending.wake_requested = true)
     }
 
-    /// `EndpointStats::current_connections` alone.
+    /// `EndpointStats::current_connections`, without copying the rest.
     pub(crate) fn connections(&self) -> usize {
         usize::try_from(lock(&self.stats).current_connections).unwrap_or(usize::MAX)
     }
@@ -152,13 +150,13 @@ impl Notifier {
         *lock(&self.local)
     }
 
-    /// The last socket error, transient or fatal, once (SO_ERROR).
+    /// Takes the last socket error (SO_ERROR).
     pub(crate) fn take_error(&self) -> Option<io::Error> {
         lock(&self.last_error).take()
     }
 
-    /// Changes what is pending and wakes a parked driver. Returns false, and changes nothing, if
-    /// the driver is gone.
+    /// Changes `pending` and wakes a parked driver. Returns false and changes nothing if the driver is
+    /// gone.
     fn update(&self, change: impl FnOnce(&mut Pending)) -> bool {
         let mut pending = lock(&self.pending);
         if matches!(pending.driver, DriverState::Gone) {
@@ -176,10 +174,8 @@ impl Notifier {
 
 /// Driver.
 impl Notifier {
-    /// Moves what is pending to the end of `ids` and `settings`. Until the next
-    /// [`register`](Self::register) the driver runs, and no handle wakes it.
-    ///
-    /// Returns whether anything was pending.
+    /// Moves pending work to the end of `ids` and `settings`. The driver counts as running until the next
+    /// [`register`](Self::register). Returns whether anything was pending.
     pub(crate) fn drain(
         &self,
         ids: &mut Vec<ConnId>,
@@ -194,8 +190,8 @@ impl Notifier {
         any
     }
 
-    /// Registers the waker of a driver about to park. Returns true, and registers nothing, if
-    /// something is pending: the driver must take another turn instead.
+    /// Parks the driver. Returns true and registers nothing if work is pending: the driver must take
+    /// another turn.
     pub(crate) fn register(&self, waker: &Waker) -> bool {
         let mut pending = lock(&self.pending);
         if !pending.is_empty() {
@@ -207,7 +203,7 @@ impl Notifier {
         false
     }
 
-    /// The driver is gone. Discards what is pending and what comes later.
+    /// The driver is gone. Discards pending and later work.
     pub(crate) fn close(&self) {
         let mut pending = lock(&self.pending);
         let discarded = mem::replace(
@@ -218,23 +214,23 @@ impl Notifier {
         drop(discarded);
     }
 
-    /// Replaces the counters that handles see.
+    /// Publishes the endpoint's counters.
     pub(crate) fn publish(&self, stats: &EndpointStats) {
         *lock(&self.stats) = *stats;
     }
 
-    /// The memory of the endpoint. Writers that wait for more of it are woken once the driver takes what
-    /// is queued before them.
+    /// The endpoint's memory. Writers that wait for memory are woken when the driver takes their earlier
+    /// writes.
     pub(crate) fn memory(&self) -> &Arc<MemoryUse> {
         &self.memory
     }
 
-    /// The socket is bound to this address.
+    /// Publishes the address of the socket.
     pub(crate) fn set_local(&self, local: SocketAddr) {
         *lock(&self.local) = local;
     }
 
-    /// The socket has reported this error.
+    /// Publishes a socket error.
     pub(crate) fn set_error(&self, error: io::Error) {
         let replaced = lock(&self.last_error).replace(error);
         drop(replaced);
@@ -246,7 +242,7 @@ impl Notifier {
 pub(crate) struct ConnNotifier {
     endpoint: Arc<Notifier>,
     id: ConnId,
-    /// True from a notification until the driver next begins to exchange queues.
+    /// True from a notification until the next exchange begins.
     notified: AtomicBool,
 }
 
@@ -263,21 +259,20 @@ impl ConnNotifier {
         &self.endpoint
     }
 
-    /// Asks the driver to exchange queues with this connection. Called after the queues changed.
+    /// Asks the driver to exchange queues with this connection. Called after a queue changed.
     pub(super) fn notify(&self) {
         if !self.notified.swap(true, Ordering::AcqRel) {
             self.endpoint.push(self.id);
         }
     }
 
-    /// Driver: begins an exchange of queues. Called before the queues are read, so that later
-    /// changes notify again.
+    /// Driver: begins an exchange. Called before the queues are read, so that later changes notify again.
     pub(super) fn begin_exchange(&self) {
         // A swap and not a store: it acquires what the last notification released.
         self.notified.swap(false, Ordering::AcqRel);
     }
 
-    /// Hands the driver a setting, in the order of the calls.
+    /// Sends the driver a setting. Settings apply in call order.
     pub(super) fn set(&self, setting: Setting) {
         self.endpoint.set(self.id, setting);
     }
@@ -308,7 +303,7 @@ mod tests {
         assert!(notifier.drain(&mut ids, &mut settings));
         assert_eq!((ids.as_slice(), settings.len()), ([id(1), id(2)].as_slice(), 1));
 
-        // A driver that something else woke is not woken by what it is about to drain.
+        // A driver that runs for another reason is not woken again for work it will drain.
         ids.clear();
         settings.clear();
         assert!(!notifier.register(&waker));
@@ -362,8 +357,8 @@ mod loom_tests {
     use super::*;
     use crate::util::loom::Sleeper;
 
-    /// An id that is pushed while the driver registers or drains reaches it. A lost wake would
-    /// leave the driver parked, which loom reports as a deadlock.
+    /// An id pushed while the driver registers or drains reaches it. A lost wake deadlocks, which loom
+    /// reports.
     #[test]
     fn loom_notifier_loses_no_wake() {
         loom::model(|| {

@@ -1,7 +1,6 @@
-//! Options of a connection that its handle reads back: linger, nodelay, `take_error`.
+//! Per-connection options that the handle reads back: linger, nodelay, `take_error`.
 //!
-//! They are shared state and no requests: what was set before a stream is dropped has to hold for
-//! the drop.
+//! Shared state instead of requests: an option set just before a stream is dropped applies to the drop.
 
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ pub(super) struct Options {
     /// Milliseconds of `Config::linger`, rounded up.
     configured_linger: u32,
     nodelay: AtomicBool,
-    /// True once `take_error` has returned the error of the connection.
+    /// True once `take_error` has returned the connection's error.
     error_taken: AtomicBool,
 }
 
@@ -34,21 +33,20 @@ impl Options {
         }
     }
 
-    /// How long closing goes on without progress (SO_LINGER): the own linger time or the
-    /// configured.
+    /// Linger time in effect (SO_LINGER).
     pub(super) fn linger(&self) -> Duration {
         let configured = Duration::from_millis(self.configured_linger.into());
         self.own_linger().unwrap_or(configured)
     }
 
-    /// The linger time set for this connection; `None` while `Config::linger` applies.
+    /// Linger time set for this connection; `None` while `Config::linger` applies.
     pub(super) fn own_linger(&self) -> Option<Duration> {
         let millis = self.linger.load(Ordering::Relaxed);
         (millis != CONFIGURED).then(|| Duration::from_millis(millis as u64))
     }
 
-    /// Sets the linger time of this connection, in whole milliseconds. The caller notifies the
-    /// driver: if closing is under way, its deadline depends on the linger time.
+    /// Sets the linger time, rounded up to milliseconds. The caller notifies the driver, whose close
+    /// deadline depends on it.
     pub(super) fn set_linger(&self, time: Option<Duration>) -> Result<(), ConfigError> {
         let millis = match time {
             Some(time) => {
@@ -70,13 +68,13 @@ impl Options {
         self.nodelay.store(policy == WritePolicy::Immediate, Ordering::Relaxed);
     }
 
-    /// Whether the error of the connection has not been taken before.
+    /// Returns `error` on the first call.
     pub(super) fn take_error(&self, error: ConnectionError) -> Option<ConnectionError> {
         (!self.error_taken.swap(true, Ordering::Relaxed)).then_some(error)
     }
 }
 
-/// Whole milliseconds, rounded up: only zero means zero.
+/// Whole milliseconds, rounded up: only zero is zero.
 fn millis(time: Duration) -> u128 {
     time.as_nanos().div_ceil(1_000_000)
 }

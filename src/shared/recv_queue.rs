@@ -1,5 +1,4 @@
-//! Receive queue, from the driver to the application: bytes and messages received and not yet
-//! read.
+//! Receive queue: bytes and messages delivered by the driver and not yet read.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,36 +20,36 @@ use crate::util::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 enum RecvState {
     /// More may come. Left on the end of the peer's stream, or of the connection.
     Open,
-    /// The peer has ended its stream, and all of it is in the queue: reads return the end of file
-    /// after it. Final, also when the connection ends later.
+    /// The peer has ended its stream and all data is queued: reads return the end of file after it.
+    /// Final, even when the connection ends later.
     Eof,
-    /// The connection has ended: reads return the error after what is in the queue. Left for `Eof`
-    /// when the peer's end of stream is delivered after that.
+    /// The connection has ended: reads return the error after the queued data. Left for `Eof` when the
+    /// peer's end of stream is delivered later.
     Failed(ConnectionError),
 }
 
 /// The receive queue of one connection.
 pub(super) struct RecvQueue {
-    /// Bytes that the chunks may count for, see `CHUNK_CHARGE`.
+    /// Charge limit in bytes, see `CHUNK_CHARGE`.
     capacity: usize,
-    /// Copy of `Delivered::charged`, for the driver without the lock.
+    /// Copy of `Delivered::charged`, which the driver reads without the lock.
     charged_hint: AtomicUsize,
     delivered: Mutex<Delivered>,
-    /// Whether the reader's own end has data, for [`Self::has_unread`].
+    /// Whether the reader's own buffer has data, for [`Self::has_unread`].
     reader_has_data: AtomicBool,
 }
 
 struct Delivered {
     chunks: VecDeque<Bytes>,
-    /// Bytes that all chunks delivered and not yet reported as read count for, see `CHUNK_CHARGE`.
+    /// Charge of all delivered chunks that are not reported as read.
     charged: usize,
-    /// True while the driver holds more back and waits for the reader.
+    /// True while the driver holds back data until the reader frees capacity.
     driver_blocked: bool,
-    /// True once the last handle is gone: what is delivered is discarded.
+    /// True once the last handle is gone: delivered data is discarded.
     detached: bool,
-    /// True once data was discarded so.
+    /// True once data was discarded that way.
     discarded: bool,
-    /// True once the driver has removed the connection: what is not read is counted in `MemoryUse`.
+    /// True once the driver has removed the connection: unread data counts in `MemoryUse`.
     outlived: bool,
     state: RecvState,
     readers: Waiters,
@@ -64,17 +63,17 @@ impl Delivered {
     }
 }
 
-/// The reader's own end of the queue: chunks that it took from the shared one in a single
-/// exchange, so that bytes are copied outside the lock.
+/// The reader's own buffer: chunks taken from the shared queue in one exchange, so that bytes are copied
+/// outside the lock.
 #[derive(Debug, Default)]
 pub(crate) struct ReadBuffer {
     chunks: VecDeque<Bytes>,
-    /// Bytes read since the last report to the shared queue, as charged.
+    /// Charge of the bytes read since the last report to the shared queue.
     read: usize,
 }
 
 impl ReadBuffer {
-    /// The next chunk. In message mode it is a message, or the rest of one, and may be empty.
+    /// The next chunk. In message mode it is a message or its unread rest, and may be empty.
     pub(crate) fn front(&self) -> Option<&Bytes> {
         self.chunks.front()
     }
@@ -84,14 +83,14 @@ impl ReadBuffer {
         self.chunks.capacity()
     }
 
-    /// Takes the next chunk whole.
+    /// Takes the next chunk.
     pub(crate) fn pop(&mut self) -> Option<Bytes> {
         let chunk = self.chunks.pop_front()?;
         self.read += charge(chunk.len());
         Some(chunk)
     }
 
-    /// Takes `count` bytes off the next chunk.
+    /// Consumes `count` bytes of the next chunk.
     pub(crate) fn consume(&mut self, count: usize) {
         let Some(chunk) = self.chunks.front_mut() else { return };
         let len = chunk.len();
@@ -105,15 +104,14 @@ impl ReadBuffer {
         }
     }
 
-    /// Takes empty chunks off the front: a read of 0 bytes would mean the end of the stream.
+    /// Removes empty chunks at the front: a read of 0 bytes would mean the end of the stream.
     pub(crate) fn skip_empty(&mut self) {
         while self.front().is_some_and(Bytes::is_empty) {
             self.pop();
         }
     }
 
-    /// The chunks from the front that hold the next `limit` bytes, the last one cut to fit; at
-    /// most one if `one_message`.
+    /// The first `limit` bytes, chunk by chunk; of one chunk only if `one_message`.
     pub(crate) fn peek(&self, mut limit: usize, one_message: bool) -> impl Iterator<Item = &[u8]> {
         self.chunks.iter().take(if one_message { 1 } else { usize::MAX }).map_while(move |chunk| {
             let part = &chunk[..chunk.len().min(limit)];
@@ -143,38 +141,35 @@ impl RecvQueue {
 
 /// Driver.
 impl RecvQueue {
-    /// Bytes that the queue takes now, of at most `quota`. The driver delivers while this is above
-    /// zero: a chunk that does not fit is delivered all the same, otherwise a message above the
-    /// capacity would never be. At zero the reader notifies the driver once half of the queue is free.
+    /// Bytes that the queue takes now, within `quota`. The driver delivers while this is above zero: a
+    /// chunk larger than that is still delivered, so that a message above the capacity arrives. At zero
+    /// the reader notifies the driver once half of the queue is free.
     pub(super) fn available(&self, quota: usize) -> usize {
         let mut delivered = lock(&self.delivered);
         if delivered.detached {
             return self.capacity;
         }
         let available = self.capacity.min(quota).saturating_sub(delivered.charged);
-        // Set in the critical section that found the queue full: no read in between is missed.
+        // Set in the critical section that found the queue full, so that no read is missed.
         delivered.driver_blocked |= available == 0;
         available
     }
 
-    /// Whether data was delivered that the application has not read, or had not when it dropped its last
-    /// handle.
+    /// Whether the application left delivered data unread, now or when it dropped its last handle.
     pub(super) fn has_unread(&self) -> bool {
         let delivered = lock(&self.delivered);
         let in_queue = !delivered.chunks.is_empty() || delivered.discarded;
         in_queue || self.reader_has_data.load(Ordering::Relaxed)
     }
 
-    /// Bytes in the queue, those included that the reader has taken and not reported, as charged: a
-    /// hint.
+    /// Charge of the queue and of data taken by the reader but not reported as read: a hint.
     pub(super) fn charged(&self) -> usize {
         self.charged_hint.load(Ordering::Relaxed)
     }
 
-    /// Appends what arrived in order; in message mode each chunk is one message. `held_back`:
-    /// there is more, which did not fit, so the reader notifies the driver once half of the queue
-    /// is free. Without handles everything is discarded.
-    ///
+    /// Appends data that arrived in order; in message mode each chunk is a message. `held_back`: more
+    /// data did not fit, so the reader notifies the driver once half of the queue is free. Discards
+    /// everything once detached. Returns the readers to wake.
     /// Returns the readers to wake.
     pub(super) fn deliver(
         &self,
@@ -196,7 +191,7 @@ impl RecvQueue {
         delivered.chunks.append(chunks);
         delivered.charged += charged;
         self.charged_hint.store(delivered.charged, Ordering::Relaxed);
-        // With nothing left to read, no read will come to notify the driver.
+        // With nothing left to read, no read will notify the driver.
         let again = held_back && delivered.charged == 0;
         delivered.driver_blocked = held_back && !again;
         drop(delivered);
@@ -213,7 +208,7 @@ impl RecvQueue {
         delivered.readers.take_all()
     }
 
-    /// The connection has ended. What was delivered can still be read. Returns the readers to wake.
+    /// The connection has ended. Delivered data stays readable. Returns the readers to wake.
     pub(super) fn fail(&self, error: ConnectionError) -> WakeList {
         let mut delivered = lock(&self.delivered);
         if matches!(delivered.state, RecvState::Open) {
@@ -222,14 +217,14 @@ impl RecvQueue {
         delivered.readers.take_all()
     }
 
-    /// The driver removes the connection: what is not read is counted until it is read or dropped.
+    /// The driver removes the connection: unread data counts in `MemoryUse` until it is read or dropped.
     pub(super) fn outlive(&self, notifier: &ConnNotifier) {
         let mut delivered = lock(&self.delivered);
         delivered.outlived = true;
         notifier.endpoint().memory().on_outlived(delivered.charged);
     }
 
-    /// The connection is idle: frees the memory of an empty queue.
+    /// Frees the memory of an empty queue of an idle connection.
     pub(super) fn release_memory(&self) {
         let memory = queue::release(&mut lock(&self.delivered).chunks);
         drop(memory);
@@ -238,8 +233,8 @@ impl RecvQueue {
 
 /// Handles.
 impl RecvQueue {
-    /// Moves what was delivered to the reader's own end. Ready when that has a chunk then, without
-    /// one at the end of the peer's stream, or with the error of an ended connection.
+    /// Moves delivered data to the reader's buffer. Ready with a chunk in the buffer, with an empty
+    /// buffer at the end of the stream, or with the error of an ended connection.
     pub(super) fn poll_refill(
         &self,
         buffer: &mut ReadBuffer,
@@ -262,15 +257,14 @@ impl RecvQueue {
                 let shared = &mut delivered.chunks;
                 memory = [queue::release_burst(shared), queue::release_burst(&mut buffer.chunks)];
                 if shared.capacity() == 0 {
-                    // The memory goes back to the shared queue, where the driver fills and frees
-                    // it.
+                    // The driver fills and frees the shared queue, so the memory belongs there.
                     mem::swap(shared, &mut buffer.chunks);
                 }
                 replaced = delivered.readers.register(wait);
                 Poll::Pending
             }
         };
-        // In the critical section: data is in one end or the other.
+        // In the critical section, so that data is always in one of the two.
         self.update_reader_has_data(buffer);
         drop(delivered);
         drop((replaced, memory));
@@ -280,8 +274,8 @@ impl RecvQueue {
         outcome
     }
 
-    /// Whether nothing more will be delivered. Registers the task in any case: for the end of the
-    /// connection after that of the peer's stream.
+    /// Whether nothing more will be delivered. Always registers the task, also for an end of the
+    /// connection after the end of the stream.
     pub(super) fn is_closed(&self, wait: &mut Wait<'_>) -> bool {
         let mut delivered = lock(&self.delivered);
         let closed = !matches!(delivered.state, RecvState::Open);
@@ -291,8 +285,8 @@ impl RecvQueue {
         closed
     }
 
-    /// Reports what was read once it is more than an eighth of the capacity, so that a blocked
-    /// driver is notified in time. Until then [`available`](Self::available) is short by as much.
+    /// Reports reads once they exceed an eighth of the capacity, early enough for a blocked driver. Until
+    /// then [`available`](Self::available) is too low by that much.
     pub(super) fn report_read(&self, buffer: &mut ReadBuffer, notifier: &ConnNotifier) {
         self.update_reader_has_data(buffer);
         if buffer.read <= self.capacity / 8 {
@@ -305,7 +299,7 @@ impl RecvQueue {
         }
     }
 
-    /// Frees capacity for what was read. Returns whether the driver waits for that.
+    /// Frees the capacity of read data. Returns whether the driver waits for it.
     #[must_use]
     fn report(&self, delivered: &mut Delivered, read: usize, notifier: &ConnNotifier) -> bool {
         let read = read.min(delivered.charged);
@@ -325,8 +319,7 @@ impl RecvQueue {
         }
     }
 
-    /// The last handle is gone: discards what is delivered from here on. Returns what is to be
-    /// dropped.
+    /// The last handle is gone: discards later data. Returns the values to drop outside the lock.
     pub(super) fn detach(&self, notifier: &ConnNotifier) -> (WakeList, VecDeque<Bytes>) {
         let mut delivered = lock(&self.delivered);
         if delivered.outlived {

@@ -1,8 +1,8 @@
-//! [`RequestQueue`]: requests of endpoint handles to the driver: connect, listen, rebind, wait
-//! until idle, send a raw datagram.
+//! [`RequestQueue`]: requests of endpoint handles to the driver: connect, listen, rebind, drain, send a
+//! raw datagram.
 //!
-//! Locks are leaves. The driver drains the requests BEFORE the ids of the [`Notifier`] and acts on
-//! the ids first: a `WaitIdle` then covers everything that the same task wrote before the request.
+//! Locks are leaves. The driver drains the requests before the ids of the [`Notifier`] and acts on the
+//! ids first: a `WaitIdle` then covers everything its task wrote before the request.
 
 use std::collections::VecDeque;
 #[cfg(not(loom))]
@@ -27,27 +27,26 @@ use crate::shared::notifier::Notifier;
 use crate::util::queue::move_all;
 use crate::util::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
-/// Raw datagrams that wait for the socket; beyond that the oldest is dropped.
+/// Raw datagrams that wait for the socket; the oldest is dropped beyond it.
 const MAX_RAW_DATAGRAMS: usize = 256;
 
-/// A connection of this side.
+/// A connection opened from this side.
 #[derive(Debug)]
 #[cfg(not(loom))]
 pub(crate) struct Opened {
     pub(crate) handle: Handle,
-    /// Whether `connect` waits for the peer.
+    /// Whether `connect` waits for the peer's answer.
     pub(crate) waits: bool,
 }
 
-/// A connection in TIME-WAIT: the peer's address and the conversation id, until when, and what it answers.
+/// A connection in TIME-WAIT: peer and conversation id, expiry, and answers.
 #[cfg(not(loom))]
 pub(crate) type TimeWaitEntry = ((SocketAddr, u32), Instant, TimeWait);
 
-/// What an endpoint's handle asks of the driver. A request that is dropped answers its caller with
-/// `EndpointClosed`.
+/// A request to the driver. Dropping it answers its caller with `EndpointClosed`.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// Open a connection, with this conversation id or as configured.
+    /// Open a connection with this conversation id, or the configured one.
     #[cfg(not(loom))]
     Connect { peer: SocketAddr, conv: Option<u32>, reply: oneshot::Sender<io::Result<Opened>> },
     /// Accept connections that peers open.
@@ -56,16 +55,17 @@ pub(crate) enum Request {
     /// Replace the socket.
     #[cfg(not(loom))]
     Rebind(Rebind, oneshot::Sender<io::Result<()>>),
-    /// Reply when every lingering connection has delivered or given up.
+    /// Reply once no connection lingers.
     #[cfg(not(loom))]
     WaitIdle(oneshot::Sender<()>),
-    /// Reply when no connection is in use and everything is delivered.
+    /// Reply once no connection is in use and everything is delivered.
     #[cfg(not(loom))]
     Drain(Drain, oneshot::Sender<()>),
-    /// Reply whether the port may be released: at once if a handle is left, else once everything is delivered.
+    /// Reply whether the port may be released: at once if a handle is left, else once everything is
+    /// delivered.
     #[cfg(not(loom))]
     CanReleasePort(oneshot::Sender<bool>),
-    /// End, and reply once the socket is closed. Dropped while the port may not be released.
+    /// End, and reply once the socket is closed. Dropped if the port may not be released.
     #[cfg(not(loom))]
     ReleasePort(oneshot::Sender<Vec<TimeWaitEntry>>),
     /// Stands for any request under loom, which does not model oneshot channels.
@@ -73,25 +73,25 @@ pub(crate) enum Request {
     Model,
 }
 
-/// What happens to the connections of an endpoint that drains.
+/// How a drain treats open connections.
 #[cfg(not(loom))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drain {
-    /// They go on until they end by themselves.
+    /// Let them end by themselves.
     Wait,
-    /// Their write sides are shut down.
+    /// Shut down their write sides.
     Close,
-    /// They are aborted.
+    /// Abort them.
     Abort,
 }
 
-/// The socket that replaces the one of the endpoint.
+/// The replacement of an endpoint's socket.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) enum Rebind {
-    /// A new socket, on the first of these addresses that can be bound.
+    /// A new socket on the first address that can be bound.
     Bind(Vec<SocketAddr>),
-    /// A bound socket. The driver registers it, with its own runtime.
+    /// A bound socket. The driver registers it with its own runtime.
     Socket(UdpSocket),
 }
 
@@ -104,14 +104,14 @@ pub(crate) struct RequestQueue {
     /// True from a push until the next drain: saves the driver a lock per turn.
     pending: AtomicBool,
     raw: Mutex<RawDatagrams>,
-    /// Number of `Endpoint`s, of which a listener has one. While it is above 0 the driver goes on
-    /// without connections.
+    /// Number of `Endpoint`s, including one per listener. While it is above 0 the driver goes on without
+    /// connections.
     handles: AtomicUsize,
-    /// The socket is one of several with the same address (SO_REUSEPORT).
+    /// Several sockets share the address (SO_REUSEPORT).
     sharded: bool,
 }
 
-/// Queue of `Endpoint::send_raw`: datagrams of other protocols that wait for the socket.
+/// Queue of `Endpoint::send_raw`.
 #[derive(Debug, Default)]
 struct RawDatagrams {
     waiting: VecDeque<(SocketAddr, Bytes)>,
@@ -120,7 +120,7 @@ struct RawDatagrams {
 
 /// Handles.
 impl RequestQueue {
-    /// The queue of a socket that does not share its address.
+    /// The queue of a socket with an address of its own.
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn new() -> Arc<Self> {
         Self::with_sharded(false)
@@ -168,17 +168,17 @@ impl RequestQueue {
         self.notifier.wake()
     }
 
-    /// Whether the socket is one of several with the same address.
+    /// Whether several sockets share the address.
     pub(crate) fn is_sharded(&self) -> bool {
         self.sharded
     }
 
-    /// One more handle keeps the endpoint alive.
+    /// Adds a handle, which keeps the endpoint alive.
     pub(crate) fn add_handle(&self) {
         self.handles.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One handle less; after the last one the driver checks whether it may finish.
+    /// Removes a handle. After the last one the driver checks whether it may end.
     pub(crate) fn remove_handle(&self) {
         if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.notifier.wake();
@@ -200,18 +200,18 @@ impl RequestQueue {
         }
     }
 
-    /// Whether a request waits. Checked again after [`Notifier::register`]: a drain of the notifier
-    /// also clears the wake of a request that was pushed after the requests were drained.
+    /// Whether a request waits. Checked again after [`Notifier::register`]: a drain of the notifier also
+    /// clears the wake of a request pushed after the requests were drained.
     pub(crate) fn has_pending(&self) -> bool {
         self.pending.load(Ordering::Acquire)
     }
 
-    /// The driver is gone. Returns the requests without a reply, to be dropped.
+    /// The driver is gone. Returns the pending requests, to be dropped without a reply.
     pub(crate) fn close(&self) -> Option<Vec<Request>> {
         lock(&self.requests).take()
     }
 
-    /// Handles that keep the endpoint alive.
+    /// Number of handles that keep the endpoint alive.
     pub(crate) fn handles(&self) -> usize {
         self.handles.load(Ordering::Acquire)
     }
@@ -286,7 +286,7 @@ mod loom_tests {
         });
     }
 
-    /// Requests that are pushed while the driver drains or registers reach it.
+    /// Requests pushed while the driver drains or registers reach it.
     #[test]
     fn loom_request_queue_loses_no_wake() {
         loom::model(|| {
@@ -306,7 +306,7 @@ mod loom_tests {
         });
     }
 
-    /// A turn that sees a request has seen every id that was pushed before it.
+    /// A turn that sees a request has seen every id pushed before it.
     #[test]
     fn loom_request_comes_after_the_writes_before_it() {
         loom::model(|| {

@@ -1,4 +1,4 @@
-//! Send queue, from the application to the driver: bytes and messages written and not yet taken.
+//! Send queue: bytes and messages written and not yet taken by the driver.
 
 mod chunks;
 
@@ -21,29 +21,29 @@ use crate::shared::wakers::register_waker;
 use crate::util::buffer_pool::{self, LARGE};
 use crate::util::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 
-/// What the driver finds when it takes writes.
+/// The result of taking writes.
 #[derive(Debug, Default)]
 pub(crate) struct TakenWrites {
-    /// A flush asks for what was taken to leave now.
+    /// A flush asks that the taken data leave now.
     pub(crate) flush: bool,
-    /// True from `shutdown` on. What is queued still has to be sent, see `more`.
+    /// True from `shutdown` on. Queued data is still to be sent, see `more`.
     pub(crate) write_closed: bool,
     /// True once the last handle is gone.
     pub(crate) detached: bool,
-    /// True from `abort` on: the connection is to end at once.
+    /// True from `abort` on: the connection ends at once.
     pub(crate) reset: bool,
-    /// Something is still queued.
+    /// Data is still queued.
     pub(crate) more: bool,
-    /// The application has more to write.
+    /// A writer has more data.
     pub(crate) writer_waits: bool,
     /// The writers to wake, once a quarter of the queue is free.
     pub(crate) writers: WakeList,
 }
 
-/// What the driver has taken and not sent.
+/// Data that the driver has taken and not sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backlog {
-    /// Bytes of a bulk writer that may wait in this queue and behind it.
+    /// Bytes that a bulk writer may have waiting, in this queue and behind it.
     pub(crate) limit: usize,
     /// Bytes that wait behind this queue.
     pub(crate) unsent: usize,
@@ -56,12 +56,12 @@ impl Backlog {
 
 /// The send queue of one connection.
 pub(super) struct SendQueue {
-    /// Bytes that the chunks may count for, see `CHUNK_CHARGE`.
+    /// Charge limit in bytes, see `CHUNK_CHARGE`.
     capacity: usize,
     memory: Arc<MemoryUse>,
-    /// Bytes that the chunks may count for, given what the driver has taken and not sent, see [`Backlog`].
+    /// Charge limit that the [`Backlog`] leaves.
     bound: AtomicUsize,
-    /// Copy of `Chunks::charged` for a writer without the lock: a hint, checked again under it.
+    /// Copy of `Chunks::charged` for writers without the lock: a hint, checked again under it.
     charged_hint: AtomicUsize,
     writes: Mutex<Writes>,
 }
@@ -73,12 +73,12 @@ struct Writes {
     reset_requested: bool,
     /// As of the last exchange or transmission.
     backlog: Backlog,
-    /// True from a write that found the queue full until writers are woken.
+    /// True from a write that found the queue full until the writers are woken.
     refused: bool,
-    /// A writer waits, or one that was woken has not written yet.
+    /// A writer waits, or was woken and has not written yet.
     waiting: bool,
-    /// True from a write that found the queue full until nothing waits to be sent: the limit of the backlog
-    /// holds. A burst may fill the queue.
+    /// True from a write that found the queue full until no data waits to be sent: the backlog limit
+    /// applies. A burst may fill the queue.
     bulk: bool,
     /// True from a write until the next flush.
     dirty: bool,
@@ -108,25 +108,24 @@ impl SendQueue {
         Self { capacity, memory, bound, charged_hint, writes: Mutex::new(writes) }
     }
 
-    /// Bytes that the chunks may count for now: less than configured where the endpoint has less, or where
-    /// what the driver took waits to be sent.
+    /// Charge limit now: less than configured while memory is short or taken data waits to be sent.
     fn capacity(&self) -> usize {
         self.bound.load(Ordering::Relaxed).min(self.full_capacity())
     }
 
-    /// The capacity while nothing waits to be sent.
+    /// The capacity without a backlog.
     fn full_capacity(&self) -> usize {
         self.capacity.min(self.memory.write_quota())
     }
 
-    /// The backlog or the way of writing has changed.
+    /// Recomputes `bound` after the backlog or `bulk` changed.
     fn update_bound(&self, writes: &Writes) {
         let Backlog { limit, unsent } = writes.backlog;
         let limit = if writes.bulk { limit } else { limit.max(self.capacity) };
         self.bound.store(limit.saturating_sub(unsent), Ordering::Relaxed);
     }
 
-    /// A write has found the queue full.
+    /// A write found the queue full.
     fn refuse(&self, writes: &mut Writes) {
         (writes.refused, writes.waiting, writes.bulk) = (true, true, true);
         self.update_bound(writes);
@@ -142,7 +141,7 @@ impl SendQueue {
         self.capacity().saturating_sub(charged)
     }
 
-    /// The chunks have changed.
+    /// Updates the charge after the chunks changed.
     fn count(&self, writes: &Writes) {
         let charged = writes.chunks.charged();
         self.memory.on_send_queue(self.charged_hint.swap(charged, Ordering::Relaxed), charged);
@@ -151,13 +150,13 @@ impl SendQueue {
 
 /// Driver.
 impl SendQueue {
-    /// Moves at most `limit` bytes of what was written to the end of `out`. Each chunk counts for
-    /// a multiple of `unit`: the size of a segment in message mode, where chunks do not share one.
-    /// The last piece of a byte stream may be cut. A message is never cut: it moves if it fits, or
-    /// if it is the first to move and `limit` is above zero.
+    /// Moves up to `limit` bytes of written data to the end of `out`. Each chunk counts as a multiple of
+    /// `unit`, the segment size in message mode, where chunks share no segment. Cuts the last piece of a
+    /// byte stream to fit, never a message: a message moves if it fits, or first if `limit` is above
+    /// zero.
     ///
-    /// A flush is reported until everything written before it has moved. Called in each exchange,
-    /// also with a limit of zero, for what else it returns.
+    /// Reports a flush until everything written before it has moved. Each exchange calls this, even with
+    /// a limit of zero.
     pub(super) fn take_writes(
         &self,
         limit: usize,
@@ -168,7 +167,7 @@ impl SendQueue {
         let mut guard = lock(&self.writes);
         let writes = &mut *guard;
         let (charged, bytes) = (writes.chunks.charged(), writes.chunks.bytes());
-        // A writer that has just filled the queue will most likely write more.
+        // A writer that has just filled the queue most likely has more to write.
         let waits = writes.waiting || self.available(charged) == 0;
         writes.chunks.take(limit, unit, out);
         self.count(writes);
@@ -195,7 +194,7 @@ impl SendQueue {
         taken
     }
 
-    /// What the driver took has left in part. Returns the writers to wake.
+    /// Some taken data has left. Returns the writers to wake.
     pub(super) fn set_backlog(&self, backlog: Backlog) -> WakeList {
         if backlog.unsent == 0 && self.bound.load(Ordering::Relaxed) >= self.full_capacity() {
             return WakeList::default();
@@ -206,14 +205,13 @@ impl SendQueue {
         if moved { self.admit(&mut writes) } else { WakeList::default() }
     }
 
-    /// Returns whether data has left, or more of it may wait.
+    /// Returns whether data has left or the limit has grown.
     fn update_backlog(writes: &mut Writes, backlog: Backlog) -> bool {
         let before = mem::replace(&mut writes.backlog, backlog);
         backlog.unsent < before.unsent || backlog.limit > before.limit
     }
 
-    /// The queue has moved. Returns the writers to wake: not for every segment that has left, but once
-    /// they find a quarter free.
+    /// Returns the writers to wake, once a quarter is free instead of for every segment that leaves.
     fn admit(&self, writes: &mut Writes) -> WakeList {
         if !(writes.refused && self.is_worthwhile(writes)) {
             return WakeList::default();
@@ -223,15 +221,15 @@ impl SendQueue {
         writes.writers.take_all()
     }
 
-    /// The write side is closed and the peer has acknowledged every byte. Returns the task in
-    /// `shutdown`.
+    /// The write side is closed and the peer has acknowledged every byte. Returns the task in `shutdown`.
     pub(super) fn set_drained(&self) -> Option<Waker> {
         let mut writes = lock(&self.writes);
         writes.state.drain();
         writes.shutdown.take()
     }
 
-    /// `shutdown` returns before the peer has acknowledged every byte. Returns the task in it.
+    /// Lets `shutdown` return before the peer has acknowledged every byte. Returns the task in
+    /// `shutdown`.
     pub(super) fn deliver_in_background(&self) -> Option<Waker> {
         let mut writes = lock(&self.writes);
         if let SendState::Closed { in_background } = &mut writes.state {
@@ -240,8 +238,8 @@ impl SendQueue {
         writes.shutdown.take()
     }
 
-    /// The connection has ended. Discards what was not taken. `is_delivered`: the peer has read what was
-    /// taken, so `shutdown` is `Ok` if that is everything. Returns the tasks to wake.
+    /// The connection has ended. Discards queued data. `is_delivered`: the peer has read all taken data,
+    /// so `shutdown` is `Ok` if the queue is empty. Returns the tasks to wake.
     pub(super) fn fail(
         &self,
         error: ConnectionError,
@@ -260,7 +258,7 @@ impl SendQueue {
         wakers
     }
 
-    /// The connection is idle: frees the memory of an empty queue.
+    /// Frees the memory of an empty queue of an idle connection.
     pub(super) fn release_memory(&self) {
         let memory = lock(&self.writes).chunks.release_memory();
         drop(memory);
@@ -279,8 +277,8 @@ impl SendQueue {
         lock(&self.writes).state.error()
     }
 
-    /// Readiness for writing, as that of Tokio's sockets: from the time when the queue has capacity, or the
-    /// connection has ended, until a write finds it full.
+    /// Write readiness as of Tokio's sockets: starts when the queue has capacity or the connection has
+    /// ended, and ends with a write that finds the queue full.
     pub(super) fn poll_write_ready(&self, wait: &mut Wait<'_>) -> Poll<()> {
         if self.available(self.charged_hint.load(Ordering::Relaxed)) > 0 {
             return Poll::Ready(());
@@ -296,8 +294,8 @@ impl SendQueue {
         Poll::Pending
     }
 
-    /// Ready with the number of bytes a write may copy now, at least one, or with the error that
-    /// every write returns. The end of the connection may only show when the bytes are pushed.
+    /// Ready with the bytes a write may copy now, at least one, or with the error of every write. An
+    /// ended connection may only show when the bytes are pushed.
     fn poll_capacity(&self, wait: &mut Wait<'_>) -> Poll<io::Result<usize>> {
         let available = self.available(self.charged_hint.load(Ordering::Relaxed));
         if available > 0 {
@@ -316,13 +314,13 @@ impl SendQueue {
         Poll::Pending
     }
 
-    /// As [`Self::poll_capacity`], but with the error of every write also while there is capacity.
+    /// As [`Self::poll_capacity`], but also fails while there is capacity.
     pub(super) fn poll_reserve(&self, wait: &mut Wait<'_>) -> Poll<io::Result<usize>> {
         lock(&self.writes).state.check_writable()?;
         self.poll_capacity(wait)
     }
 
-    /// Queues `data`, of at most as many bytes as [`Self::poll_reserve`] has returned to this writer.
+    /// Queues `data`, at most as long as [`Self::poll_reserve`] returned to this writer.
     pub(super) fn write_reserved(&self, data: Bytes, notifier: &ConnNotifier) -> io::Result<()> {
         let writes = lock(&self.writes);
         writes.state.check_writable()?;
@@ -330,7 +328,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Queues a chunk and notifies the driver, without the lock.
+    /// Queues a chunk and notifies the driver outside the lock.
     fn queue(
         &self,
         mut writes: MutexGuard<'_, Writes>,
@@ -342,7 +340,7 @@ impl SendQueue {
         self.end_write(writes, notifier);
     }
 
-    /// Something was queued: notifies the driver, without the lock.
+    /// Notifies the driver of queued data, outside the lock.
     fn end_write(&self, mut writes: MutexGuard<'_, Writes>, notifier: &ConnNotifier) {
         (writes.dirty, writes.waiting) = (true, !writes.writers.is_empty());
         self.count(&writes);
@@ -350,9 +348,9 @@ impl SendQueue {
         notifier.notify();
     }
 
-    /// Writes at most `len` bytes; `copy(n, out)` appends the first `n` to `out`. Queues exactly as
-    /// many bytes as it returns when ready, and none otherwise. `joins`: fewer than [`LARGE`] bytes may
-    /// share a chunk with those before and after them; `copy` then runs under the lock.
+    /// Writes up to `len` bytes; `copy(n, out)` appends the first `n` to `out`. Queues exactly the bytes
+    /// it returns when ready, none otherwise. `joins`: fewer than [`LARGE`] bytes may share a chunk with
+    /// their neighbours; `copy` then runs under the lock.
     pub(super) fn poll_write_with(
         &self,
         wait: &mut Wait<'_>,
@@ -361,18 +359,18 @@ impl SendQueue {
         notifier: &ConnNotifier,
     ) -> Poll<io::Result<usize>> {
         if len == 0 {
-            // As TCP: nothing to write still fails where a byte would.
+            // As with TCP, an empty write fails where a byte would.
             return Poll::Ready(lock(&self.writes).state.check_writable().map(|()| 0));
         }
         loop {
             let count = len.min(ready!(self.poll_capacity(wait))?);
-            // What has no pooled buffer of its own joins what was written before it: the driver then handles
-            // them as one chunk, and the lock is held for no longer than copying 32 KiB takes.
+            // Small writes join the previous chunk, which the driver then handles as one. The lock is
+            // held for a copy of up to 16 KiB.
             let joins = joins && count < LARGE;
             let data = (!joins).then(|| buffer_pool::filled(count, |out| copy(count, out)));
             let mut writes = lock(&self.writes);
             writes.state.check_writable()?;
-            // Another writer may have been faster since the copy was made.
+            // Another writer may have taken the capacity since the copy was made.
             let count = count.min(self.available(writes.chunks.charged()));
             if count == 0 {
                 continue;
@@ -388,8 +386,7 @@ impl SendQueue {
         }
     }
 
-    /// Writes a whole message of at most `max` bytes: when it fits, or when nothing else is
-    /// queued and little waits to be sent.
+    /// Writes a message of up to `max` bytes, if it fits, or if it is alone and little waits to be sent.
     pub(super) fn poll_send_message(
         &self,
         wait: &mut Wait<'_>,
@@ -400,8 +397,7 @@ impl SendQueue {
         if message.len() > max {
             let len = message.len();
             let text = format!(
-                "a message of {len} bytes, at most {max} with the peer's window and the path MTU as \
-                 they are"
+                "the message has {len} bytes, at most {max} fit the peer's window and the path MTU"
             );
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidInput, text)));
         }
@@ -428,14 +424,14 @@ impl SendQueue {
         }
     }
 
-    /// Lets what was written leave without further delay.
+    /// Sends written data without further delay.
     pub(super) fn flush(&self, notifier: &ConnNotifier) -> io::Result<()> {
         let mut writes = lock(&self.writes);
         if let SendState::Failed { error, .. } = writes.state {
             return Err(error.into());
         }
-        // Copy loops flush whenever their reader is slow. A flush without a write since the last
-        // flush must not cost a turn of the driver.
+        // Copy loops flush whenever their reader is slow: a flush without new data must not cost a turn
+        // of the driver.
         let dirty = mem::take(&mut writes.dirty);
         writes.flush_requested |= dirty;
         drop(writes);
@@ -445,7 +441,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Closes the write side. What was written is still delivered.
+    /// Closes the write side. Written data is still delivered.
     pub(super) fn close(&self, notifier: &ConnNotifier) {
         let mut writes = lock(&self.writes);
         let first = writes.state.close();
@@ -457,8 +453,8 @@ impl SendQueue {
         }
     }
 
-    /// Closes the write side; ready when the peer has acknowledged every byte, or waits for a reader
-    /// of this side to do so.
+    /// Closes the write side. Ready once the peer has acknowledged every byte, or waits for this side to
+    /// read.
     pub(super) fn poll_shutdown(
         &self,
         waker: &Waker,
@@ -479,7 +475,7 @@ impl SendQueue {
         Poll::Pending
     }
 
-    /// Asks the driver to end the connection, and discards what was written.
+    /// Asks the driver to end the connection and discards queued data.
     pub(super) fn abort(&self, notifier: &ConnNotifier) {
         let mut writes = lock(&self.writes);
         writes.reset_requested = true;

@@ -1,4 +1,4 @@
-//! State of the write side of a connection, as its handles see it.
+//! State of the write side of a connection.
 
 use std::io;
 
@@ -9,16 +9,16 @@ use crate::error::ConnectionError;
 pub(super) enum SendState {
     /// Writes are taken. Left on `shutdown`, or the end of the connection.
     Open,
-    /// `shutdown` was called: writes fail with `BrokenPipe`. Left when the peer has acknowledged
-    /// every byte, or on the end of the connection. `in_background`: the peer waits for a reader of
-    /// this side, so `shutdown` does not wait for the peer.
+    /// `shutdown` was called: writes fail with `BrokenPipe`. Left when the peer has acknowledged every
+    /// byte, or when the connection ends. `in_background`: the peer waits for this side to read, so
+    /// `shutdown` does not wait for the peer.
     Closed { in_background: bool },
-    /// The peer has acknowledged every byte: `shutdown` and `flush` are `Ok` from here on, also
-    /// after the connection has ended with `error`. Final. `closed`: `shutdown` was called; without that
-    /// writes fail with the error.
+    /// The peer has acknowledged every byte: `shutdown` and `flush` are `Ok`, also after the connection
+    /// has ended with `error`. Final. `closed`: `shutdown` was called; otherwise writes fail with the
+    /// error.
     Drained { error: Option<ConnectionError>, closed: bool },
-    /// The connection ended with bytes unacknowledged, or while open. Final. `closed`: `shutdown`
-    /// was called, so writes still fail with `BrokenPipe`.
+    /// The connection ended while open or with unacknowledged bytes. Final. `closed`: `shutdown` was
+    /// called, so writes still fail with `BrokenPipe`.
     Failed { error: ConnectionError, closed: bool },
 }
 
@@ -40,15 +40,15 @@ impl SendState {
         }
     }
 
-    /// Whether writes are taken.
+    /// Fails unless writes are taken.
     pub(super) fn check_writable(self) -> io::Result<()> {
         if self.is_closed() {
-            return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the write side is shut down"));
+            return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the write side was shut down"));
         }
         self.error().map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// `shutdown`. Returns whether it is the first one.
+    /// `shutdown`. Returns whether this is the first call.
     pub(super) fn close(&mut self) -> bool {
         let first = !self.is_closed();
         match self {
@@ -59,7 +59,7 @@ impl SendState {
         first
     }
 
-    /// The peer has acknowledged every byte of a write side that is closed, or fails now.
+    /// The peer has acknowledged every byte, and the write side is closed or about to fail.
     pub(super) fn drain(&mut self) {
         if matches!(self, Self::Open | Self::Closed { .. }) {
             *self = Self::Drained { error: None, closed: self.is_closed() };

@@ -1,8 +1,8 @@
-//! [`Waiters`]: the tasks that wait for one event, woken together.
+//! Tasks that wait for an event of a connection.
 //!
-//! As in Tokio's own types a `poll_*` method has one task, the last one that called it, and every
-//! future waits for itself: any number of tasks may be in `readable` or `accept` of one handle.
-//! All of them are woken; those that come too late wait again.
+//! As in Tokio, a `poll_*` method has one task, the last caller, while each future waits for itself: any
+//! number of tasks may be in `readable` or `accept` of one handle. An event wakes all of them; those that
+//! find nothing wait again.
 
 use std::fmt;
 use std::mem;
@@ -13,20 +13,20 @@ use slab::Slab;
 
 use crate::shared::wakers::register_waker;
 
-/// The tasks that wait. Every wake empties it.
+/// Tasks that wait for one event. Every wake empties it.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     /// The task of the last `poll_*` call.
     polled: Option<Waker>,
-    /// The task of a future. Most handles have one task in each direction.
+    /// The task of one future: most handles have one task per direction.
     first: Option<Waker>,
-    /// Wakes so far: a registration from before the last one is void.
+    /// Number of wakes: registrations from an earlier epoch are void.
     epoch: u64,
-    /// The tasks of further futures; allocated for the first of them.
+    /// Tasks of further futures, allocated on demand.
     rest: Option<Box<Slab<Waker>>>,
 }
 
-/// The place of a future in [`Waiters`], from its first `Pending` on.
+/// The place of a future in [`Waiters`] since its first `Pending`.
 #[derive(Debug, Default)]
 pub(crate) struct Registration(Option<Place>);
 
@@ -37,19 +37,19 @@ struct Place {
     index: Option<usize>,
 }
 
-/// How a call waits for what it does not find.
+/// How a call waits.
 #[derive(Debug)]
 pub(crate) enum Wait<'a> {
-    /// Not at all: `Pending` means "would block".
+    /// It does not: `Pending` means "would block".
     No,
-    /// As a `poll_*` call: instead of the task of the one before.
+    /// As a `poll_*` call, which replaces the task of the previous one.
     Polled(&'a Waker),
-    /// As a future: beside all others.
+    /// As a future, beside all others.
     Future(&'a mut Registration, &'a Waker),
 }
 
 impl<'a> Wait<'a> {
-    /// As the future of `registration`, or else as a `poll_*` call.
+    /// As the future of `registration`, or as a `poll_*` call without one.
     pub(crate) fn new(waker: &'a Waker, registration: Option<&'a mut Registration>) -> Self {
         match registration {
             Some(registration) => Self::Future(registration, waker),
@@ -59,8 +59,8 @@ impl<'a> Wait<'a> {
 }
 
 impl Waiters {
-    /// Registers the task of a call that found nothing. Returns a waker to be dropped after the
-    /// lock is released, see [`register_waker`].
+    /// Registers a task. Returns a waker to be dropped after the lock is released, see
+    /// [`register_waker`].
     #[must_use]
     pub(super) fn register(&mut self, wait: &mut Wait<'_>) -> Option<Waker> {
         match wait {
@@ -133,13 +133,13 @@ impl Iterator for WakeList {
     }
 }
 
-/// What has [`Waiters`] under a lock of its own.
+/// Owner of [`Waiters`] and their lock.
 pub(super) trait WaitQueue: Sync {
     /// [`Waiters::cancel`] under the lock. The caller drops the result.
     fn cancel(&self, registration: &Registration) -> Option<Waker>;
 }
 
-/// The registration of one future, which ends when the future is dropped.
+/// Registration of one future. Dropping it cancels the registration.
 pub(crate) struct Waiter<'a> {
     queue: &'a dyn WaitQueue,
     registration: Registration,
@@ -249,7 +249,7 @@ mod tests {
             assert!(waiters.cancel(&registration).is_some());
             assert!(waiters.cancel(&registration).is_none(), "its waker is gone");
         }
-        // Two of the three are there, and each of the others had the place after them.
+        // Two of the three are in `rest`, and all dropped futures shared the place after them.
         assert_eq!(waiters.rest.as_ref().map(|rest| (rest.len(), rest.vacant_key())), Some((2, 2)));
         for registration in &kept {
             assert!(waiters.cancel(registration).is_some());

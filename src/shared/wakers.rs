@@ -2,9 +2,8 @@
 
 use std::task::Waker;
 
-/// Stores `waker` unless the stored one wakes the same task. Returns the replaced one, to be
-/// dropped after the lock is released: the last waker of a task drops the task and the handles it
-/// owns, and those take the same lock.
+/// Stores `waker` unless the stored one wakes the same task. Returns the replaced one, to be dropped
+/// after the lock is released: dropping a task's last waker drops its handles, which take the same lock.
 #[must_use]
 pub(super) fn register_waker(slot: &mut Option<Waker>, waker: &Waker) -> Option<Waker> {
     match slot {

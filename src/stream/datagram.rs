@@ -1,5 +1,5 @@
-//! [`Datagrams`]: unreliable datagrams of a connection (kcp-go's out-of-band packets, QUIC DATAGRAM);
-//! and the FEC shards of what a side sends.
+//! [`Datagrams`]: unreliable datagrams of a connection (kcp-go's out-of-band packets, QUIC DATAGRAM).
+//! Also `set_fec`.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -19,22 +19,22 @@ use crate::util::sync::{Arc, Ordering};
 
 /// Unreliable datagrams beside a stream, from [`KcpStream::datagrams`] or a half of it.
 ///
-/// Handles are cheap to clone and borrow nothing: one can wait in `recv` in the same `select!` as a
-/// read, or in a task of its own. Each datagram goes to one of the handles that wait. A handle does
-/// not keep the connection open: keep the stream, or one of its halves, while datagrams are in use.
+/// Handles are cheap to clone and borrow nothing: one can wait in `recv` in the same `select!` as a read,
+/// or in another task. Each datagram goes to one waiting handle. A handle does not keep the connection
+/// open: keep the stream, or one of its halves, while datagrams are in use.
 ///
-/// Datagrams are neither retransmitted nor ordered. They are encrypted as everything else. Without a
-/// cipher a datagram that is reflected cannot be distinguished from one of the peer.
+/// Datagrams are neither retransmitted nor ordered. The cipher encrypts them like all data. Without a
+/// cipher, a reflected datagram looks like one from the peer.
 ///
-/// A peer of this crate takes them without any setting. The first handle asks for that, so that
-/// datagrams wait until the peer has answered, a round trip after the connection is open if nothing is lost. Other
-/// peers, and this side without [`close_notify`](crate::KcpConfig::close_notify), need
-/// [`Redundancy::Fec`](crate::Redundancy::Fec) on the side that sends: `send` fails with an error that says so.
-/// kcp-go needs a version of 2026. Older ones take such a packet for a malformed segment, and an old
-/// server may then end the connection when bytes 0 to 3 of the payload are zero.
+/// Peers of this crate take datagrams without any setting. The first handle asks the peer, so that
+/// datagrams wait for its answer: one round trip after the connection opens, without loss. For other
+/// peers, or without [`close_notify`](crate::KcpConfig::close_notify) on this side, the sender needs
+/// [`Redundancy::Fec`](crate::Redundancy::Fec); otherwise `send` fails and says so. kcp-go supports
+/// datagrams since 2026. Older versions treat them as malformed segments, and an old server may end the
+/// connection when bytes 0 to 3 of the payload are zero.
 ///
-/// With FEC they leave without the wait. They are lost then if they arrive before the stream's first
-/// segment, or before the address of a peer that opened the connection is validated, a round trip
+/// With FEC, datagrams do not wait. They are lost if they arrive before the stream's first segment, or,
+/// sent by the side that opened the connection, before the peer has validated its address: one round trip
 /// later ([`established`](KcpStream::established)).
 ///
 /// ```
@@ -75,13 +75,13 @@ impl Datagrams {
         Self { shared, registration: Registration::default() }
     }
 
-    /// Queues a datagram. It leaves in the driver's next turn, in alternation with datagrams of
-    /// the stream, or once the peer is known to take it.
+    /// Queues a datagram. It leaves in the driver's next turn, alternating with datagrams of the stream,
+    /// once the peer is known to take it.
     ///
-    /// Never waits. At most 256 KiB are queued; beyond that the oldest is dropped, and
-    /// [`ConnectionStats::out_of_band_dropped`](crate::ConnectionStats::out_of_band_dropped)
-    /// counts it. Dropping the stream discards what is queued. The limit
-    /// [`rate_limit`](crate::KcpConfig::rate_limit) applies to them, congestion control does not.
+    /// Never waits. At most 256 KiB are queued; beyond it the oldest datagram is dropped and counted in
+    /// [`ConnectionStats::out_of_band_dropped`](crate::ConnectionStats::out_of_band_dropped). Dropping
+    /// the stream discards the queue. [`rate_limit`](crate::KcpConfig::rate_limit) applies to datagrams,
+    /// congestion control does not.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Datagrams {
     pub fn send(&self, datagram: &[u8]) -> Result<()> {
         let (size, max) = (datagram.len(), largest(&self.shared));
         if size > max {
-            let text = format!("the datagram has {size} bytes, allowed are {max}");
+            let text = format!("the datagram has {size} bytes, at most {max} fit into the MTU");
             return Err(Error::new(ErrorKind::InvalidInput, text));
         }
         self.shared.send_datagram(Bytes::copy_from_slice(datagram))
@@ -100,25 +100,25 @@ impl Datagrams {
 
     /// Waits for a datagram and returns it.
     ///
-    /// At most 256 KiB wait to be taken, 16 KiB before the first handle; beyond that the oldest is
-    /// dropped. Any number of tasks may wait.
+    /// At most 256 KiB of received datagrams are queued, 16 KiB before the first handle; beyond it the
+    /// oldest is dropped. Any number of tasks may wait.
     ///
     /// # Errors
     ///
-    /// The [`ConnectionError`](crate::ConnectionError) after the datagrams that arrived before the end
-    /// of the connection; [`NotConnected`](ErrorKind::NotConnected) once the stream is dropped. The end
-    /// of the peer's stream alone ends nothing here.
+    /// The [`ConnectionError`](crate::ConnectionError) once the connection has ended and the queue is
+    /// empty; [`NotConnected`](ErrorKind::NotConnected) once the stream is dropped. The end of the peer's
+    /// stream does not end datagrams.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost.
+    /// Cancel safe: no datagram is lost.
     pub async fn recv(&self) -> Result<Bytes> {
         let mut waiter = self.shared.datagram_waiter();
         poll_fn(|cx| poll(&self.shared, cx, &mut waiter)).await
     }
 
-    /// Polls for a datagram, as [`recv`](Self::recv). When several tasks poll one handle, the last one
-    /// is woken; a clone waits for itself.
+    /// Polls for a datagram, as [`recv`](Self::recv). Of several tasks that poll one handle, the last one
+    /// is woken; clones wait independently.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl Datagrams {
         poll(&self.shared, cx, &mut self.registration)
     }
 
-    /// Returns a datagram that has arrived, without waiting.
+    /// Returns a received datagram, without waiting.
     ///
     /// # Errors
     ///
@@ -139,8 +139,8 @@ impl Datagrams {
         }
     }
 
-    /// Returns the largest datagram in bytes that can be sent now; `None` once the peer is known to take
-    /// none. It falls with the MTU of the path.
+    /// Returns the size in bytes of the largest datagram that can be sent now; `None` once the peer is
+    /// known to take none. It falls with the path MTU.
     #[must_use]
     pub fn max_size(&self) -> Option<usize> {
         let is_supported = self.shared.datagram_support() != DatagramSupport::Unsupported;
@@ -174,7 +174,7 @@ fn poll(
     cooperate(cx, |cx| shared.poll_datagram(&mut Wait::Future(registration, cx.waker())))
 }
 
-/// Bytes of the largest datagram that fits into the MTU.
+/// Size of the largest datagram that fits into the MTU.
 fn largest(shared: &Shared) -> usize {
     let fec_header = if shared.framed { 0 } else { fec::HEADER_LEN };
     let overhead = shared.overhead + fec_header + oob::CONV_LEN;
@@ -188,23 +188,22 @@ impl KcpStream {
         Datagrams::new(self.handle().uncounted())
     }
 
-    /// Changes the FEC shards of what this side sends to the address of the peer, on all
-    /// connections with it.
+    /// Changes the FEC layout of all data sent to the peer's address, on all connections with it.
     ///
-    /// At least the next 516 packets carry no parity: a kcp-go receiver would compute wrong data
-    /// out of groups of both layouts. kcp-go forgets the old layout after some 258 packets, and
-    /// recovers nothing until it has learned the new one (`autoTune`): without loss and from version
-    /// 5.7.5 on from two groups after these 516 packets, version 5.6.72 at 10 % loss from some 250 packets
-    /// more. This crate learns it within two groups. So change it rarely.
+    /// At least the next 516 packets carry no parity, since a kcp-go receiver would decode groups of
+    /// mixed layouts to wrong data. kcp-go forgets the old layout after some 258 packets and recovers
+    /// nothing until it has learned the new one (`autoTune`). Version 5.7.5, without loss, learns it
+    /// within two groups after the 516 packets; version 5.6.72, at 10 % loss, needs some 250 packets
+    /// more. This crate learns it within two groups. Change the layout rarely.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](ErrorKind::Unsupported) without [`Redundancy::Fec`](crate::Redundancy::Fec): the
-    /// segment size does not reserve its header. [`InvalidInput`](ErrorKind::InvalidInput) if data has
-    /// been sent to the address of the peer, in groups of fewer shards, data and parity together, and
-    /// the peer is not known to be kcpx; where two connections to the address change the ratio at once,
-    /// the later change is ignored instead. kcp-go 5.6.72 compares the numbers of groups, and larger groups have smaller
-    /// numbers, which are late ones to it; version 5.7.5 takes them.
+    /// [`Unsupported`](ErrorKind::Unsupported) without [`Redundancy::Fec`](crate::Redundancy::Fec), since
+    /// segments leave no space for the FEC header. [`InvalidInput`](ErrorKind::InvalidInput) for groups
+    /// with more shards (data and parity together) than the address was sent before, unless the peer is
+    /// known to be kcpx: kcp-go 5.6.72 compares group numbers, and the smaller numbers of larger groups
+    /// look late (5.7.5 takes them). If two connections to the address change the layout at once, the
+    /// later change is ignored.
     pub fn set_fec(&self, fec: FecConfig) -> Result<()> {
         set_fec(self.handle(), fec)
     }
@@ -213,7 +212,7 @@ impl KcpStream {
 /// Backs `set_fec` of streams and halves.
 pub(super) fn set_fec(shared: &Shared, fec: FecConfig) -> Result<()> {
     if !shared.framed {
-        let text = "set_fec needs the header that FEC adds: set Redundancy::Fec";
+        let text = "set_fec requires Redundancy::Fec on this connection";
         return Err(Error::new(ErrorKind::Unsupported, text));
     }
     let (shards, max) = (fec.shards(), shared.max_fec_shards.load(Ordering::Relaxed));

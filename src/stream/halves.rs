@@ -1,4 +1,4 @@
-//! [`Reader`] and [`Writer`]: the two directions of a stream, shared by `KcpStream` and its halves.
+//! [`Reader`] and [`Writer`]: the two directions of a stream, for `KcpStream` and its halves.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::pin::pin;
@@ -15,18 +15,18 @@ use crate::util::buffer_pool;
 use crate::util::coop::cooperate;
 use crate::util::sync::{Mutex, MutexGuard, lock};
 
-/// Slices of a vectored write that are gathered under the lock of the send queue, at most.
+/// Most slices of a vectored write that are gathered under the send queue's lock.
 const MAX_JOINED_SLICES: usize = 64;
 
 /// The read side of a connection.
 pub(crate) struct Reader {
     pub(crate) handle: Handle,
-    /// Locked only by the methods that take `&self`, and then for the time of a copy.
+    /// Locked only by methods that take `&self`, for the time of a copy.
     buffer: Mutex<ReadBuffer>,
 }
 
-/// The write side of a connection. It borrows the connection, of which a stream then has one handle
-/// for both directions: an idle connection costs little because streams are small.
+/// The write side of a connection. It borrows the connection, so that a stream holds one handle for both
+/// directions: small streams keep idle connections cheap.
 #[derive(Clone, Copy)]
 pub(crate) struct Writer<'a> {
     shared: &'a Shared,
@@ -37,13 +37,12 @@ impl Reader {
         Self { handle, buffer: Mutex::new(ReadBuffer::default()) }
     }
 
-    /// Whether a read returns bytes of one message only: in message mode.
+    /// Whether a read returns bytes of one message only.
     fn one_message(&self) -> bool {
         self.handle.mode == Mode::Message
     }
 
     fn buffer_mut(&mut self) -> (&Handle, &mut ReadBuffer) {
-        // A poisoned lock is ignored, as in `sync::lock`.
         let buffer = self.buffer.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         (&self.handle, buffer)
     }
@@ -74,20 +73,20 @@ impl Reader {
         }
     }
 
-    /// The next chunk that has bytes.
+    /// The next non-empty chunk.
     pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
         let (handle, buffer) = self.buffer_mut();
         ready!(cooperate(cx, |cx| poll_bytes(handle, buffer, &mut Wait::Polled(cx.waker()))))?;
         Poll::Ready(Ok(pop(handle, buffer)))
     }
 
-    /// The next message, or the rest that reads have left of it.
+    /// The next message, or its rest after partial reads.
     pub(crate) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
         check_message_mode(&self.handle)?;
         let (handle, buffer) = self.buffer_mut();
         ready!(cooperate(cx, |cx| poll_chunks(handle, buffer, &mut Wait::Polled(cx.waker()))))?;
         if buffer.front().is_none() {
-            let text = "the peer has ended its stream: there are no more messages";
+            let text = "the peer has ended its stream: no more messages will come";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, text)));
         }
         Poll::Ready(Ok(pop(handle, buffer)))
@@ -110,8 +109,7 @@ impl Reader {
     ) -> Poll<io::Result<usize>> {
         let (mut buffer, one_message) = (self.lock_buffer(), self.one_message());
         let before = buf.remaining();
-        // A task that waits for more to peek at must see what arrived since, although nothing was
-        // read.
+        // A task that waits for more bytes must see new ones although it read nothing.
         let known = buffer.peek(before, one_message).map(<[u8]>::len).sum::<usize>();
         if buffer.front().is_none() || (known < before && !one_message) {
             let mut wait = Wait::new(cx.waker(), registration);
@@ -126,7 +124,7 @@ impl Reader {
         cx: &mut Context<'_>,
         registration: Option<&mut Registration>,
     ) -> Poll<io::Result<()>> {
-        // The error of an ended connection is for the read to return.
+        // A later read returns the error of an ended connection.
         self.poll_open(cx, registration).map(|_open| Ok(()))
     }
 
@@ -216,7 +214,7 @@ impl<'a> Writer<'a> {
         cx: &mut Context<'_>,
         registration: Option<&mut Registration>,
     ) -> Poll<io::Result<()>> {
-        // The error of an ended connection is for the write to return.
+        // A later write returns the error of an ended connection.
         cooperate(cx, |cx| {
             let mut wait = Wait::new(cx.waker(), registration);
             self.shared.poll_write_ready(&mut wait).map(Ok)
@@ -233,7 +231,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Ready when the buffer has a chunk, which may be an empty message, or at the end of the stream.
+/// Ready when the buffer has a chunk, maybe an empty message, or at the end of the stream.
 fn poll_chunks(
     shared: &Shared,
     buffer: &mut ReadBuffer,
@@ -263,7 +261,7 @@ fn poll_bytes(
     }
 }
 
-/// Hands at most `limit` bytes to `put` and takes them off the buffer.
+/// Passes at most `limit` bytes to `put` and consumes them.
 fn read(
     shared: &Shared,
     buffer: &mut ReadBuffer,
@@ -291,7 +289,7 @@ fn read(
 fn pop(shared: &Shared, buffer: &mut ReadBuffer) -> Bytes {
     let chunk = buffer.pop().unwrap_or_default();
     shared.report_read(buffer);
-    // Only chunks of a byte stream share a buffer: a message has one of its own.
+    // Only chunks of a byte stream share a buffer: each message has its own.
     if shared.mode == Mode::Stream { buffer_pool::into_recycled(chunk) } else { chunk }
 }
 
@@ -299,7 +297,8 @@ fn check_message_mode(shared: &Shared) -> io::Result<()> {
     match shared.mode {
         Mode::Message => Ok(()),
         mode @ Mode::Stream => {
-            let text = format!("messages need Mode::Message, this connection is in {mode:?} mode");
+            let text =
+                format!("messages require Mode::Message, this connection is in {mode:?} mode");
             Err(io::Error::new(io::ErrorKind::InvalidInput, text))
         }
     }
@@ -312,8 +311,8 @@ fn or_would_block<T>(poll: Poll<io::Result<T>>) -> io::Result<T> {
     }
 }
 
-/// Writes `bufs` in pieces of `BUFFER_LEN` bytes. Pending and errors of the first piece are the
-/// result; those of a later piece end the write with the bytes written so far.
+/// Writes `bufs` in pieces of `BUFFER_LEN` bytes. The first piece may be pending or fail; a later one
+/// then ends the write with the bytes written so far.
 fn write(shared: &Shared, wait: &mut Wait<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
     let total = bufs.iter().map(|buf| buf.len()).sum::<usize>();
     // In message mode each write starts a segment of its own.
@@ -335,8 +334,8 @@ fn write(shared: &Shared, wait: &mut Wait<'_>, bufs: &[IoSlice<'_>]) -> Poll<io:
     }
 }
 
-/// Reads once from `reader` into a chunk, and writes that. Waits for capacity first, so that all bytes that
-/// were read are written, and holds no buffer while it waits.
+/// Reads once from `reader` and writes the bytes. Waits for capacity first, so that everything read is
+/// written and no buffer is held meanwhile.
 fn write_from(
     shared: &Shared,
     cx: &mut Context<'_>,
@@ -346,7 +345,7 @@ fn write_from(
     let mut buffer = buffer_pool::take();
     let read = {
         let mut space = (&mut buffer).limit(capacity.min(buffer_pool::BUFFER_LEN));
-        // The future has no state of its own, so that each poll may be one of a new future.
+        // `read_buf` keeps no state between polls, so each poll may be of a new future.
         pin!(reader.read_buf(&mut space)).poll(cx)
     };
     match read {
@@ -361,8 +360,7 @@ fn write_from(
     }
 }
 
-/// Appends `count` bytes of `bufs`, after the first `skip`, to `out`: a header and its body then count as
-/// one chunk and not as two.
+/// Appends `count` bytes of `bufs`, after the first `skip`, to `out`: header and body become one chunk.
 fn gather(bufs: &[IoSlice<'_>], mut skip: usize, count: usize, out: &mut BytesMut) {
     let mut left = count;
     for buf in bufs {

@@ -1,4 +1,4 @@
-//! Tokio's I/O traits, for the stream and its halves alike.
+//! Tokio's I/O traits for the stream and its halves.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -63,7 +63,7 @@ macro_rules! impl_write {
                 true
             }
 
-            /// Hands what was written to the protocol, without waiting for acknowledgements.
+            /// Hands written data to the protocol, without waiting for acknowledgements.
             fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
                 Poll::Ready(self.handle().flush())
             }
@@ -78,6 +78,6 @@ macro_rules! impl_write {
 }
 
 impl_read!(KcpStream: read, ReadHalf<'_>: side, OwnedReadHalf: side);
-// Not of the stream: `AsyncBufReadExt::split` would come before its own.
+// Not for the stream: `AsyncBufReadExt::split` would shadow its own `split`.
 impl_buf_read!(ReadHalf<'_>, OwnedReadHalf);
 impl_write!(KcpStream, WriteHalf<'_>, OwnedWriteHalf);

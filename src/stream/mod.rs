@@ -40,32 +40,29 @@ use crate::util::sync::{Arc, Ordering};
 /// It reads and writes through [`AsyncRead`] and [`AsyncWrite`], with the methods of
 /// `AsyncReadExt` and `AsyncWriteExt`; the halves are [`AsyncBufRead`] as well:
 ///
-/// * `write` takes as many bytes as fit into the send buffer, at least one, and waits while it is
-///   full. A chunk below 64 bytes counts as 64. In message mode each write starts a segment of
-///   its own; only [`send_message`](Self::send_message) keeps the boundaries of larger ones.
-/// * `flush` hands what was written to the protocol, at once. It does not wait for the peer.
-/// * `shutdown` closes the write side (FIN) and is `Ok` when the peer has acknowledged every byte;
-///   it fails when nothing was received from the peer for
-///   [`Config::linger`](crate::Config::linger), or the connection ends. It is `Ok` too if the peer has
-///   acknowledged and read everything, has ended its stream, and is gone. Reading goes on. Writing
-///   then fails with [`BrokenPipe`](std::io::ErrorKind::BrokenPipe). One case does not wait for the
-///   peer: if that takes no more because it waits for this side to read (both windows are closed,
-///   and nothing was acknowledged for a second), `shutdown` is `Ok` and the rest is delivered once
-///   this side reads; [`wait_idle`](crate::Endpoint::wait_idle) waits for it. A drop without reading
-///   resets such a connection, as with TCP.
-/// * `read` returns buffered bytes first and the error of an ended connection after them. In
-///   message mode one read serves from one message and leaves the rest of it for the next one.
+/// * `write` takes as many bytes as fit into the send buffer, at least one, and waits while it is full.
+///   Chunks below 64 bytes are charged 64. In message mode each write starts a new segment; only
+///   [`send_message`](Self::send_message) keeps the boundaries of larger messages.
+/// * `flush` hands written data to the protocol at once. It does not wait for the peer.
+/// * `shutdown` closes the write side (FIN) and is `Ok` once the peer has acknowledged every byte. It
+///   fails when nothing arrives from the peer for [`Config::linger`](crate::Config::linger), or when the
+///   connection ends, unless the peer has acknowledged and read everything, ended its stream, and gone.
+///   Reading goes on; later writes fail with [`BrokenPipe`](std::io::ErrorKind::BrokenPipe).
+/// * `shutdown` does not wait for a peer that waits for this side to read: when both windows are closed
+///   and nothing was acknowledged for a second, it is `Ok`, and the rest is delivered once this side
+///   reads. [`wait_idle`](crate::Endpoint::wait_idle) waits for that. Dropping such a stream unread
+///   resets it, as with TCP.
+/// * `read` returns buffered bytes first, then the error of an ended connection. In message mode one read
+///   returns bytes of one message and leaves its rest for the next read.
 ///
-/// The end of a connection is an error, see [`ConnectionError`]. Pending and later calls report
-/// the same one.
+/// The end of a connection is a [`ConnectionError`]. Pending and later calls report the same one.
 ///
 /// Any number of tasks may wait in [`readable`](Self::readable), [`writable`](Self::writable),
-/// [`ready`](Self::ready) and [`peek`](Self::peek): all are woken. Of `poll_*` methods, and of what
-/// builds on them (`read`, `write`), the last task that asked in a direction is woken.
+/// [`ready`](Self::ready) and [`peek`](Self::peek): all are woken. `poll_*` methods, `read` and `write`
+/// wake the last task per direction.
 ///
-/// Dropping the stream, or both of its owned halves, still delivers what was written, until
-/// nothing more is acknowledged for [`Config::linger`](crate::Config::linger).
-/// [`abort`](Self::abort) (RST) delivers nothing.
+/// Dropping the stream, or both owned halves, still delivers written data, until nothing more is
+/// acknowledged for [`Config::linger`](crate::Config::linger). [`abort`](Self::abort) (RST) discards it.
 ///
 /// ```
 /// use kcpx::{KcpListener, KcpStream};
@@ -92,7 +89,7 @@ use crate::util::sync::{Arc, Ordering};
 /// [`AsyncWrite`]: tokio::io::AsyncWrite
 pub struct KcpStream {
     pub(crate) read: Reader,
-    /// Requests to the endpoint that carries the stream, for `KcpStream::endpoint`.
+    /// Requests to the stream's endpoint, for `KcpStream::endpoint`.
     pub(crate) requests: Arc<RequestQueue>,
 }
 
@@ -113,18 +110,18 @@ impl KcpStream {
     ///
     /// # Errors
     ///
-    /// None; the signature is that of `TcpStream`.
+    /// None; the signature matches `TcpStream`.
     pub fn peer_addr(&self) -> Result<SocketAddr> {
         Ok(self.handle().peer())
     }
 
-    /// Returns the address that datagrams to the peer leave from. Where the socket is bound to all
-    /// addresses, that of an accepted stream is the one that the peer has sent to, and otherwise the
-    /// one that the system's routes choose now.
+    /// Returns the address that datagrams to the peer leave from. If the socket is bound to all
+    /// addresses, this is the address the peer sent to (accepted streams), or the one the system's routes
+    /// choose now.
     ///
     /// # Errors
     ///
-    /// None; the signature is that of `TcpStream`.
+    /// None; the signature matches `TcpStream`.
     pub fn local_addr(&self) -> Result<SocketAddr> {
         Ok(source(self.handle()))
     }
@@ -149,9 +146,9 @@ impl KcpStream {
 
     /// Waits until the connection has ended, and returns why.
     ///
-    /// The future borrows nothing: it can wait in the same `select!` as a read, or in a task of its own.
-    /// It also outlives the stream, and then waits until what was written is delivered or given up. It
-    /// sees the end of both directions, not that of the peer's stream alone: that is the end of reading.
+    /// The future borrows nothing: it can wait in the same `select!` as a read, or in another task. It
+    /// may outlive the stream, and then waits until written data is delivered or given up. The end of the
+    /// peer's stream alone does not complete it.
     ///
     /// ```
     /// use kcpx::KcpStream;
@@ -175,8 +172,9 @@ impl KcpStream {
 
     /// Waits until the peer has answered.
     ///
-    /// After a `connect` that waits it has; see [`Config::early_data`](crate::Config::early_data) for
-    /// one that does not, and for accepted streams it is the pong of a ping.
+    /// Streams from a waiting `connect` are established already. With
+    /// [`Config::early_data`](crate::Config::early_data) the first answer establishes the stream; for
+    /// accepted streams, the answer to a ping.
     ///
     /// # Errors
     ///
@@ -184,13 +182,13 @@ impl KcpStream {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost. When several tasks wait, the last one that asked is woken.
+    /// Cancel safe. Of several waiting tasks, the last one is woken.
     pub async fn established(&self) -> Result<()> {
         poll_fn(|cx| self.handle().poll_established(cx.waker())).await
     }
 
-    /// Ends the connection at once (RFC 9293 3.10.5). What was written and not acknowledged may be
-    /// lost. A peer that supports CONTROL segments gets an RST; others are not notified.
+    /// Ends the connection at once (RFC 9293 3.10.5). Unacknowledged data may be lost. A peer that
+    /// supports CONTROL segments gets an RST; others are not notified.
     pub fn abort(self) {
         self.handle().abort();
     }
@@ -198,9 +196,9 @@ impl KcpStream {
 
 /// Reading beyond `AsyncRead`.
 impl KcpStream {
-    /// Waits for bytes and copies them without taking them. Returns their number.
+    /// Waits for bytes and copies them without consuming them. Returns their number.
     ///
-    /// In message mode it copies from one message, and returns 0 if that is empty.
+    /// In message mode it copies from one message and returns 0 if that message is empty.
     ///
     /// # Errors
     ///
@@ -208,14 +206,14 @@ impl KcpStream {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost.
+    /// Cancel safe: nothing is consumed.
     pub async fn peek(&self, buf: &mut [u8]) -> Result<usize> {
         let mut buf = ReadBuf::new(buf);
         let mut waiter = self.handle().read_waiter();
         poll_fn(|cx| self.read.poll_peek(cx, &mut buf, Some(&mut waiter))).await
     }
 
-    /// Polls for bytes and copies them without taking them, as [`peek`](Self::peek).
+    /// Polls for bytes and copies them without consuming them, as [`peek`](Self::peek).
     ///
     /// # Errors
     ///
@@ -224,18 +222,17 @@ impl KcpStream {
         self.read.poll_peek(cx, buf, None)
     }
 
-    /// Reads bytes that are there, without waiting. Returns their number.
+    /// Reads available bytes, without waiting. Returns their number.
     ///
     /// # Errors
     ///
-    /// [`WouldBlock`](std::io::ErrorKind::WouldBlock) if there are none; the [`ConnectionError`]
-    /// after the bytes that arrived before it.
+    /// [`WouldBlock`](std::io::ErrorKind::WouldBlock) if there are none; the [`ConnectionError`] after
+    /// the bytes that arrived before it.
     pub fn try_read(&self, buf: &mut [u8]) -> Result<usize> {
         self.read.try_read(buf)
     }
 
-    /// Reads bytes that are there into several buffers, in order, without waiting. Returns their
-    /// number.
+    /// Reads available bytes into several buffers, in order, without waiting. Returns their number.
     ///
     /// # Errors
     ///
@@ -244,9 +241,9 @@ impl KcpStream {
         self.read.try_read_vectored(bufs)
     }
 
-    /// Waits for bytes and returns them as they lie in the receive buffer, without a copy: at
-    /// least one byte, at most one message in message mode. The buffer is reused once all parts of
-    /// it are dropped, so a `BytesMut` of a stream's chunk can only be had by copying.
+    /// Waits for bytes and returns a chunk of the receive buffer without a copy: at least one byte, at
+    /// most one message in message mode. The buffer is reused once all parts of it are dropped, so
+    /// converting a stream's chunk into a `BytesMut` copies it.
     ///
     /// # Errors
     ///
@@ -254,13 +251,13 @@ impl KcpStream {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost.
+    /// Cancel safe: nothing is lost.
     pub async fn read_chunk(&mut self) -> Result<Bytes> {
         poll_fn(|cx| self.read.poll_chunk(cx)).await
     }
 
-    /// Waits for a message and returns it, without a copy. After reads that took a part of a
-    /// message it returns the rest of that.
+    /// Waits for a message and returns it without a copy. After partial reads it returns the rest of the
+    /// message.
     ///
     /// # Errors
     ///
@@ -270,7 +267,7 @@ impl KcpStream {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost.
+    /// Cancel safe: nothing is lost.
     pub async fn recv_message(&mut self) -> Result<Bytes> {
         poll_fn(|cx| self.read.poll_message(cx)).await
     }
@@ -283,8 +280,8 @@ impl KcpStream {
     /// # Errors
     ///
     /// [`WouldBlock`](std::io::ErrorKind::WouldBlock) if the send buffer is full,
-    /// [`BrokenPipe`](std::io::ErrorKind::BrokenPipe) after a shutdown, the [`ConnectionError`]
-    /// once the connection has ended. Then nothing was written.
+    /// [`BrokenPipe`](std::io::ErrorKind::BrokenPipe) after a shutdown, the [`ConnectionError`] once the
+    /// connection has ended. Nothing is written then.
     pub fn try_write(&self, buf: &[u8]) -> Result<usize> {
         self.writer().try_write(buf)
     }
@@ -299,11 +296,11 @@ impl KcpStream {
         self.writer().try_write_vectored(bufs)
     }
 
-    /// Waits for capacity, reads once from `reader` and writes what that read returned, at most 64 KiB.
-    /// Returns the number of bytes; 0 when the reader has ended.
+    /// Waits for capacity, reads once from `reader` and writes the bytes, at most 64 KiB. Returns their
+    /// number; 0 when the reader has ended.
     ///
-    /// From 16 KiB on the bytes leave from the buffer that they were read into, which saves one copy over a
-    /// read and a write; fewer are copied once more. No buffer is held while `reader` has nothing. Does not
+    /// From 16 KiB on the data leaves from the buffer it was read into, which saves a copy over a read
+    /// and a write; less is copied once more. No buffer is held while `reader` has nothing. Does not
     /// flush.
     ///
     /// ```
@@ -320,14 +317,14 @@ impl KcpStream {
     ///
     /// # Errors
     ///
-    /// Those of `reader`; [`BrokenPipe`](std::io::ErrorKind::BrokenPipe) after a shutdown; the
-    /// [`ConnectionError`] once the connection has ended. Nothing was written then, and nothing was read
-    /// unless the connection ended during the read. While `reader` has nothing the end of the connection
-    /// is not reported.
+    /// Errors of `reader`; [`BrokenPipe`](std::io::ErrorKind::BrokenPipe) after a shutdown; the
+    /// [`ConnectionError`] once the connection has ended. Nothing is written then, and nothing is read
+    /// unless the connection ended during the read. The end of the connection is not reported while
+    /// `reader` has nothing.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing that was read.
+    /// Cancel safe: everything read is written.
     pub async fn write_from<R>(&mut self, reader: &mut R) -> Result<usize>
     where
         R: AsyncRead + Unpin + ?Sized,
@@ -335,11 +332,10 @@ impl KcpStream {
         poll_fn(|cx| self.writer().poll_write_from(cx, reader)).await
     }
 
-    /// Waits for capacity and writes one message, which the peer receives whole. Returns when it
-    /// is queued.
+    /// Waits for capacity and queues one message, which the peer receives whole.
     ///
-    /// A message larger than the send buffer is taken when nothing else is queued and little waits to be
-    /// sent.
+    /// A message larger than the send buffer is taken when nothing else is queued and little data waits
+    /// to be sent.
     ///
     /// # Errors
     ///
@@ -347,35 +343,35 @@ impl KcpStream {
     /// [`Mode::Message`](crate::Mode::Message) or above
     /// [`max_message_size`](Self::max_message_size);
     /// [`BrokenPipe`](std::io::ErrorKind::BrokenPipe) after a shutdown; the [`ConnectionError`]
-    /// once the connection has ended. Then nothing was written.
+    /// once the connection has ended. Nothing is written then.
     ///
     /// # Cancel safety
     ///
-    /// The message is queued whole in the call that completes, or not at all.
+    /// Cancel safe: a call that does not complete queues nothing.
     pub async fn send_message(&mut self, message: &[u8]) -> Result<()> {
         poll_fn(|cx| self.writer().poll_send_message(cx, message)).await
     }
 
-    /// Returns the largest message in bytes that can be sent now: 255 segments, or the peer's window if
-    /// that is smaller, as it is until the peer is sure of our address (after the first bytes); with an MTU
-    /// above 1,500 no more than 1,540 bytes for each segment of that window, the memory that a peer of this
-    /// crate has. It falls with the MTU of the path, also between this call and the send; the error of that
-    /// says so.
+    /// Returns the size in bytes of the largest message that can be sent now: 255 segments, or the peer's
+    /// window if it is smaller, as it is until the peer has validated our address after the first bytes.
+    /// With an MTU above 1,500 it is also limited to 1,540 bytes per segment of that window, the memory
+    /// of a peer of this crate. It falls with the path MTU, also between this call and the send, whose
+    /// error then says so.
     #[must_use]
     pub fn max_message_size(&self) -> usize {
         self.handle().max_message.load(Ordering::Relaxed)
     }
 }
 
-/// Settings that may change while the connection runs. They take effect in the next turn of the
-/// driver, in the order of the calls.
+/// Settings that may change during a connection. They take effect in the driver's next turn, in call
+/// order.
 impl KcpStream {
-    /// Sets the send and the receive window, in segments. In message mode the largest receive window that was
-    /// advertised stays the limit of a message: the peer may still send one of as many segments.
+    /// Sets the send and the receive window, in segments. In message mode the largest window advertised
+    /// so far stays the limit of received messages, since the peer may still send one of that size.
     ///
     /// # Errors
     ///
-    /// When one is 0.
+    /// When either is 0.
     #[doc(alias = "SetWindowSize")]
     pub fn set_windows(&self, send: u16, recv: u16) -> std::result::Result<(), ConfigError> {
         check_windows(send, recv)?;
@@ -401,17 +397,17 @@ impl KcpStream {
         self.handle().set_write_policy(policy);
     }
 
-    /// Lowers the largest datagram to `mtu` bytes of UDP payload, all headers included. Segments
-    /// in flight keep their size.
+    /// Lowers the datagram size limit to `mtu` bytes of UDP payload, headers included. Segments in flight
+    /// keep their size.
     ///
     /// # Errors
     ///
-    /// When `mtu` is below 25 plus the overhead of FEC and the cipher, or above the current MTU.
+    /// When `mtu` is below 25 plus the overhead of FEC and cipher, or above the current MTU.
     #[doc(alias = "SetMtu")]
     pub fn set_mtu(&self, mtu: u16) -> std::result::Result<(), ConfigError> {
         let overhead = self.handle().overhead;
         check_mtu(mtu, overhead)?;
-        // Lowered here already: a second call before the driver's next turn is checked against it.
+        // Lowered here already, so that a second call is checked against it.
         let present = self.handle().mtu.fetch_min(usize::from(mtu), Ordering::Relaxed);
         let smallest = (overhead + SEGMENT_HEADER) as u64 + 1;
         ConfigError::check("mtu (bytes)", mtu, smallest, present as u64)?;
@@ -419,21 +415,21 @@ impl KcpStream {
         Ok(())
     }
 
-    /// Sets how many bytes per second may leave, headers included; `None` for no limit.
+    /// Limits the bytes sent per second, headers included; `None` for no limit.
     #[doc(alias = "SetRateLimit")]
     pub fn set_rate_limit(&self, bytes_per_second: Option<NonZeroU64>) {
         self.handle().set(Setting::RateLimit(bytes_per_second));
     }
 
-    /// Sets when an idle connection is pinged and when it ends, as
+    /// Sets the keepalive interval and idle timeout, as
     /// [`KcpConfig::keepalive`](crate::KcpConfig::keepalive) and
-    /// [`KcpConfig::idle_timeout`](crate::KcpConfig::idle_timeout): 1 s to 1 day each, with the interval at
-    /// least 1 s shorter than the timeout. Both count from the latest datagram of the peer, also from one
+    /// [`KcpConfig::idle_timeout`](crate::KcpConfig::idle_timeout): 1 s to 1 day each, the interval at
+    /// least 1 s shorter than the timeout. Both count from the peer's latest datagram, also from one
     /// before the call.
     ///
     /// # Errors
     ///
-    /// When one is outside its range, or the interval leaves too little time.
+    /// When either is out of range, or the interval is too long for the timeout.
     #[doc(alias = "SO_KEEPALIVE")]
     pub fn set_keepalive(
         &self,
@@ -445,13 +441,13 @@ impl KcpStream {
         Ok(())
     }
 
-    /// Sets after which time without an answer the connection ends, as
+    /// Sets the time without an answer after which the connection ends, as
     /// [`KcpConfig::dead_peer_timeout`](crate::KcpConfig::dead_peer_timeout): 1 s to 1 day; `None` for
     /// never.
     ///
     /// # Errors
     ///
-    /// When it is outside that.
+    /// When it is out of range.
     #[doc(alias = "TCP_USER_TIMEOUT")]
     pub fn set_dead_peer_timeout(
         &self,
@@ -462,8 +458,8 @@ impl KcpStream {
         Ok(())
     }
 
-    /// Sets how many extra copies of each datagram leave, 0 to 8. Each costs the whole bandwidth
-    /// once more.
+    /// Sets the number of extra copies of each datagram, 0 to 8. Each copy costs the whole bandwidth once
+    /// more.
     ///
     /// # Errors
     ///
@@ -482,7 +478,7 @@ pub(crate) async fn closed(shared: Arc<Shared>) -> ConnectionError {
     poll_fn(|cx| shared.poll_ended(&mut Wait::Future(&mut waiter, cx.waker()))).await
 }
 
-/// Address that datagrams of a connection leave from.
+/// Address that a connection's datagrams leave from.
 pub(crate) fn source(shared: &Shared) -> SocketAddr {
     let (local, path) = (shared.local(), shared.path());
     path.local_addr(local.port()).unwrap_or_else(|| source_addr(local, path.peer))

@@ -6,15 +6,13 @@ use std::time::Duration;
 use super::KcpStream;
 use crate::config::WritePolicy;
 
-/// Options of a `TcpStream` that a connection has too. `ttl` is one of the socket, which
-/// connections share.
+/// `TcpStream` options of a connection. `ttl` belongs to the socket, which connections share.
 impl KcpStream {
-    /// Returns whether written data leaves as soon as the windows allow. Default `true`, unlike
-    /// TCP.
+    /// Returns whether written data leaves as soon as the windows allow. Default `true`, unlike TCP.
     ///
     /// # Errors
     ///
-    /// None; the signature is that of `TcpStream`.
+    /// None; the signature matches `TcpStream`.
     pub fn nodelay(&self) -> Result<bool> {
         Ok(self.handle().nodelay())
     }
@@ -22,12 +20,11 @@ impl KcpStream {
     /// Sets whether written data leaves as soon as the windows allow:
     /// [`WritePolicy::Immediate`], or [`WritePolicy::Delayed`] for `false`.
     ///
-    /// KCP's own `nodelay`, a preset of its timing, is
-    /// [`set_timing`](Self::set_timing).
+    /// KCP's own `nodelay` is a timing preset, see [`set_timing`](Self::set_timing).
     ///
     /// # Errors
     ///
-    /// None; the signature is that of `TcpStream`.
+    /// None; the signature matches `TcpStream`.
     #[doc(alias = "TCP_NODELAY")]
     pub fn set_nodelay(&self, nodelay: bool) -> Result<()> {
         let policy = if nodelay { WritePolicy::Immediate } else { WritePolicy::Delayed };
@@ -35,19 +32,18 @@ impl KcpStream {
         Ok(())
     }
 
-    /// Returns the time set by [`set_linger`](Self::set_linger); `None`, the default, where
-    /// [`Config::linger`](crate::Config::linger) holds.
+    /// Returns the time set by [`set_linger`](Self::set_linger); `None`, the default, while
+    /// [`Config::linger`](crate::Config::linger) applies.
     ///
     /// # Errors
     ///
-    /// None; the signature is that of `TcpStream`.
+    /// None; the signature matches `TcpStream`.
     pub fn linger(&self) -> Result<Option<Duration>> {
         Ok(self.handle().own_linger())
     }
 
-    /// Sets for this stream how long closing goes on without progress, 0 s to 1 day in whole
-    /// milliseconds; `None` for [`Config::linger`](crate::Config::linger). With zero, dropping the
-    /// stream aborts it.
+    /// Sets how long closing continues without progress, 0 s to 1 day in whole milliseconds; `None` for
+    /// [`Config::linger`](crate::Config::linger). With zero, dropping the stream aborts it.
     ///
     /// Unlike SO_LINGER it never blocks a thread.
     ///
@@ -60,23 +56,22 @@ impl KcpStream {
         Ok(self.handle().set_linger(time)?)
     }
 
-    /// Lets dropping the stream abort it: what was written and not acknowledged may be lost, and
-    /// the peer's reads and writes fail with
-    /// [`ConnectionReset`](std::io::ErrorKind::ConnectionReset).
+    /// Makes dropping the stream abort it: unacknowledged data may be lost, and the peer's reads and
+    /// writes fail with [`ConnectionReset`](std::io::ErrorKind::ConnectionReset).
     ///
     /// # Errors
     ///
-    /// None; the signature is that of `TcpStream`.
+    /// None; the signature matches `TcpStream`.
     pub fn set_zero_linger(&self) -> Result<()> {
         self.set_linger(Some(Duration::ZERO))
     }
 
-    /// Returns why the connection failed, once (SO_ERROR). Reads and writes go on returning the
-    /// same error, and so does [`error`](Self::error).
+    /// Returns why the connection failed, once (SO_ERROR). Reads, writes and [`error`](Self::error) keep
+    /// returning the error.
     ///
     /// # Errors
     ///
-    /// None; the signature is that of `TcpStream`.
+    /// None; the signature matches `TcpStream`.
     pub fn take_error(&self) -> Result<Option<Error>> {
         Ok(self.handle().take_error().map(Error::from))
     }

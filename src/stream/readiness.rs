@@ -14,14 +14,13 @@ use crate::stream::halves::{Reader, Writer};
 use crate::stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 
 impl KcpStream {
-    /// Waits until the stream is ready for at least one operation of `interest`, and returns all
-    /// that it is ready for.
+    /// Waits until the stream is ready for at least one operation of `interest`, and returns all that are
+    /// ready.
     ///
-    /// At the end of the peer's stream, once all of it is read, and after the end of the connection
-    /// the stream is readable and [`READ_CLOSED`](Ready::READ_CLOSED). After the end of the
-    /// connection it is writable and [`WRITE_CLOSED`](Ready::WRITE_CLOSED), and has an
-    /// [`ERROR`](Ready::ERROR) for an interest in errors. There is no urgent data: an interest in
-    /// that waits for `READ_CLOSED`.
+    /// At the end of the peer's stream, once everything is read, and after the end of the connection the
+    /// stream is readable and [`READ_CLOSED`](Ready::READ_CLOSED). After the end of the connection it is
+    /// also writable and [`WRITE_CLOSED`](Ready::WRITE_CLOSED), and [`ERROR`](Ready::ERROR) if `interest`
+    /// includes errors. There is no urgent data: an interest in it waits for `READ_CLOSED`.
     ///
     /// # Errors
     ///
@@ -29,7 +28,7 @@ impl KcpStream {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost.
+    /// Cancel safe.
     pub async fn ready(&self, interest: Interest) -> Result<Ready> {
         ready(self.handle(), Some(&self.read), interest).await
     }
@@ -46,15 +45,14 @@ macro_rules! readable {
             ///
             /// # Cancel safety
             ///
-            /// Nothing is lost.
+            /// Cancel safe.
             pub async fn readable(&self) -> Result<()> {
                 let mut waiter = self.$side.handle.read_waiter();
                 poll_fn(|cx| self.$side.poll_readable(cx, Some(&mut waiter))).await
             }
 
-            /// Reads bytes that are there into the spare capacity of `buf`, without waiting, and
-            /// returns their number. A buffer that grows gets at most its spare capacity, or 64
-            /// bytes without any.
+            /// Reads available bytes into the spare capacity of `buf`, without waiting, and returns their
+            /// number. A growing buffer gets at most its spare capacity, or 64 bytes if it has none.
             ///
             /// # Errors
             ///
@@ -73,9 +71,9 @@ macro_rules! writable {
             /// Waits until a write may take bytes, or fail.
             ///
             /// As with Tokio's sockets, readiness ends with a write that finds the queue full
-            /// ([`WouldBlock`](ErrorKind::WouldBlock)), so one write more may fail so. It begins again once
-            /// a quarter of what may wait is free: of
-            /// [`Config::send_buffer`](crate::Config::send_buffer), or of what leaves within 10 ms.
+            /// ([`WouldBlock`](ErrorKind::WouldBlock)). It begins again once a quarter is free: a quarter
+            /// of [`Config::send_buffer`](crate::Config::send_buffer), or of the data that leaves within
+            /// 10 ms.
             ///
             /// # Errors
             ///
@@ -83,7 +81,7 @@ macro_rules! writable {
             ///
             /// # Cancel safety
             ///
-            /// Nothing is lost.
+            /// Cancel safe.
             pub async fn writable(&self) -> Result<()> {
                 let mut waiter = self.handle().write_waiter();
                 poll_fn(|cx| self.writer().poll_write_ready(cx, Some(&mut waiter))).await
@@ -118,7 +116,7 @@ impl KcpStream {
 macro_rules! ready_readers {
     ($($half:ty),*) => {$(
         impl $half {
-            /// Waits until the half, or the one that writes, is ready, as [`KcpStream::ready`].
+            /// Waits until the half, or the write half, is ready, as [`KcpStream::ready`].
             ///
             /// # Errors
             ///
@@ -126,7 +124,7 @@ macro_rules! ready_readers {
             ///
             /// # Cancel safety
             ///
-            /// Nothing is lost.
+            /// Cancel safe.
             pub async fn ready(&self, interest: Interest) -> Result<Ready> {
                 ready(self.handle(), Some(&self.side), interest).await
             }
@@ -137,8 +135,8 @@ macro_rules! ready_readers {
 macro_rules! ready_writers {
     ($($half:ty),*) => {$(
         impl $half {
-            /// Waits until the half is ready, as [`KcpStream::ready`]. What there is to read is
-            /// seen by the other half alone: an interest in reading beside others is left out.
+            /// Waits until the half is ready, as [`KcpStream::ready`]. Only the read half sees readable
+            /// data: an interest in reading is ignored beside others.
             ///
             /// # Errors
             ///
@@ -146,7 +144,7 @@ macro_rules! ready_writers {
             ///
             /// # Cancel safety
             ///
-            /// Nothing is lost.
+            /// Cancel safe.
             pub async fn ready(&self, interest: Interest) -> Result<Ready> {
                 ready(self.handle(), None, interest).await
             }
@@ -157,10 +155,10 @@ macro_rules! ready_writers {
 ready_readers!(OwnedReadHalf, ReadHalf<'_>);
 ready_writers!(OwnedWriteHalf, WriteHalf<'_>);
 
-/// Ready with all that is ready of `interest`, once at least one is.
+/// Ready with the operations of `interest` that are ready, once there is at least one.
 async fn ready(shared: &Shared, reader: Option<&Reader>, interest: Interest) -> Result<Ready> {
     if reader.is_none() && interest == Interest::READABLE {
-        let text = "the half that writes does not see what there is to read: ask the other one";
+        let text = "the write half does not see readable data: call ready on the read half";
         return Err(Error::new(ErrorKind::InvalidInput, text));
     }
     let reader = reader.filter(|_| interest.is_readable());
@@ -185,7 +183,7 @@ async fn ready(shared: &Shared, reader: Option<&Reader>, interest: Interest) -> 
     .await
 }
 
-/// What an interest in urgent data or errors sees: the end, if it is there. Registers the task.
+/// Readiness for an interest in urgent data or errors: the end, if it has come. Registers the task.
 fn poll_end(
     cx: &Context<'_>,
     shared: &Shared,
@@ -200,7 +198,7 @@ fn poll_end(
     if shared.is_recv_closed(&mut Wait::Future(registration, cx.waker())) && urgent {
         ready |= Ready::READ_CLOSED;
     }
-    // After the registration: at the end of a connection the error is set before readers are woken.
+    // Checked after the registration: a connection's error is set before its readers are woken.
     if shared.error().is_some() && errors {
         ready |= Ready::ERROR;
     }

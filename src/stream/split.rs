@@ -22,15 +22,15 @@ use crate::stream::{KcpStream, closed, source};
 use crate::util::sync::{Arc, Ordering};
 
 impl KcpStream {
-    /// Splits the stream into a half that reads and one that writes, which borrow it.
+    /// Splits the stream into a read half and a write half that borrow it.
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         let shared = self.handle().uncounted();
         (ReadHalf { side: &mut self.read }, WriteHalf { shared, stream: PhantomData })
     }
 
-    /// Splits the stream into a half that reads and one that writes, for two tasks.
+    /// Splits the stream into a read half and a write half for two tasks.
     ///
-    /// Dropping the half that writes closes the write side.
+    /// Dropping the write half closes the write side.
     #[must_use]
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         let handle = self.handle().clone();
@@ -41,7 +41,7 @@ impl KcpStream {
     }
 }
 
-/// The half of a [`KcpStream`] that reads, borrowed from it by [`KcpStream::split`].
+/// The read half of a [`KcpStream`], borrowed by [`KcpStream::split`].
 ///
 /// ```
 /// use kcpx::KcpStream;
@@ -61,7 +61,7 @@ pub struct ReadHalf<'a> {
     pub(super) side: &'a mut Reader,
 }
 
-/// The half of a [`KcpStream`] that writes, borrowed from it by [`KcpStream::split`].
+/// The write half of a [`KcpStream`], borrowed by [`KcpStream::split`].
 ///
 /// `shutdown` closes the write side. Dropping the half does nothing.
 ///
@@ -76,16 +76,15 @@ pub struct ReadHalf<'a> {
 /// }
 /// ```
 pub struct WriteHalf<'a> {
-    /// Not counted: a half that is in scope still, but no longer used, does not keep a dropped
-    /// stream attached.
+    /// Not counted: a half that is in scope but no longer used must not keep a dropped stream attached.
     shared: Arc<Shared>,
     stream: PhantomData<&'a KcpStream>,
 }
 
-/// The half of a [`KcpStream`] that reads, from [`KcpStream::into_split`].
+/// The owned read half of a [`KcpStream`], from [`KcpStream::into_split`].
 ///
-/// Dropping it discards what it has not read; the connection goes on. Since nobody reads any more
-/// the peer can send at most another receive buffer and window.
+/// Dropping it discards unread data; the connection goes on. The peer can then send at most one more
+/// receive buffer and window.
 ///
 /// ```
 /// use kcpx::{KcpListener, KcpStream};
@@ -111,13 +110,13 @@ pub struct WriteHalf<'a> {
 /// ```
 pub struct OwnedReadHalf {
     pub(super) side: Reader,
-    /// Of the endpoint that carries the stream.
+    /// Requests to the stream's endpoint.
     requests: Arc<RequestQueue>,
 }
 
-/// The half of a [`KcpStream`] that writes, from [`KcpStream::into_split`].
+/// The owned write half of a [`KcpStream`], from [`KcpStream::into_split`].
 ///
-/// Dropping it closes the write side (FIN): what was written is still delivered. See
+/// Dropping it closes the write side (FIN); written data is still delivered. See
 /// [`forget`](Self::forget).
 ///
 /// ```
@@ -125,7 +124,7 @@ pub struct OwnedReadHalf {
 /// use tokio::io::AsyncWriteExt;
 /// use tokio::sync::mpsc;
 ///
-/// /// One task writes what many send.
+/// One task writes the data of several senders.
 /// async fn write_all(mut write: OwnedWriteHalf, mut queue: mpsc::Receiver<Vec<u8>>) {
 ///     while let Some(bytes) = queue.recv().await {
 ///         if write.write_all(&bytes).await.is_err() {
@@ -147,7 +146,7 @@ pub struct OwnedWriteHalf {
     close_on_drop: bool,
 }
 
-/// The two halves given to `reunite` are not of the same stream. They are returned.
+/// The halves given to `reunite` belong to different streams. Returns them.
 ///
 /// ```
 /// use kcpx::{KcpStream, OwnedReadHalf, OwnedWriteHalf, ReuniteError};
@@ -165,13 +164,13 @@ pub struct OwnedWriteHalf {
 /// ```
 #[derive(Debug, Error)]
 #[error(
-    "the halves are of different streams: the one that reads of connection {} with {}, \
-     the one that writes of connection {} with {}",
+    "the halves belong to different streams: read half of connection {} with {}, write half of \
+     connection {} with {}",
     .0.conv(), .0.handle().peer(), .1.conv(), .1.handle().peer()
 )]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
-/// Methods of all halves: addresses, conversation id, statistics, error, datagrams.
+/// Methods of all halves.
 macro_rules! describe {
     ($($half:ty: $name:literal, $($handle:ident).+, $uncounted:ident;)*) => {$(
         impl $half {
@@ -224,7 +223,7 @@ macro_rules! describe {
                 closed(self.$($handle).+.$uncounted())
             }
 
-            /// Returns a handle to the unreliable datagrams beside the stream.
+            /// Returns a handle for unreliable datagrams.
             #[must_use]
             pub fn datagrams(&self) -> Datagrams {
                 Datagrams::new(self.$($handle).+.$uncounted())
@@ -242,7 +241,7 @@ macro_rules! describe {
 macro_rules! read_methods {
     ($($half:ty),*) => {$(
         impl $half {
-            /// Waits for bytes and copies them without taking them, as [`KcpStream::peek`].
+            /// Waits for bytes and copies them without consuming them, as [`KcpStream::peek`].
             ///
             /// # Errors
             ///
@@ -250,14 +249,14 @@ macro_rules! read_methods {
             ///
             /// # Cancel safety
             ///
-            /// Nothing is lost.
+            /// Cancel safe: nothing is consumed.
             pub async fn peek(&mut self, buf: &mut [u8]) -> Result<usize> {
                 let mut buf = ReadBuf::new(buf);
                 let mut waiter = self.side.handle.read_waiter();
                 poll_fn(|cx| self.side.poll_peek(cx, &mut buf, Some(&mut waiter))).await
             }
 
-            /// Polls for bytes and copies them without taking them, as [`KcpStream::poll_peek`].
+            /// Polls for bytes and copies them without consuming them, as [`KcpStream::poll_peek`].
             ///
             /// # Errors
             ///
@@ -270,7 +269,7 @@ macro_rules! read_methods {
                 self.side.poll_peek(cx, buf, None)
             }
 
-            /// Reads bytes that are there, without waiting. Returns their number.
+            /// Reads available bytes, without waiting. Returns their number.
             ///
             /// # Errors
             ///
@@ -279,8 +278,8 @@ macro_rules! read_methods {
                 self.side.try_read(buf)
             }
 
-            /// Reads bytes that are there into several buffers, in order, without waiting. Returns
-            /// their number.
+            /// Reads available bytes into several buffers, in order, without waiting. Returns their
+            /// number.
             ///
             /// # Errors
             ///
@@ -297,7 +296,7 @@ macro_rules! read_methods {
             ///
             /// # Cancel safety
             ///
-            /// Nothing is lost.
+            /// Cancel safe: nothing is lost.
             pub async fn read_chunk(&mut self) -> Result<Bytes> {
                 poll_fn(|cx| self.side.poll_chunk(cx)).await
             }
@@ -310,7 +309,7 @@ macro_rules! read_methods {
             ///
             /// # Cancel safety
             ///
-            /// Nothing is lost.
+            /// Cancel safe: nothing is lost.
             pub async fn recv_message(&mut self) -> Result<Bytes> {
                 poll_fn(|cx| self.side.poll_message(cx)).await
             }
@@ -345,7 +344,7 @@ macro_rules! write_methods {
                 self.writer().try_write_vectored(bufs)
             }
 
-            /// Reads once from `reader` and writes that, as [`KcpStream::write_from`].
+            /// Reads once from `reader` and writes the bytes, as [`KcpStream::write_from`].
             ///
             /// # Errors
             ///
@@ -353,7 +352,7 @@ macro_rules! write_methods {
             ///
             /// # Cancel safety
             ///
-            /// Dropping the future loses nothing that was read.
+            /// Cancel safe: everything read is written.
             pub async fn write_from<R>(&mut self, reader: &mut R) -> Result<usize>
             where
                 R: AsyncRead + Unpin + ?Sized,
@@ -361,7 +360,7 @@ macro_rules! write_methods {
                 poll_fn(|cx| self.writer().poll_write_from(cx, reader)).await
             }
 
-            /// Waits for capacity and writes one message, as [`KcpStream::send_message`].
+            /// Waits for capacity and queues one message, as [`KcpStream::send_message`].
             ///
             /// # Errors
             ///
@@ -369,12 +368,12 @@ macro_rules! write_methods {
             ///
             /// # Cancel safety
             ///
-            /// The message is queued whole in the call that completes, or not at all.
+            /// Cancel safe: a call that does not complete queues nothing.
             pub async fn send_message(&mut self, message: &[u8]) -> Result<()> {
                 poll_fn(|cx| self.writer().poll_send_message(cx, message)).await
             }
 
-            /// Changes the FEC shards of what this side sends, as [`KcpStream::set_fec`].
+            /// Changes the FEC layout of sent data, as [`KcpStream::set_fec`].
             ///
             /// # Errors
             ///
@@ -383,7 +382,7 @@ macro_rules! write_methods {
                 set_fec(self.handle(), fec)
             }
 
-            /// Returns the largest message in bytes that can be sent now.
+            /// Returns the size in bytes of the largest message that can be sent now.
             #[must_use]
             pub fn max_message_size(&self) -> usize {
                 self.handle().max_message.load(Ordering::Relaxed)
@@ -406,7 +405,7 @@ impl OwnedReadHalf {
     ///
     /// # Errors
     ///
-    /// Both halves, when they are not of the same stream.
+    /// Both halves, if they belong to different streams.
     pub fn reunite(self, write: OwnedWriteHalf) -> std::result::Result<KcpStream, ReuniteError> {
         if !self.side.handle.is_same(&write.handle) {
             return Err(ReuniteError(self, write));
@@ -421,13 +420,13 @@ impl OwnedWriteHalf {
     ///
     /// # Errors
     ///
-    /// Both halves, when they are not of the same stream.
+    /// Both halves, if they belong to different streams.
     pub fn reunite(self, read: OwnedReadHalf) -> std::result::Result<KcpStream, ReuniteError> {
         read.reunite(self)
     }
 
-    /// Drops the half without closing the write side. If the other half is gone as well this drops
-    /// the connection, see [`KcpStream`].
+    /// Drops the half without closing the write side. If the other half is gone too, this drops the
+    /// connection, see [`KcpStream`].
     pub fn forget(mut self) {
         self.close_on_drop = false;
     }

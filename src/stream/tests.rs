@@ -84,7 +84,7 @@ async fn writable_is_ready_until_a_write_would_block() {
     }
     assert_eq!(kind(stream.try_write(&[2; 1])), ErrorKind::WouldBlock);
     assert!(now(stream.writable()).is_pending());
-    // Capacity is readiness, also where it does not wake a writer yet.
+    // The queue has capacity, although a writer would not be woken yet.
     bench.take(10);
     ready(stream.writable()).unwrap();
     assert_eq!(stream.try_write(&[3; 50]).unwrap(), 10);
@@ -278,7 +278,7 @@ async fn messages_keep_their_boundaries() {
     assert_eq!(bench.chunks(), [b"one".as_slice(), b""]);
     assert_eq!(stream.max_message_size(), 1376);
     let error = stream.send_message(&[0; 1377]).await.unwrap_err();
-    assert!(error.to_string().starts_with("a message of 1377 bytes, at most 1376 with"));
+    assert!(error.to_string().starts_with("the message has 1377 bytes, at most 1376"));
 
     bench.deliver(&[b"hello", b"", b"world", b"again"], false);
     let mut buf = [0; 100];
@@ -298,7 +298,7 @@ async fn messages_keep_their_boundaries() {
 #[tokio::test]
 async fn message_calls_are_refused_in_stream_mode() {
     let (mut stream, _bench) = stream(Mode::Stream, 1000, 1000);
-    let refused = "messages need Mode::Message, this connection is in Stream mode";
+    let refused = "messages require Mode::Message, this connection is in Stream mode";
     let sent = stream.send_message(b"x").await.unwrap_err();
     assert_eq!((sent.kind(), sent.to_string().as_str()), (ErrorKind::InvalidInput, refused));
     assert_eq!(kind(stream.recv_message().await), ErrorKind::InvalidInput);
@@ -361,8 +361,8 @@ async fn drop_and_abort_notify_the_driver() {
 #[tokio::test]
 async fn stream_dropped_detaches_although_borrowed_halves_are_in_scope() {
     let (mut stream, bench) = stream(Mode::Stream, 1000, 1000);
-    // The compiler allows the drop below because the halves are not used after it. Both bindings
-    // are dropped at the end of the test only.
+    // The compiler allows the drop below, since the halves are not used after it. They live until the end
+    // of the test.
     let (_reader, mut writer) = stream.split();
     writer.write_all(b"last words").await.unwrap();
     drop(stream);
@@ -400,7 +400,7 @@ async fn halves_reunite_only_if_of_the_same_stream() {
     assert_eq!(read_one.read_u8().await.unwrap(), b'a');
     let (read_two, write_two) = two.into_split();
     let error = read_one.reunite(write_two).unwrap_err();
-    assert!(error.to_string().starts_with("the halves are of different streams"), "{error}");
+    assert!(error.to_string().starts_with("the halves belong to different streams"), "{error}");
     let ReuniteError(read_one, write_two) = error;
     let ReuniteError(read_two, write_one) = write_one.reunite(read_two).unwrap_err();
     drop((read_two, write_two));
@@ -443,8 +443,8 @@ fn settings_are_validated_and_sent_in_order() {
     assert!(settings.eq(expected));
 }
 
-/// Tasks that hold a stream are allocated in steps of 128 bytes: eight bytes more in the stream can
-/// cost each idle connection that much.
+/// Tasks that hold a stream are allocated in steps of 128 bytes, which 8 more bytes in the stream can
+/// cost each idle connection.
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #[test]
 fn stream_is_64_bytes() {

@@ -1,5 +1,4 @@
-//! Loom models of a handle against the driver. A lost wake leaves a thread parked for ever, which
-//! loom reports as a deadlock.
+//! Loom models of a handle against the driver. A lost wake deadlocks, which loom reports.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -20,7 +19,7 @@ fn connection(buffer: usize) -> (Arc<Shared>, Arc<Notifier>) {
     (Shared::new(id, 1, Path::to(addr), &config, notifier.clone()), notifier)
 }
 
-/// Parks as the driver does until the connection has notified, and begins an exchange.
+/// Parks like the driver until the connection has notified, and begins an exchange.
 fn notified(shared: &Shared, notifier: &Notifier) {
     let (mut ids, mut settings) = (Vec::new(), Vec::new());
     Sleeper::new().block_on(|waker| {
@@ -41,7 +40,6 @@ fn write(shared: &Shared, waker: &Waker) -> Poll<io::Result<usize>> {
         .poll_write_with(&mut Wait::Polled(waker), (1, true), |_, out| out.extend_from_slice(b"x"))
 }
 
-/// Reads a chunk.
 fn read(shared: &Shared, queue: &mut ReadBuffer) -> io::Result<Bytes> {
     Sleeper::new().block_on(|waker| {
         if queue.front().is_none() {
@@ -53,8 +51,7 @@ fn read(shared: &Shared, queue: &mut ReadBuffer) -> io::Result<Bytes> {
     })
 }
 
-/// A writer that needs the whole capacity for each of two bytes, and a driver that takes them and then does
-/// `transmit`.
+/// A writer needs the whole capacity for each of two bytes. The driver takes them and calls `transmit`.
 fn write_two_bytes(backlog: Backlog, transmit: fn(&Shared)) {
     loom::model(move || {
         let (shared, notifier) = connection(1);
@@ -84,7 +81,7 @@ fn loom_write_against_take() {
     write_two_bytes(Backlog::NONE, |_| ());
 }
 
-/// A writer that waits until what was taken has left is woken when it has.
+/// A writer blocked by the backlog is woken when it has left.
 #[test]
 fn loom_write_against_backlog() {
     const NOTHING: Backlog = Backlog { limit: 1, unsent: 0 };
@@ -105,7 +102,7 @@ fn loom_write_against_write() {
     });
 }
 
-/// Small writes that join a chunk while the driver takes it are taken once each.
+/// Small writes that join a chunk while the driver takes it are taken exactly once.
 #[test]
 fn loom_joined_writes_against_take() {
     loom::model(|| {
@@ -129,8 +126,7 @@ fn loom_joined_writes_against_take() {
     });
 }
 
-/// A reader about to wait gets what is delivered, and a driver that holds something back is
-/// notified when there is capacity.
+/// A reader about to wait gets delivered data, and a driver that holds data back is notified of capacity.
 #[test]
 fn loom_deliver_against_read() {
     loom::model(|| {
@@ -214,8 +210,7 @@ fn loom_shutdown_against_drained() {
     });
 }
 
-/// A delivery to handles that are being dropped leaves nothing behind, and the driver is notified
-/// that they are gone.
+/// A delivery to handles that are being dropped leaves nothing behind, and the driver learns of the drop.
 #[test]
 fn loom_drop_against_deliver() {
     loom::model(|| {
@@ -232,8 +227,8 @@ fn loom_drop_against_deliver() {
     });
 }
 
-/// An exchange that sees the handles gone has seen every write before the drop: otherwise a FIN
-/// could leave ahead of the last bytes.
+/// An exchange that sees the drop has seen every write before it: otherwise a FIN could overtake the last
+/// bytes.
 #[test]
 fn loom_write_and_drop_against_take() {
     loom::model(|| {
@@ -251,7 +246,7 @@ fn loom_write_and_drop_against_take() {
     });
 }
 
-/// The end of a connection reaches a reader and a writer about to wait.
+/// The end of a connection wakes a reader and a writer about to wait.
 #[test]
 fn loom_end_against_waiting() {
     loom::model(|| {
@@ -273,7 +268,7 @@ fn loom_end_against_waiting() {
     });
 }
 
-/// A task in a future that waits for the end of the peer's stream.
+/// Spawns a future that waits for the end of the peer's stream.
 fn waits_for_the_end(shared: &Arc<Shared>) -> thread::JoinHandle<()> {
     let shared = shared.clone();
     thread::spawn(move || {
@@ -285,8 +280,7 @@ fn waits_for_the_end(shared: &Arc<Shared>) -> thread::JoinHandle<()> {
     })
 }
 
-/// Two tasks in futures of one handle: the end of the stream wakes both, whichever registers while
-/// it arrives.
+/// The end of the stream wakes two futures of one handle, in any order of registration.
 #[test]
 fn loom_end_of_stream_against_two_futures() {
     loom::model(|| {
@@ -299,7 +293,7 @@ fn loom_end_of_stream_against_two_futures() {
     });
 }
 
-/// A future that is dropped while the driver wakes all takes no other task's wake with it.
+/// Dropping a future during a wake leaves the wakes of other tasks alone.
 #[test]
 fn loom_drop_of_a_future_against_wake() {
     loom::model(|| {

@@ -160,7 +160,7 @@ fn bulk_writer_is_given_what_may_wait_and_woken_at_a_quarter_of_it() {
     assert_eq!(accepted(bench.write(Some(&waker), &vec![1; 150_000])), Some(100_000));
 }
 
-/// A writer waits until all have written or are gone, or the stream is closed.
+/// A writer waits until every writer has written or is gone, or the stream is closed.
 #[test]
 fn writer_waits_beside_another_that_writes_and_not_once_it_is_gone() {
     let waits =
@@ -228,7 +228,7 @@ fn message_waits_for_capacity_and_is_refused_above_the_maximum() {
     let send = |data: &[u8]| bench.shared.poll_send_message(&mut Wait::Polled(&waker), data);
     let Poll::Ready(Err(error)) = send(&[0; 2001]) else { panic!("refused") };
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
-    assert!(error.to_string().starts_with("a message of 2001 bytes, at most 2000 with"));
+    assert!(error.to_string().starts_with("the message has 2001 bytes, at most 2000"));
     assert!(send(&[1; 600]).is_ready());
     assert!(send(&[2; 600]).is_pending());
     assert_eq!(bench.shared.stats().unsent_bytes, 600, "nothing is half queued");
@@ -294,7 +294,7 @@ fn shutdown_is_ok_behind_an_end_that_leaves_nothing_undelivered() {
         let bench = Bench::new(Mode::Stream, 10, 1000);
         let (_, waker) = Count::new();
         if queued {
-            // The driver has not seen it.
+            // The driver has not seen this write.
             assert_eq!(accepted(bench.write(None, b"late")), Some(4));
         }
         bench.shared.end(ConnectionError::Reset, is_delivered).for_each(Waker::wake);
@@ -357,7 +357,7 @@ fn blocked_driver_is_notified_at_half_free() {
     assert!(bench.notified());
     assert_eq!(bench.shared.recv_available(usize::MAX), 500);
 
-    // A delivery that holds something back asks for the same.
+    // A delivery that holds data back asks for the same.
     bench.deliver(&[&[3; 500]], true);
     queue.consume(300);
     bench.shared.report_read(&mut queue);
@@ -451,7 +451,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op, 0..200)
 }
 
-/// The bytes `from..from + count` of an endless sequence.
+/// `count` bytes of an endless sequence, beginning at `from`.
 fn sequence(from: usize, count: usize) -> Vec<u8> {
     (from..from + count).map(|i| (i % 251).to_le_bytes()[0]).collect()
 }
@@ -459,8 +459,8 @@ fn sequence(from: usize, count: usize) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Bytes come out in the order they went in, within the limits, and a side that has to wait is
-    /// notified once the other one has freed capacity.
+    /// Bytes keep their order within the limits, and a blocked side is notified once the other one has
+    /// freed capacity.
     #[test]
     fn bytes_keep_their_order_in_any_interleaving(ops in ops(), send in 1_usize..600, recv in 1_usize..600) {
         let mut bench = Bench::new(Mode::Stream, send, recv);

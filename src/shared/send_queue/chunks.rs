@@ -1,4 +1,4 @@
-//! Chunks of what was written and not yet taken, oldest first.
+//! Chunks of written data that the driver has not taken, oldest first.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -9,11 +9,11 @@ use crate::shared::charge::charge;
 use crate::util::buffer_pool::{self, BUFFER_LEN, LARGE};
 use crate::util::queue;
 
-/// A chunk of what was written, on its way to the protocol.
+/// A chunk of written data on its way to the protocol.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) data: Bytes,
-    /// True for a whole message, which keeps its boundaries; false for a piece of a byte stream.
+    /// True for a message, which keeps its boundaries; false for a piece of a byte stream.
     pub(crate) message: bool,
 }
 
@@ -21,11 +21,11 @@ pub(crate) struct Outgoing {
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     queue: VecDeque<Outgoing>,
-    /// The last chunk, of small writes, which further ones are appended to until it is taken.
+    /// The last chunk, to which small writes append until it is taken.
     tail: BytesMut,
     /// Payload bytes.
     bytes: usize,
-    /// Bytes that the chunks count for, see `CHUNK_CHARGE`.
+    /// Sum of the charges, see `CHUNK_CHARGE`.
     charged: usize,
 }
 
@@ -39,12 +39,11 @@ impl Chunks {
         self.bytes
     }
 
-    /// Bytes that the chunks count for, see `CHUNK_CHARGE`.
+    /// Sum of the charges.
     pub(super) fn charged(&self) -> usize {
         self.charged
     }
 
-    /// Adds a chunk.
     pub(super) fn push(&mut self, data: Bytes, message: bool) {
         self.end_tail();
         self.bytes += data.len();
@@ -52,15 +51,15 @@ impl Chunks {
         queue::push(&mut self.queue, Outgoing { data, message });
     }
 
-    /// Appends about `count` bytes of a byte stream, those that `copy` writes, to the chunk of small writes.
-    /// Returns how many it wrote.
+    /// Appends about `count` bytes of a byte stream, written by `copy`, to the chunk of small writes.
+    /// Returns their exact number.
     pub(super) fn append(&mut self, count: usize, copy: impl FnOnce(&mut BytesMut)) -> usize {
         if self.tail.len() + count > BUFFER_LEN {
             self.end_tail();
         }
         let before = self.tail.len();
-        // The memory of a chunk grows with its bytes, so that few of them do not hold much of it, and is
-        // a pooled buffer as soon as it may be one.
+        // The memory grows with the data, so that a few bytes never hold much of it, and becomes a pooled
+        // buffer once it is large enough.
         if before < LARGE && before + count >= LARGE {
             let mut pooled = buffer_pool::take();
             pooled.extend_from_slice(&self.tail);
@@ -73,7 +72,7 @@ impl Chunks {
         len - before
     }
 
-    /// Ends the chunk of small writes, which nothing is appended to any more.
+    /// Ends the chunk of small writes.
     fn end_tail(&mut self) {
         if !self.tail.is_empty() {
             let data = buffer_pool::freeze_grown(mem::take(&mut self.tail));
@@ -114,12 +113,12 @@ impl Chunks {
         mem::take(&mut self.queue)
     }
 
-    /// Memory of the queue that a burst has left behind, to be dropped.
+    /// Takes the memory that a burst has left, to be dropped.
     pub(super) fn release_burst(&mut self) -> Option<VecDeque<Outgoing>> {
         queue::release_burst(&mut self.queue)
     }
 
-    /// Memory of an empty queue, to be dropped.
+    /// Takes the memory of an empty queue, to be dropped.
     pub(super) fn release_memory(&mut self) -> Option<VecDeque<Outgoing>> {
         queue::release(&mut self.queue)
     }
