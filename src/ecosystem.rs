@@ -1,7 +1,7 @@
-//! The traits of other crates for the types of this one, each behind a feature of its own.
+//! Traits of other crates for this crate's types, each behind a feature.
 //!
-//! The files call the public methods of listener and stream, as an adapter outside this crate would.
-//! They are here because of the orphan rule: only this crate or the other one may implement.
+//! The implementations use only public methods of listener and stream. They are here because of the
+//! orphan rule.
 
 #[cfg(feature = "axum")]
 mod axum;

@@ -1,4 +1,4 @@
-//! [`Endpoint`]: a UDP socket with its driver, as the application holds it.
+//! [`Endpoint`]: the application's handle to a UDP socket and its driver.
 
 mod bind;
 mod connect;
@@ -30,12 +30,12 @@ use crate::util::sync::Arc;
 
 /// A UDP socket that carries any number of connections, driven by one task.
 ///
-/// [`KcpListener`](crate::KcpListener) and [`KcpStream::connect`] make their own. An endpoint made
-/// by hand connects and accepts on one socket, and several connections with one peer are
-/// independent streams: no head-of-line blocking between them.
+/// [`KcpListener`](crate::KcpListener) and [`KcpStream::connect`] create their own endpoint. One created
+/// by hand connects and accepts on the same socket. Several connections with one peer are independent
+/// streams, without head-of-line blocking between them.
 ///
-/// The socket lives until the last endpoint handle, listener and stream are gone and everything
-/// that was written is delivered or given up.
+/// The socket stays open until the last endpoint handle, listener and stream is gone and all written data
+/// is delivered or given up.
 ///
 /// ```
 /// use kcpx::Endpoint;
@@ -68,14 +68,14 @@ pub struct Endpoint {
 impl Endpoint {
     /// Binds a socket with the default configuration.
     ///
-    /// The port of an endpoint of this process that has no handle and no open stream any more is taken
-    /// over, as with SO_REUSEADDR: what it has still to deliver is waited for, at most a second, and the
-    /// new endpoint answers for its connections in TIME-WAIT.
+    /// If another endpoint of this process has the port but neither a handle nor an open stream, this one
+    /// takes the port over, as with SO_REUSEADDR: it waits up to a second for the rest of the delivery,
+    /// then answers for the old connections in TIME-WAIT.
     ///
     /// # Errors
     ///
-    /// [`AddrInUse`](io::ErrorKind::AddrInUse) when the port is in use, or an endpoint that had it has not
-    /// delivered everything within that second. When no resolved address can be bound.
+    /// [`AddrInUse`](io::ErrorKind::AddrInUse) when the port is in use, or the old endpoint does not
+    /// finish within that second. Other errors when no resolved address can be bound.
     ///
     /// # Panics
     ///
@@ -88,13 +88,13 @@ impl Endpoint {
         Self::bind_socket(addr, Box::default()).await
     }
 
-    /// Binds a socket; the first resolved address that can be bound is taken. Every connection
-    /// has this configuration.
+    /// Binds a socket to the first resolved address that can be bound. Every connection has this
+    /// configuration.
     ///
     /// # Errors
     ///
-    /// As [`bind`](Self::bind), or [`InvalidInput`](io::ErrorKind::InvalidInput) around a
-    /// [`ConfigError`] when the configuration is refused.
+    /// As [`bind`](Self::bind); [`InvalidInput`](io::ErrorKind::InvalidInput) with a [`ConfigError`] when
+    /// the configuration is invalid.
     ///
     /// # Panics
     ///
@@ -109,11 +109,11 @@ impl Endpoint {
 
     /// Takes over a bound UDP socket, blocking or not, with the default configuration.
     ///
-    /// The socket becomes non-blocking, coalesces received datagrams (`UDP_GRO`), and reports their
-    /// local address if it is bound to all (`IP_PKTINFO`). On Linux it ignores what ICMP messages report of the
-    /// path MTU over IPv4, unless `IP_MTU_DISCOVER` has another value than its default. Its other options stay as they are:
-    /// [`Config::socket`] is not applied. The endpoint drops the socket when it ends. To keep it, pass a
-    /// [`try_clone`](std::net::UdpSocket::try_clone), which shares all options.
+    /// The socket becomes non-blocking, coalesces received datagrams (`UDP_GRO`), and reports their local
+    /// address if it is bound to all (`IP_PKTINFO`). On Linux it ignores path MTU reports (ICMP) over
+    /// IPv4, unless `IP_MTU_DISCOVER` differs from its default. Other options keep their values:
+    /// [`Config::socket`] is not applied. The endpoint closes the socket when it ends; pass a
+    /// [`try_clone`](std::net::UdpSocket::try_clone), which shares all options, to keep it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -128,7 +128,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// When the socket is no usable UDP socket.
+    /// When the socket is not a usable UDP socket.
     ///
     /// # Panics
     ///
@@ -141,9 +141,10 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// As [`from_std`](Self::from_std); [`InvalidInput`](io::ErrorKind::InvalidInput) around a
-    /// [`ConfigError`] when the configuration is refused, and when [`shards`](crate::SocketConfig::shards)
-    /// is not 1: [`KcpListener::from_std_group`](crate::KcpListener::from_std_group) takes several sockets.
+    /// As [`from_std`](Self::from_std); [`InvalidInput`](io::ErrorKind::InvalidInput) with a
+    /// [`ConfigError`] when the configuration is invalid, or when [`shards`](crate::SocketConfig::shards)
+    /// is not 1: [`KcpListener::from_std_group`](crate::KcpListener::from_std_group) takes several
+    /// sockets.
     ///
     /// # Panics
     ///
@@ -152,13 +153,12 @@ impl Endpoint {
         Self::adopt_socket(socket, config, None)
     }
 
-    /// Runs connections over a [`Transport`] of the application's. [`Config::socket`] does not
-    /// apply.
+    /// Runs connections over the application's own [`Transport`]. [`Config::socket`] is not applied.
     ///
     /// # Errors
     ///
-    /// When the configuration is refused, when its MTU is above the transport's
-    /// [`max_datagram_size`](Transport::max_datagram_size), or when the transport has no address.
+    /// When the configuration is invalid, its MTU exceeds the transport's
+    /// [`max_datagram_size`](Transport::max_datagram_size), or the transport has no address.
     ///
     /// # Panics
     ///
@@ -172,19 +172,18 @@ impl Endpoint {
         Self::spawn(adapter, config, SocketContext::default())
     }
 
-    /// Another handle to the endpoint behind `requests`.
+    /// Creates a handle to the endpoint of `requests`.
     pub(crate) fn attach(requests: Arc<RequestQueue>) -> Self {
         requests.add_handle();
         Self { requests, sibling_shards: None }
     }
 
-    /// All shards of the listener, or the endpoint itself without shards.
+    /// This endpoint and its sibling shards.
     fn shards(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(self.sibling_shards.iter().flat_map(|others| others.iter()))
     }
 
-    /// Rejects what needs a socket with an address of its own: the answers to one shard may arrive
-    /// at any other shard.
+    /// Fails for shards: answers to one shard may arrive at any other.
     pub(crate) fn reject_sharded(&self, what: &str) -> io::Result<()> {
         if !self.requests.is_sharded() {
             return Ok(());
@@ -196,40 +195,39 @@ impl Endpoint {
 
 /// Connections.
 impl Endpoint {
-    /// Opens a connection to `addr`; the unspecified address is this host. Its conversation id is
-    /// [`Config::conv`], or else a random one. It leaves from the address that the endpoint is bound to, so
+    /// Opens a connection to `addr`; the unspecified address means this host. The conversation id is
+    /// [`Config::conv`], or random. Datagrams leave from the endpoint's bound address:
     /// `Endpoint::bind("192.0.2.7:0")` chooses the source.
     ///
-    /// Of several addresses each is tried until one answers, as [`KcpStream::connect`] does.
+    /// If `addr` resolves to several addresses, they are tried as by [`KcpStream::connect`].
     ///
-    /// Waits until the peer has answered, one round trip; see [`Config::early_data`] for a
-    /// connection that does not.
+    /// Waits until the peer has answered: one round trip. [`Config::early_data`] skips the wait.
     ///
-    /// kcp-go's listener has one session per address: while it has one, a second `connect` from this
-    /// endpoint gets no answer, and with [`Config::early_data`] the first data ends the session that
-    /// was there. Use an endpoint, or [`KcpStream::connect`], for each.
+    /// A kcp-go listener has one session per address. While it has one, a second `connect` from this
+    /// endpoint gets no answer; with [`Config::early_data`], the first data ends the existing session.
+    /// Use another endpoint, or [`KcpStream::connect`], for each session.
     ///
     /// # Errors
     ///
     /// [`TimedOut`](io::ErrorKind::TimedOut) when the peer has not answered within
-    /// [`Config::connect_timeout`]. When the endpoint has ended, or has [`max_connections`](crate::Limits::max_connections)
-    /// connections; [`Unsupported`](io::ErrorKind::Unsupported) with
-    /// [`shards`](crate::SocketConfig::shards); [`InvalidInput`](io::ErrorKind::InvalidInput) when
-    /// the socket does not support the peer's IP version; [`AddrInUse`](io::ErrorKind::AddrInUse)
-    /// when the configured conversation id is in use with this peer. When no address resolves.
+    /// [`Config::connect_timeout`]; [`Unsupported`](io::ErrorKind::Unsupported) with
+    /// [`shards`](crate::SocketConfig::shards); [`InvalidInput`](io::ErrorKind::InvalidInput) when the
+    /// socket does not support the peer's IP version; [`AddrInUse`](io::ErrorKind::AddrInUse) when the
+    /// configured conversation id is in use with this peer. Other errors when no address resolves, the
+    /// endpoint has ended, or it has [`max_connections`](crate::Limits::max_connections) connections.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a connection whose stream is not returned is closed, and no data was sent.
+    /// Cancel safe: a connection whose stream is not returned is closed, and no data is sent.
     pub async fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<KcpStream> {
-        // A hosts file may have an address twice, and one peer must not get two connections.
+        // A hosts file may list an address twice, but a peer must not get two connections.
         let mut peers: Vec<_> = lookup_host(addr).await?.map(destination).collect();
         let mut known = HashSet::new();
         peers.retain(|peer| known.insert(*peer));
         if let [peer] = peers[..] {
             return self.open(peer, None).await;
         }
-        // An address of an IP version that the socket lacks fails at once.
+        // An address of an unsupported IP version fails at once.
         connect_first(peers.into_iter(), |peer| {
             let endpoint = self.clone();
             Box::pin(async move { endpoint.open(peer, None).await })
@@ -237,8 +235,8 @@ impl Endpoint {
         .await
     }
 
-    /// Opens a connection with the conversation id `conv`, for peers that expect a certain one, such as
-    /// 0 (see [`Config::conv`]).
+    /// Opens a connection with the conversation id `conv`, for peers that expect a certain one (see
+    /// [`Config::conv`]).
     ///
     /// ```
     /// use std::io::ErrorKind;
@@ -259,7 +257,7 @@ impl Endpoint {
     /// # Errors
     ///
     /// As [`connect`](Self::connect); [`AddrInUse`](io::ErrorKind::AddrInUse) when the id is in use with
-    /// this peer, or was so less than a minute ago, also with an endpoint that had the port before.
+    /// this peer, or was less than a minute ago, even by an earlier endpoint on this port.
     ///
     /// # Cancel safety
     ///
@@ -279,33 +277,32 @@ impl Endpoint {
         Ok(stream)
     }
 
-    /// The stream of a connection of this endpoint, or of one of its shards.
+    /// The stream of a connection of this endpoint or one of its shards.
     pub(crate) fn stream(&self, handle: Handle) -> KcpStream {
         let shard = self.shards().find(|shard| handle.is_of(shard.requests.notifier()));
         KcpStream::new(handle, shard.unwrap_or(self).requests.clone())
     }
 
-    /// Waits until no connection lingers: the peers have acknowledged everything that was written
-    /// to streams before they were dropped or shut down, or it is given up after
-    /// [`Config::linger`].
+    /// Waits until no connection lingers: the peers have acknowledged all data written to dropped or
+    /// shut-down streams, or it was given up after [`Config::linger`].
     ///
-    /// Streams that are still open do not count. One that is shut down does, also if its `shutdown`
-    /// returned because the peer waits for this side to read: read it to its end, or drop it, before.
-    /// A peer that answers and does not read is waited for: `tokio::time::timeout` bounds that.
-    /// A process that exits earlier sends what the congestion window takes within 50 ms, and loses
-    /// the rest; with TCP the kernel would still deliver it.
+    /// Open streams do not count. A stream that is shut down does, even if its `shutdown` returned
+    /// because the peer waits for this side to read: read it to its end, or drop it, first. The wait
+    /// includes peers that answer but do not read; limit it with `tokio::time::timeout`. A process that
+    /// exits earlier sends what the congestion window takes within 50 ms and loses the rest; with TCP the
+    /// kernel would deliver it.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe.
     pub async fn wait_idle(&self) {
         for shard in self.shards() {
-            // An error: the endpoint has ended and has nothing left to deliver.
+            // An error means that the endpoint has ended, with nothing left to deliver.
             drop(shard.request(Request::WaitIdle).await);
         }
     }
 
-    /// Waits until no connection of any shard is left, as `drain` asks.
+    /// Waits until no shard has a connection, as `drain` asks.
     pub(crate) async fn drain(&self, drain: Drain) {
         let mut answers = Vec::new();
         for shard in self.shards() {
@@ -314,20 +311,20 @@ impl Endpoint {
             answers.push(answer);
         }
         for answer in answers {
-            // An error: the endpoint has ended, and its connections with it.
+            // An error means that the endpoint and its connections have ended.
             drop(answer.await);
         }
     }
 
-    /// Number of connections as of the last turn of the driver: open ones, those that wait to be accepted or
-    /// for address validation, and those that still deliver, or wait for the acknowledgement of their end.
-    /// [`EndpointStats::current_connections`] without the other counters.
+    /// Returns the number of connections as of the driver's last turn: open, waiting to be accepted or
+    /// validated, and still delivering data or their end. This is [`EndpointStats::current_connections`]
+    /// without the other counters.
     #[must_use]
     pub fn open_connections(&self) -> usize {
         self.shards().map(|shard| shard.requests.notifier().connections()).sum()
     }
 
-    /// Hands the driver a request and waits for its reply.
+    /// Sends the driver a request and waits for its reply.
     pub(crate) async fn request<T>(
         &self,
         request: impl FnOnce(oneshot::Sender<T>) -> Request,
@@ -340,11 +337,11 @@ impl Endpoint {
 
 /// The socket.
 impl Endpoint {
-    /// Returns the address the socket is bound to. Its IP is unspecified if it was bound so.
+    /// Returns the address that the socket is bound to. The IP is unspecified if it was bound so.
     ///
     /// # Errors
     ///
-    /// None; the signature is that of `TcpListener`.
+    /// None; the signature matches `TcpListener`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.local())
     }
@@ -353,20 +350,20 @@ impl Endpoint {
         self.requests.notifier().local()
     }
 
-    /// Returns the last error that the socket reported, once (SO_ERROR). Socket errors are
-    /// transient as a rule: they count as loss, and [`stats`](Self::stats) counts them by class.
-    /// When the socket became unusable or was shut down, or when a cipher, filter, transport or waker
-    /// of the application panicked, which ends the endpoint, this is the reason.
+    /// Returns the last socket error, once (SO_ERROR). Most socket errors are transient: they count as
+    /// loss, and [`stats`](Self::stats) counts them by class. If the socket became unusable or was shut
+    /// down, or a cipher, filter, transport or waker of the application panicked, the endpoint has ended
+    /// and this is the reason.
     ///
     /// # Errors
     ///
-    /// None; the signature is that of `TcpStream`.
+    /// None; the signature matches `TcpStream`.
     pub fn take_error(&self) -> io::Result<Option<io::Error>> {
         Ok(self.shards().find_map(|shard| shard.requests.notifier().take_error()))
     }
 
-    /// A snapshot of the endpoint's counters: of a listener with
-    /// [`shards`](crate::SocketConfig::shards) those of all sockets together.
+    /// Returns the endpoint's counters: with [`shards`](crate::SocketConfig::shards), the sums over all
+    /// sockets.
     #[must_use]
     pub fn stats(&self) -> EndpointStats {
         let shards = self.shards().map(|shard| shard.requests.notifier().stats());

@@ -1,30 +1,30 @@
-//! [`ConfigError`]: why a configuration was refused. [`ConnectionError`]: why a connection ended.
+//! [`ConfigError`]: why a configuration is invalid. [`ConnectionError`]: why a connection ended.
 
 use std::io;
 
 use thiserror::Error;
 
-/// Why a configuration was refused.
+/// Why a configuration is invalid.
 ///
-/// Returned by `bind`, `connect` and the run-time setters before anything is created or changed.
-/// The message names the field, the value that was given and the range that is allowed.
+/// Returned by `bind`, `connect` and run-time setters before anything is created or changed. The message
+/// names the setting, its range and the value.
 ///
 /// ```
 /// use kcpx::{Config, ConfigError};
 ///
 /// let error = Config::new().mtu(10).validate().unwrap_err();
-/// assert_eq!(error.to_string(), "mtu (bytes) is 10, allowed is 25 to 65507");
+/// assert_eq!(error.to_string(), "mtu (bytes) must be between 25 and 65507, got 10");
 /// assert!(matches!(error, ConfigError::OutOfRange { value: 10, .. }));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// A numeric setting is outside its range.
-    #[error("{field} is {value}, allowed is {min} to {max}")]
+    #[error("{field} must be between {min} and {max}, got {value}")]
     OutOfRange {
-        /// Name of the setting, with its unit where it has one.
+        /// Name of the setting, with its unit if it has one.
         field: &'static str,
-        /// The value that was given.
+        /// The value.
         value: u64,
         /// Smallest allowed value.
         min: u64,
@@ -32,11 +32,11 @@ pub enum ConfigError {
         max: u64,
     },
     /// Two numeric settings contradict each other.
-    #[error("{field} is {value}, allowed is at most {max} where {other} is {other_value}")]
+    #[error("{field} must be at most {max} when {other} is {other_value}, got {value}")]
     Contradicts {
         /// Name of the setting, with its unit.
         field: &'static str,
-        /// The value that was given.
+        /// The value.
         value: u64,
         /// Largest value that the other setting allows.
         max: u64,
@@ -45,50 +45,50 @@ pub enum ConfigError {
         /// The value of the other setting.
         other_value: u64,
     },
-    /// A setting was turned on without another one that it depends on.
-    #[error("{field} is on, which is allowed only with {needs}")]
+    /// A setting requires another one.
+    #[error("{field} requires {needs}")]
     Requires {
         /// Name of the setting.
         field: &'static str,
-        /// The setting it depends on.
+        /// The required setting.
         needs: &'static str,
     },
-    /// A key has a length that its cipher does not take.
-    #[error("key of {cipher} (bytes) is {len}, allowed is {allowed}")]
+    /// The cipher does not take keys of this length.
+    #[error("the key of {cipher} must have {allowed} bytes, got {len}")]
     KeyLength {
         /// Name of the cipher.
         cipher: &'static str,
-        /// Length of the key that was given, in bytes.
+        /// Length of the key in bytes.
         len: usize,
-        /// The lengths that are allowed, in bytes.
+        /// The allowed lengths in bytes.
         allowed: String,
     },
     /// No cipher has this name.
-    #[error("cipher is {name:?}, allowed is {allowed}")]
+    #[error("unknown cipher {name:?}: use one of {allowed}")]
     UnknownCipher {
-        /// The name that was given.
+        /// The unknown name.
         name: String,
-        /// The names that are allowed.
+        /// The allowed names.
         allowed: String,
     },
     /// No timing preset has this name.
-    #[error("timing is {name:?}, allowed is normal, fast, fast2, fast3")]
+    #[error("unknown timing {name:?}: use normal, fast, fast2 or fast3")]
     UnknownTiming {
-        /// The name that was given.
+        /// The unknown name.
         name: String,
     },
-    /// The cipher of this name is not compiled in.
-    #[error("cipher is {name:?}, which needs kcpx's feature `{feature}`")]
+    /// The cipher needs a Cargo feature that is off.
+    #[error("cipher {name:?} requires the feature `{feature}` of kcpx")]
     CipherNotCompiled {
         /// Name of the cipher.
         name: &'static str,
-        /// The Cargo feature that has it.
+        /// The Cargo feature that contains it.
         feature: &'static str,
     },
 }
 
 impl ConfigError {
-    /// `Ok` when `min <= value <= max`, otherwise the error that says so.
+    /// Fails unless `min <= value <= max`.
     pub(crate) fn check(
         field: &'static str,
         value: impl TryInto<u64>,
@@ -110,47 +110,43 @@ impl From<ConfigError> for io::Error {
     }
 }
 
-/// What came from a peer's address in the minute before its connection ended with a timeout, beside what
-/// the connection took. `docs/troubleshooting.md` has the causes.
+/// What arrived from a peer's address in the minute before its connection timed out. See
+/// `docs/troubleshooting.md` for the causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum Heard {
-    /// Nothing: nobody is there, something on the way drops the datagrams, or the peer drops them, since
-    /// its key or cipher is another.
-    #[error("nothing came from its address (nobody there, a firewall, or another key or cipher?)")]
+    /// Nothing: the address is wrong, a firewall drops the datagrams, or the peer drops them since its
+    /// key or cipher differs.
+    #[error("nothing came from its address (wrong address, firewall, or another key or cipher?)")]
     Nothing,
-    /// Nothing, and the socket has another connection with that address. kcp-go serves one for each
-    /// address and port, so a further one needs a socket of its own.
+    /// Nothing, and the socket has another connection with that address. kcp-go serves one connection per
+    /// address and port, so each needs its own socket.
     #[error("nothing came for it; this socket has another connection with that address")]
     SharedAddress,
-    /// Datagrams of the connection, and no answer to a datagram of ours within
-    /// [`Limits::validation_timeout`](crate::Limits::validation_timeout) from when the peer opened it
-    /// (RFC 9000 8.1). The peer is gone, ours do not arrive, or the source of the peer's datagrams is
-    /// forged.
-    #[error("its datagrams came, but none that answers ours (it is gone, or ours do not reach it)")]
+    /// Datagrams of the connection, but no answer to ours within
+    /// [`Limits::validation_timeout`](crate::Limits::validation_timeout) after the peer opened it (RFC
+    /// 9000 8.1). The peer is gone, our datagrams do not arrive, or the peer's source address is forged.
+    #[error("its datagrams arrive but do not answer ours (it is gone, or ours do not reach it)")]
     Unvalidated,
-    /// Only small datagrams, while larger ones were lost: the path drops those (a black hole, RFC 8899
-    /// 4.3).
+    /// Only small datagrams; larger ones were lost. The path drops them (a black hole, RFC 8899 4.3).
     #[error("only small datagrams get through, the path drops larger ones")]
     SmallDatagrams,
-    /// The system reported that the port is closed. Only where the socket has one peer,
-    /// since the report names none.
+    /// The system reported that the port is closed. Only for sockets with one peer, since the report
+    /// names none.
     #[error("the system reported that the port is closed")]
     Refusal,
-    /// So many datagrams, 255 or more for 255, that failed the cipher, or are no KCP.
-    #[error(
-        "what came from its address could not be read, datagrams: {0} (another key or cipher?)"
-    )]
+    /// This number of datagrams (255 or more as 255) that failed the cipher or are not KCP.
+    #[error("unreadable datagrams from its address: {0} (another key or cipher?)")]
     Unreadable(u8),
-    /// So many datagrams, 255 or more for 255, of connections that do not exist.
-    #[error("what came from its address was of other connections, datagrams: {0}")]
+    /// This number of datagrams (255 or more as 255) of unknown connections.
+    #[error("datagrams of other connections from its address: {0}")]
     OtherConnections(u8),
 }
 
 /// Why a connection ended.
 ///
-/// Stored once when the connection ends and returned by every pending and later call. Inside an
-/// [`io::Error`] it is reachable through [`io::Error::get_ref`] and a downcast.
+/// Stored when the connection ends and returned by every pending and later call. An [`io::Error`]
+/// contains it: use [`io::Error::get_ref`] and a downcast.
 ///
 /// ```
 /// use kcpx::{ConnectionError, Heard, KcpStream};
@@ -174,53 +170,53 @@ pub enum Heard {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum ConnectionError {
-    /// This side aborted the connection: `abort`, or a drop with a linger time of zero, or a drop
-    /// whose peer sent on without acknowledging anything.
+    /// This side aborted the connection: by `abort`, by a drop with a linger time of zero, or by a drop
+    /// while the peer kept sending and acknowledged nothing.
     #[error("the connection was aborted locally")]
     Aborted,
     /// The peer did not answer within [`Config::connect_timeout`](crate::Config::connect_timeout).
     #[error("the peer did not answer within the connect timeout: {0}")]
     ConnectTimeout(Heard),
-    /// Both sides have closed their streams (FIN) and everything arrived. Reads return the end of
-    /// the stream instead, and writes that the write side is shut down.
+    /// Both sides closed their streams (FIN) and everything arrived. Reads return the end of the stream
+    /// instead; writes fail with `BrokenPipe`.
     #[error("the connection was closed by both sides")]
     Closed,
-    /// Data or a ping was outstanding and nothing valid came back for the dead-peer timeout.
+    /// Data or a ping was outstanding, and nothing valid arrived for the dead-peer timeout.
     #[error("the peer did not answer within the dead-peer timeout: {0}")]
     DeadPeer(Heard),
     /// The endpoint of this connection has ended.
     #[error("the endpoint is closed")]
     EndpointClosed,
-    /// The runtime of this connection's endpoint was dropped, and its driver with it:
-    /// `tokio::runtime::is_rt_shutdown_err` returns true for it.
+    /// The runtime of the connection's endpoint was dropped together with its driver.
+    /// `tokio::runtime::is_rt_shutdown_err` returns true for this error.
     #[error("A Tokio 1.x context was found, but it is being shutdown.")]
     RuntimeShutdown,
-    /// Nothing valid was received for the idle timeout.
+    /// Nothing valid arrived for the idle timeout.
     #[error("nothing was received within the idle timeout")]
     IdleTimeout,
-    /// The connection was shut down or dropped, and its last bytes were not acknowledged within
-    /// the linger time. A RST reports it to the peer, for ten seconds.
+    /// The stream was shut down or dropped, and its last bytes were not acknowledged within the linger
+    /// time. An RST reports this to the peer for ten seconds.
     #[error("the last bytes were not acknowledged within the linger time")]
     LingerTimeout,
-    /// The peer does not take the connection: it does not listen any more, or its
-    /// [`accept_filter`](crate::Config::accept_filter) is against it.
+    /// The peer refuses the connection: it does not listen, or its
+    /// [`accept_filter`](crate::Config::accept_filter) rejects it.
     #[error("the peer refused the connection")]
     Refused,
-    /// The host of the peer reported that no socket has the port (ICMP port unreachable, RFC 792 and
-    /// RFC 4443 3.1), while [`KcpStream::connect`](crate::KcpStream::connect) waited for an answer.
+    /// The peer's host reported a closed port (ICMP port unreachable, RFC 792 and RFC 4443 3.1) while
+    /// [`KcpStream::connect`](crate::KcpStream::connect) waited for an answer.
     #[error(
         "nothing listens on the peer's port, as its host reports: start the peer, or correct the port"
     )]
     PortUnreachable,
-    /// A newer connection from the same address replaced it, as
-    /// [`SessionPolicy::Replace`](crate::SessionPolicy::Replace) asks for.
+    /// A newer connection from the same address replaced it, see
+    /// [`SessionPolicy::Replace`](crate::SessionPolicy::Replace).
     #[error("the connection was replaced by a newer one")]
     Replaced,
-    /// The peer aborted the connection (RST), had closed it when more data came, or has restarted and
+    /// The peer aborted the connection (RST), had closed it when more data arrived, or has restarted and
     /// does not know it.
     #[error("the peer reset the connection")]
     Reset,
-    /// The peer lost its state: it acknowledges less than before, and an answered ping confirmed
+    /// The peer lost its state: it acknowledges less than before, and its answer to a ping confirmed
     /// that.
     #[error("the peer lost the state of this connection")]
     PeerStateLost,
@@ -233,7 +229,7 @@ pub enum ConnectionError {
 }
 
 impl ConnectionError {
-    /// The same timeout, with what came from the peer's address.
+    /// The same timeout with its cause.
     pub(crate) fn with_heard(self, heard: impl FnOnce() -> Heard) -> Self {
         match self {
             Self::ConnectTimeout(_) => Self::ConnectTimeout(heard()),
@@ -246,7 +242,7 @@ impl ConnectionError {
         }
     }
 
-    /// The [`io::ErrorKind`] that reads and writes report for this end.
+    /// The [`io::ErrorKind`] of reads and writes that fail with this error.
     #[must_use]
     pub fn kind(self) -> io::ErrorKind {
         match self {
@@ -284,7 +280,7 @@ mod tests {
     #[test]
     fn config_error_names_field_value_and_range() {
         let error = ConfigError::check("mtu (bytes)", 24_u16, 49, 65_507).unwrap_err();
-        assert_eq!(error.to_string(), "mtu (bytes) is 24, allowed is 49 to 65507");
+        assert_eq!(error.to_string(), "mtu (bytes) must be between 49 and 65507, got 24");
     }
 
     #[test]

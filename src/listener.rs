@@ -1,4 +1,4 @@
-//! [`KcpListener`]: accepts connections opened by peers, in the shape of `tokio::net::TcpListener`.
+//! [`KcpListener`]: accepts connections, in the shape of `tokio::net::TcpListener`.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -21,13 +21,12 @@ use crate::util::coop::cooperate;
 /// How long `close_all` waits for the peers of aborted connections.
 const RESET_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The same for `hand_over`: newcomers wait meanwhile.
+/// The same for `hand_over`: new clients are waiting for the next process.
 const HAND_OVER_RESET_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A KCP socket server, listening for connections that peers open.
+/// A listener for KCP connections on a UDP socket.
 ///
-/// Dropping it stops accepting and aborts connections that were not accepted; accepted streams go
-/// on.
+/// Dropping it stops accepting and aborts connections that were not accepted; accepted streams continue.
 ///
 /// ```no_run
 /// use kcpx::KcpListener;
@@ -46,17 +45,17 @@ pub struct KcpListener {
 }
 
 impl KcpListener {
-    /// Binds a UDP socket and listens with the default configuration. Port 0 asks the system for
-    /// a free one.
+    /// Binds a UDP socket and listens with the default configuration. Port 0 asks the system for a free
+    /// port.
     ///
-    /// The port of an endpoint of this process that has no handle and no open stream any more is taken
-    /// over, as with SO_REUSEADDR: what it has still to deliver is waited for, at most a second, and the
-    /// new endpoint answers for its connections in TIME-WAIT.
+    /// If another endpoint of this process has the port but neither a handle nor an open stream, this one
+    /// takes the port over, as with SO_REUSEADDR: it waits up to a second for the rest of the delivery,
+    /// then answers for the old connections in TIME-WAIT.
     ///
     /// # Errors
     ///
-    /// [`AddrInUse`](io::ErrorKind::AddrInUse) when the port is in use, or an endpoint that had it has not
-    /// delivered everything within that second. When no resolved address can be bound.
+    /// [`AddrInUse`](io::ErrorKind::AddrInUse) when the port is in use, or the old endpoint does not
+    /// finish within that second. Other errors when no resolved address can be bound.
     ///
     /// # Panics
     ///
@@ -66,14 +65,13 @@ impl KcpListener {
     }
 
     /// Binds a UDP socket and listens; every accepted stream has this configuration. With
-    /// [`shards`](crate::SocketConfig::shards) it binds as many sockets to the same address. Such
-    /// a listener accepts as any other; its [`endpoint`](Self::endpoint) can neither connect nor
-    /// be rebound.
+    /// [`shards`](crate::SocketConfig::shards) it binds that number of sockets to the same address; the
+    /// [`endpoint`](Self::endpoint) can then neither connect nor be rebound.
     ///
     /// # Errors
     ///
-    /// As [`bind`](Self::bind); [`InvalidInput`](io::ErrorKind::InvalidInput) around a
-    /// [`ConfigError`](crate::ConfigError) when the configuration is refused.
+    /// As [`bind`](Self::bind); [`InvalidInput`](io::ErrorKind::InvalidInput) with a
+    /// [`ConfigError`](crate::ConfigError) when the configuration is invalid.
     ///
     /// # Panics
     ///
@@ -88,8 +86,7 @@ impl KcpListener {
         Ok(Self::new(AcceptHandle::new(queue), endpoint))
     }
 
-    /// Takes over a bound UDP socket and listens with the default configuration, as
-    /// [`Endpoint::from_std`].
+    /// Adopts a bound UDP socket and listens with the default configuration, as [`Endpoint::from_std`].
     ///
     /// # Errors
     ///
@@ -102,7 +99,7 @@ impl KcpListener {
         Self::from_std_with(socket, Config::default())
     }
 
-    /// Takes over a bound UDP socket and listens, as [`Endpoint::from_std_with`].
+    /// Adopts a bound UDP socket and listens, as [`Endpoint::from_std_with`].
     ///
     /// # Errors
     ///
@@ -117,13 +114,13 @@ impl KcpListener {
         Ok(Self::new(AcceptHandle::new(queue), endpoint))
     }
 
-    /// Takes over several UDP sockets that are bound to one address with `SO_REUSEPORT`, and listens on
-    /// all of them, as [`bind_with`](Self::bind_with) does with [`shards`](crate::SocketConfig::shards).
-    /// Linux and Android.
+    /// Adopts UDP sockets that are bound to one address with `SO_REUSEPORT` and listens on all of them,
+    /// as [`bind_with`](Self::bind_with) does with [`shards`](crate::SocketConfig::shards). Linux and
+    /// Android only.
     ///
-    /// For sockets that a process inherits, such as those of systemd's `ReusePort=`, and for a restart
-    /// that keeps them open: the system distributes peers by the set of sockets, so as long as that stays the
-    /// same, the datagrams of a peer come to the same one.
+    /// Use it for inherited sockets, such as systemd's `ReusePort=`, and for restarts that keep them
+    /// open: the system distributes peers over the set of sockets, so a peer stays on its socket while
+    /// the set does not change.
     ///
     /// ```
     /// # #[cfg(target_os = "linux")]
@@ -151,9 +148,9 @@ impl KcpListener {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](io::ErrorKind::InvalidInput) when there is no socket, when they have different
-    /// addresses, when [`shards`](crate::SocketConfig::shards) is neither 1 nor their number, or around a
-    /// [`ConfigError`](crate::ConfigError). When one is no usable UDP socket.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) when there is no socket, when the addresses differ,
+    /// when [`shards`](crate::SocketConfig::shards) is neither 1 nor their number, or with a
+    /// [`ConfigError`](crate::ConfigError). Other errors when one is not a usable UDP socket.
     ///
     /// # Panics
     ///
@@ -169,24 +166,24 @@ impl KcpListener {
     }
 
     /// Waits for the next connection. A connection exists from its first segment on (there is no
-    /// handshake), so bytes may be readable at once.
+    /// handshake), so it may be readable at once.
     ///
     /// # Errors
     ///
-    /// Only when the endpoint has ended, or after [`drain`](Self::drain), [`close_all`](Self::close_all) or
-    /// [`hand_over`](Self::hand_over), and then for good; an error of one connection never ends the loop.
+    /// Only once the endpoint has ended, or after [`drain`](Self::drain), [`close_all`](Self::close_all)
+    /// or [`hand_over`](Self::hand_over), and then on every call. Errors of single connections do not
+    /// appear here.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe. Several tasks may accept at once: all are woken, and one of them gets the
-    /// connection.
+    /// Cancel safe. Several tasks may accept at once: all are woken, and one gets the connection.
     pub async fn accept(&self) -> io::Result<(KcpStream, SocketAddr)> {
         let mut waiter = self.queue.waiter();
         poll_fn(|cx| self.poll_next(cx, Some(&mut waiter))).await
     }
 
-    /// Polls for the next connection. Of several tasks that poll the last one is woken, and every
-    /// task in [`accept`](Self::accept).
+    /// Polls for the next connection. Of several polling tasks the last one is woken, as is every task in
+    /// [`accept`](Self::accept).
     ///
     /// # Errors
     ///
@@ -205,7 +202,7 @@ impl KcpListener {
             .map_ok(|(peer, stream)| (stream, peer))
     }
 
-    /// Borrows the listener as a sequence of streams.
+    /// Returns the accepted streams as a sequence.
     #[must_use]
     pub fn incoming(&self) -> Incoming<'_> {
         Incoming {
@@ -215,39 +212,39 @@ impl KcpListener {
         }
     }
 
-    /// Returns the address the socket is bound to.
+    /// Returns the address that the socket is bound to.
     ///
     /// # Errors
     ///
-    /// None; the signature is that of `TcpListener`.
+    /// None; the signature matches `TcpListener`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.endpoint.local_addr()
     }
 
-    /// The endpoint behind this listener: it can connect from the same socket, unless there are
-    /// several, see [`shards`](crate::SocketConfig::shards).
+    /// Returns the listener's endpoint. It can connect from the same socket, except with several
+    /// [`shards`](crate::SocketConfig::shards).
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Waits until all lingering connections have delivered; see [`Endpoint::wait_idle`].
+    /// Waits until no connection lingers; see [`Endpoint::wait_idle`].
     pub async fn wait_idle(&self) {
         self.endpoint.wait_idle().await;
     }
 
-    /// Accepts no more connections, and waits until those that are open have ended and everything is
-    /// delivered: graceful shutdown.
+    /// Shuts down gracefully: accepts no more connections, and waits until open ones have ended and
+    /// everything is delivered.
     ///
-    /// From the first poll on, a client that connects fails with `ConnectionRefused` a second later, if it
-    /// is of this crate and waits for the peer; others see nobody.
-    /// [`accept`](Self::accept) fails with [`NotConnected`](io::ErrorKind::NotConnected), and connections
-    /// that were not accepted are aborted, as when the listener is dropped. Streams go on until their
-    /// owners are done with them; those that the [`endpoint`](Self::endpoint) has opened count too.
+    /// From the first poll on, a client of this crate that waits in `connect` fails with
+    /// `ConnectionRefused` a second later; other clients get no answer. [`accept`](Self::accept) fails
+    /// with [`NotConnected`](io::ErrorKind::NotConnected), and connections that were not accepted are
+    /// aborted, as when the listener is dropped. Streams continue until their owners are done with them,
+    /// including streams opened by the [`endpoint`](Self::endpoint).
     ///
-    /// A stream that has ended is waited for until its last bytes are acknowledged, at most
-    /// [`Config::linger`]. When only the end of the stream or a reset is unacknowledged, by a peer that has
-    /// ended its own stream, eight RTOs are enough, and half a second at least: that peer may be gone.
+    /// The wait for an ended stream lasts until its last bytes are acknowledged, at most
+    /// [`Config::linger`]. If only the end of the stream or a reset is unacknowledged and the peer has
+    /// ended its own stream, the wait is eight RTOs, at least half a second: the peer may be gone.
     ///
     /// ```
     /// use kcpx::{KcpListener, KcpStream};
@@ -267,22 +264,23 @@ impl KcpListener {
     ///
     /// # Cancel safety
     ///
-    /// The listener accepts no more connections after a call that was cancelled. Call it again to wait on.
+    /// A cancelled call leaves the listener closed for new connections. Call it again to continue
+    /// waiting.
     pub async fn drain(&self) {
         self.queue.stop(Listening::Draining);
         self.endpoint.drain(Drain::Wait).await;
     }
 
     /// Accepts no more connections, shuts down the write side of every stream, and waits as
-    /// [`drain`](Self::drain) does, but at most `timeout`: then what is still open is aborted, and for at
-    /// most two seconds more it waits until the peers have acknowledged that.
+    /// [`drain`](Self::drain) does, at most for `timeout`. Then it aborts the remaining connections and
+    /// waits up to two seconds for their peers to acknowledge that.
     ///
-    /// The owners of the streams can go on reading; their writes fail with
-    /// [`BrokenPipe`](io::ErrorKind::BrokenPipe). Returns whether all of them had ended in time.
+    /// Stream owners can continue to read; their writes fail with
+    /// [`BrokenPipe`](io::ErrorKind::BrokenPipe). Returns whether all streams ended in time.
     ///
     /// # Cancel safety
     ///
-    /// After a call that was cancelled the write sides are shut down, and nothing is aborted.
+    /// A cancelled call leaves the write sides shut down and aborts nothing.
     ///
     /// # Panics
     ///
@@ -292,32 +290,32 @@ impl KcpListener {
         self.close_streams(timeout, RESET_TIMEOUT).await
     }
 
-    /// Leaves the socket to the next process that reads it: restart without downtime, by a socket that
-    /// this process has inherited, or has passed on ([`from_std_group`](Self::from_std_group)).
+    /// Leaves the socket to the next process that reads it, for a restart without downtime. This process
+    /// inherited the socket or passed it on ([`from_std_group`](Self::from_std_group)).
     ///
-    /// As [`close_all`](Self::close_all), except that clients that connect are not refused: they are not
-    /// answered, and neither is a ping of a connection that this process does not have. A client of this
-    /// crate sends its initial segment at 0, 0.2, 0.6 and 1.4 s, so with a `timeout` of 400 ms the next process
-    /// has it 0.6 s after it connected in most cases, and after 1.4 s if this process takes longer to end than
-    /// 0.1 s; or as soon as that process reads: in the meantime the socket's buffer has what arrives.
+    /// Works as [`close_all`](Self::close_all), but does not refuse new clients: it answers neither them
+    /// nor pings of unknown connections. A client of this crate sends its initial segment at 0, 0.2, 0.6
+    /// and 1.4 s. With a `timeout` of 400 ms, the next process mostly receives it 0.6 s after the
+    /// connect, or after 1.4 s if this process takes more than 0.1 s longer to end. If the next process
+    /// already reads, it receives datagrams from the socket's buffer.
     ///
-    /// Connections end here, in order: their state moves nowhere, and their owners reconnect. What is still
-    /// open at `timeout` is aborted, and for at most 0.1 s more it waits until the peers have acknowledged that;
-    /// a peer that does not hear of it learns it from the next process, by the answer to its next ping.
+    /// Connections end here in order: no state moves, and their owners reconnect. Connections still open
+    /// at `timeout` are aborted, followed by a wait of up to 0.1 s for the acknowledgements. A peer that
+    /// misses the abort learns of it from the next process, by the answer to its next ping.
     ///
-    /// What has been answered but not accepted is aborted at once, and its client sees
-    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset): the backlog, and with
-    /// [`require_validation`](crate::Limits::require_validation) who is validated from then on.
+    /// Connections that were answered but not accepted are aborted at once, and their clients see
+    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset). This concerns the backlog and, with
+    /// [`require_validation`](crate::Limits::require_validation), peers validated later.
     ///
-    /// End this process at once when this returns, and let the next one read the socket no earlier: of two
-    /// that read one socket each gets datagrams of the other's connections.
+    /// End this process at once when this returns, and do not let the next one read the socket earlier:
+    /// two processes that read one socket take datagrams of each other's connections.
     ///
-    /// Returns whether all connections had ended in time.
+    /// Returns whether all connections ended in time.
     ///
     /// ```no_run
     /// # async fn run(listener: kcpx::KcpListener) {
     /// # use std::time::Duration;
-    /// // On the signal that asks for it. A service manager has the socket, and starts the next process.
+    /// On the shutdown signal. A service manager holds the socket and starts the next process.
     /// listener.hand_over(Duration::from_millis(400)).await;
     /// std::process::exit(0);
     /// # }
@@ -325,7 +323,7 @@ impl KcpListener {
     ///
     /// # Cancel safety
     ///
-    /// As [`close_all`](Self::close_all). A listener that has begun to hand over answers no newcomer any more.
+    /// As [`close_all`](Self::close_all); in addition, the listener no longer answers new clients.
     ///
     /// # Panics
     ///
@@ -335,17 +333,17 @@ impl KcpListener {
         self.close_streams(timeout, HAND_OVER_RESET_TIMEOUT).await
     }
 
-    /// Shuts down the streams; after `timeout` aborts them, and waits up to `reset_timeout` for the peers.
+    /// Shuts down the streams. Aborts them after `timeout` and waits up to `reset_timeout` for the peers.
     async fn close_streams(&self, timeout: Duration, reset_timeout: Duration) -> bool {
         let closed = tokio::time::timeout(timeout, self.endpoint.drain(Drain::Close)).await;
         if closed.is_err() {
-            // An error: a peer is gone, or the socket takes nothing.
+            // An error means that a peer is gone, or the socket takes nothing.
             drop(tokio::time::timeout(reset_timeout, self.endpoint.drain(Drain::Abort)).await);
         }
         closed.is_ok()
     }
 
-    /// A snapshot of the endpoint's counters.
+    /// Returns the endpoint's counters.
     #[must_use]
     pub fn stats(&self) -> EndpointStats {
         self.endpoint.stats()
@@ -353,14 +351,13 @@ impl KcpListener {
 }
 
 impl Endpoint {
-    /// Begins to accept connections that peers open, until the listener is dropped. Initial
-    /// segments that arrive without a listener are refused.
+    /// Starts to accept connections. Initial segments are refused without a listener.
     ///
     /// # Errors
     ///
     /// [`AddrInUse`](io::ErrorKind::AddrInUse) while the endpoint has a listener;
     /// [`Unsupported`](io::ErrorKind::Unsupported) with [`shards`](crate::SocketConfig::shards);
-    /// [`NotConnected`](io::ErrorKind::NotConnected) when it has ended.
+    /// [`NotConnected`](io::ErrorKind::NotConnected) when the endpoint has ended.
     ///
     /// # Cancel safety
     ///
@@ -387,8 +384,8 @@ impl fmt::Debug for KcpListener {
     }
 }
 
-/// The streams of a listener, one after the other. With the feature `stream` it is a
-/// `futures_core::Stream`, which ends after the error of an ended endpoint.
+/// Accepted streams, one after another, from [`KcpListener::incoming`]. With the feature `stream` it
+/// implements `futures_core::Stream`, which ends after the endpoint's error.
 ///
 /// ```
 /// use kcpx::{KcpListener, KcpStream};
@@ -433,7 +430,7 @@ impl Incoming<'_> {
 impl futures_core::Stream for Incoming<'_> {
     type Item = io::Result<KcpStream>;
 
-    // A loop that skips errors, as servers do, would never end if each poll returned the error.
+    // Servers skip errors in their loop, which would never end if each poll returned the error.
     fn poll_next(
         mut self: std::pin::Pin<&mut Self>,
         cx: &mut Context<'_>,

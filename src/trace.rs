@@ -1,5 +1,5 @@
-//! Events of connections and endpoints for `tracing`. Events that an unvalidated peer can cause are
-//! at most `debug`, but for the end of an endpoint, once. Nothing is logged per datagram.
+//! `tracing` events of connections and endpoints. Unvalidated peers cause at most `debug` events, except
+//! for the end of an endpoint, which is logged once. Nothing is logged per datagram.
 
 #![cfg_attr(not(feature = "tracing"), expect(unused_variables, reason = "the feature is off"))]
 
@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 
 use crate::error::ConnectionError;
 
-/// The span of one connection, parent of its events: `connection`, with the peer's address at the
-/// start and the conversation id.
+/// The span `connection`, parent of the connection's events, with the conversation id and the peer's
+/// initial address.
 #[derive(Debug)]
 pub(crate) struct Span {
     #[cfg(feature = "tracing")]
@@ -16,7 +16,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// A connection was opened, by the peer (passive open) or from here.
+    /// A connection was opened; `passive`: by the peer.
     pub(crate) fn open(peer: SocketAddr, conv: u32, passive: bool) -> Self {
         let opened = Self {
             #[cfg(feature = "tracing")]
@@ -59,36 +59,36 @@ impl Span {
     }
 }
 
-/// An endpoint has ended, and its connections with it: the socket cannot be used any more, or a part of the
-/// application panicked.
+/// An endpoint and its connections have ended: the socket is unusable, or a part of the application
+/// panicked.
 pub(crate) fn endpoint_failed(local: SocketAddr, error: &std::io::Error) {
     #[cfg(feature = "tracing")]
-    tracing::error!(%local, %error, "the endpoint has ended");
+    tracing::error!(%local, %error, "the endpoint has ended: its socket is unusable, or application code panicked");
 }
 
-/// A datagram failed the cipher or is no KCP, the first one of its address for a minute.
+/// A datagram failed the cipher or is not KCP. At most once a minute and address.
 pub(crate) fn unreadable(local: SocketAddr, from: SocketAddr) {
     #[cfg(feature = "tracing")]
-    tracing::debug!(%local, %from, "a datagram could not be read: another key or cipher?");
+    tracing::debug!(%local, %from, "unreadable datagram: check that key and cipher are the same on both sides");
 }
 
-/// The endpoint sealed so many packets that its key should be replaced.
+/// The endpoint has sealed 2^32 packets: its key should be replaced.
 pub(crate) fn key_limit_reached(local: SocketAddr, sealed: u64) {
     #[cfg(feature = "tracing")]
-    tracing::warn!(%local, sealed, "the key should be replaced on all sides: this endpoint alone has sealed 2^32 packets");
+    tracing::warn!(%local, sealed, "replace the key on all sides: this endpoint has sealed 2^32 packets");
 }
 
-/// A further connection with the address of another implementation was opened.
+/// Another connection was opened to an address whose peer is not kcpx.
 pub(crate) fn further_connection(peer: SocketAddr, conv: u32) {
     #[cfg(feature = "tracing")]
     tracing::debug!(
         %peer,
         conv,
-        "a listener of kcp-go has one session per address: a further one is ignored, or ends it"
+        "a kcp-go listener has one session per address: use a socket for each connection"
     );
 }
 
-/// Bytes of a kernel socket buffer.
+/// Size of a kernel socket buffer in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     pub(crate) requested: usize,
@@ -110,7 +110,7 @@ pub(crate) fn socket_buffers_limited(send: Option<Grant>, recv: Option<Grant>) {
         recv_granted = recv.map(|recv| recv.granted),
         send_requested = send.map(|send| send.requested),
         send_granted = send.map(|send| send.granted),
-        "socket buffers are smaller than requested, in bytes; on Linux the limits are \
-         net.core.rmem_max and net.core.wmem_max"
+        "socket buffers are smaller than requested (bytes): on Linux raise net.core.rmem_max and \
+         net.core.wmem_max"
     );
 }

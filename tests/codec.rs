@@ -92,7 +92,7 @@ fn invalid_codec_config_is_rejected_by_name() {
     let refused = |config: Config| config.validate().unwrap_err().to_string();
     assert_eq!(
         FecConfig::new(0, 3).unwrap_err().to_string(),
-        "fec data shards is 0, allowed is 1 to 255"
+        "fec data shards must be between 1 and 255, got 0"
     );
     assert!(FecConfig::new(200, 57).is_err());
     assert!(FecConfig::new(200, 56).is_ok());
@@ -100,11 +100,14 @@ fn invalid_codec_config_is_rejected_by_name() {
     let gcm = Cipher::from_name("aes-128-gcm", &key).unwrap();
     assert_eq!(
         refused(Config::new().cipher(gcm).redundancy(Redundancy::Fec(fec(10, 3))).mtu(60)),
-        "mtu (bytes) is 60, allowed is 61 to 65507"
+        "mtu (bytes) must be between 61 and 65507, got 60"
     );
     let mut config = Config::new();
     config.replay_window = 1 << 21;
-    assert_eq!(refused(config), "replay_window (datagrams) is 2097152, allowed is 0 to 1048576");
+    assert_eq!(
+        refused(config),
+        "replay_window (datagrams) must be between 0 and 1048576, got 2097152"
+    );
     let error = Cipher::from_name("aes-1024", &key).unwrap_err().to_string();
     assert!(error.contains("aes-128-gcm"), "{error}");
 }

@@ -368,7 +368,7 @@ fn packet_filter_shares_the_port_with_another_protocol() {
         assert_eq!((stats.raw_sent_datagrams, stats.dropped_truncated), (10, 0));
         for size in [0, 65_508] {
             let error = client.send_raw(addr, &vec![0; size]).unwrap_err();
-            let text = format!("the datagram has {size} bytes, allowed are 1 to 65507");
+            let text = format!("the datagram must have 1 to 65507 bytes, got {size}");
             assert_eq!(error.to_string(), text);
         }
     });

@@ -198,7 +198,7 @@ fn linger_of_more_than_a_day_is_rejected() {
         let (stream, _silent) = to_silent_peer(Config::new()).await;
         let error = stream.set_linger(Some(90_000 * SECOND)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert_eq!(error.to_string(), "linger (ms) is 90000000, allowed is 0 to 86400000");
+        assert_eq!(error.to_string(), "linger (ms) must be between 0 and 86400000, got 90000000");
         // As small as can be is not zero, which means something else.
         stream.set_linger(Some(Duration::from_nanos(1))).unwrap();
         assert_eq!(stream.linger().unwrap(), Some(Duration::from_millis(1)));

@@ -203,7 +203,7 @@ fn transport_max_datagram_size_limits_the_mtu() {
         let config = Config::new().cipher(cipher);
         let error = Endpoint::from_transport(small().0, config.clone().mtu(201)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert_eq!(error.to_string(), "mtu (bytes) is 201, allowed is 53 to 200");
+        assert_eq!(error.to_string(), "mtu (bytes) must be between 53 and 200, got 201");
         echo(small(), config.mtu(200), 100_000).await;
     });
 }

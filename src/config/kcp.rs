@@ -118,7 +118,7 @@ impl Timing {
 ///
 /// assert_eq!("fast2".parse(), Ok(Timing::FAST2));
 /// let error = "fast33".parse::<Timing>().unwrap_err().to_string();
-/// assert_eq!(error, "timing is \"fast33\", allowed is normal, fast, fast2, fast3");
+/// assert_eq!(error, "unknown timing \"fast33\": use normal, fast, fast2 or fast3");
 /// ```
 impl FromStr for Timing {
     type Err = ConfigError;

@@ -34,30 +34,30 @@ fn config_error_names_the_field() {
         change(&mut config);
         config.validate().unwrap_err().to_string()
     };
-    assert_eq!(refused(|c| c.kcp.mtu = 24), "mtu (bytes) is 24, allowed is 25 to 65507");
+    assert_eq!(refused(|c| c.kcp.mtu = 24), "mtu (bytes) must be between 25 and 65507, got 24");
     assert_eq!(
         refused(|c| c.kcp.send_window = 0),
-        "send_window (segments) is 0, allowed is 1 to 65535"
+        "send_window (segments) must be between 1 and 65535, got 0"
     );
     assert_eq!(
         refused(|c| c.kcp.keepalive = KeepaliveInterval::After(Duration::from_millis(10))),
-        "keepalive (ms) is 10, allowed is 1000 to 86400000"
+        "keepalive (ms) must be between 1000 and 86400000, got 10"
     );
-    assert_eq!(refused(|c| c.socket.dscp = Some(64)), "dscp is 64, allowed is 0 to 63");
-    assert_eq!(refused(|c| c.socket.ttl = Some(0)), "ttl (hops) is 0, allowed is 1 to 255");
+    assert_eq!(refused(|c| c.socket.dscp = Some(64)), "dscp must be between 0 and 63, got 64");
+    assert_eq!(refused(|c| c.socket.ttl = Some(0)), "ttl (hops) must be between 1 and 255, got 0");
     assert_eq!(
         refused(|c| c.socket.device = Some("x".repeat(16))),
-        "length of device (bytes) is 16, allowed is 1 to 15"
+        "length of device (bytes) must be between 1 and 15, got 16"
     );
-    assert_eq!(refused(|c| c.duplicates = 9), "duplicates is 9, allowed is 0 to 8");
+    assert_eq!(refused(|c| c.duplicates = 9), "duplicates must be between 0 and 8, got 9");
     assert!(refused(|c| c.kcp.recv_memory = Some(1)).starts_with("recv_memory (bytes) is 1,"));
     assert!(refused(|c| c.limits.backlog = 0).starts_with("backlog is 0,"));
     assert_eq!(
         refused(|c| c.limits.memory = 1),
-        "memory (bytes) is 1, allowed is 16777216 to 1099511627776"
+        "memory (bytes) must be between 16777216 and 1099511627776, got 1"
     );
     assert!(
         Timing::new(true, Duration::from_millis(5), None, CongestionControl::Disabled)
-            .is_err_and(|e| e.to_string() == "interval (ms) is 5, allowed is 10 to 5000")
+            .is_err_and(|e| e.to_string() == "interval (ms) must be between 10 and 5000, got 5")
     );
 }

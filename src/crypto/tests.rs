@@ -252,7 +252,7 @@ fn algorithm_name_parses_to_the_algorithm() {
 fn unknown_cipher_name_error_lists_the_names() {
     let key = Key::derive("passphrase", Key::KCPTUN_SALT);
     let error = Cipher::from_name("AES", &key).unwrap_err().to_string();
-    let start = "cipher is \"AES\", allowed is null, none, aes-128, aes-192, aes-256, aes-128-gcm, \
+    let start = "unknown cipher \"AES\": use one of null, none, aes-128, aes-192, aes-256, aes-128-gcm, \
         aes-192-gcm, aes-256-gcm, chacha20-poly1305, salsa20, xor";
     assert!(error.starts_with(start), "{error}");
     assert_eq!(cfg!(feature = "legacy-ciphers"), error.ends_with("sm4, tea, twofish, xtea"));
@@ -260,7 +260,7 @@ fn unknown_cipher_name_error_lists_the_names() {
     for name in ["3des", "blowfish", "cast5", "sm4", "tea", "twofish", "xtea"] {
         assert_eq!(
             Cipher::from_name(name, &key).unwrap_err().to_string(),
-            format!("cipher is \"{name}\", which needs kcpx's feature `legacy-ciphers`")
+            format!("cipher \"{name}\" requires the feature `legacy-ciphers` of kcpx")
         );
     }
 }
@@ -274,7 +274,7 @@ fn cipher_from_name_uses_the_leading_key_bytes() {
         assert_eq!(sealed(&named, 1, &body), sealed(&cipher(*algorithm), 1, &body));
     }
     let error = Cipher::from_name("aes", &Key::new([1; 31])).unwrap_err();
-    assert_eq!(error.to_string(), "key of aes-256 (bytes) is 31, allowed is 32 or more");
+    assert_eq!(error.to_string(), "the key of aes-256 must have 32 or more bytes, got 31");
     assert_eq!(Cipher::from_name("null", &Key::new([])), Ok(Cipher::null()));
 }
 
@@ -299,7 +299,7 @@ fn key_of_wrong_length_is_refused() {
         }
     }
     let error = Cipher::new(Algorithm::Salsa20, &[1; 16]).unwrap_err();
-    assert_eq!(error.to_string(), "key of salsa20 (bytes) is 16, allowed is 32");
+    assert_eq!(error.to_string(), "the key of salsa20 must have 32 bytes, got 16");
 }
 
 #[test]
@@ -347,15 +347,18 @@ fn overhead_of_a_custom_cipher_is_checked() {
     assert_eq!(check(24, 24, 16), Ok(()));
     assert_eq!(check(8, 200, 56), Ok(()));
     let refused = |text: &str| Err(text.to_owned());
-    assert_eq!(check(7, 20, 0), refused("cipher nonce (bytes) is 7, allowed is 8 to 256"));
-    assert_eq!(check(16, 15, 0), refused("cipher head (bytes) is 15, allowed is 16 to 256"));
+    assert_eq!(check(7, 20, 0), refused("cipher nonce (bytes) must be between 8 and 256, got 7"));
+    assert_eq!(check(16, 15, 0), refused("cipher head (bytes) must be between 16 and 256, got 15"));
     assert_eq!(
         check(8, 200, 57),
-        refused("cipher head and tail (bytes) is 257, allowed is 0 to 256")
+        refused("cipher head and tail (bytes) must be between 0 and 256, got 257")
     );
     assert_eq!(
         check(0, 1, usize::MAX),
-        refused(&format!("cipher head and tail (bytes) is {}, allowed is 0 to 256", u64::MAX))
+        refused(&format!(
+            "cipher head and tail (bytes) must be between 0 and 256, got {}",
+            u64::MAX
+        ))
     );
     assert_eq!(Cipher::custom(Custom(Overhead::ZERO)).name(), "custom");
 }

@@ -14,9 +14,9 @@ use crate::stream::KcpStream;
 ///
 /// # Panics
 ///
-/// `accept` panics when the endpoint has ended, since the trait has no error to return and `axum::serve`
-/// would wait for ever: its socket cannot be used any more, or a cipher, filter or waker panicked. The cause
-/// is logged. After [`drain`](KcpListener::drain), and while the runtime shuts down, `accept` stays pending.
+/// `accept` panics once the endpoint has ended (its socket is unusable, or a cipher, filter or waker
+/// panicked), since the trait returns no error and `axum::serve` would wait forever. The cause is logged.
+/// After [`drain`](KcpListener::drain) and during runtime shutdown, `accept` stays pending.
 impl Listener for KcpListener {
     type Io = KcpStream;
     type Addr = SocketAddr;
@@ -24,7 +24,7 @@ impl Listener for KcpListener {
     async fn accept(&mut self) -> (KcpStream, SocketAddr) {
         match Self::accept(self).await {
             Ok(accepted) => accepted,
-            Err(error) if has_ended(&error) => panic!("the listener accepts no more: {error}"),
+            Err(error) if has_ended(&error) => panic!("the listener has ended: {error}"),
             Err(_drains) => pending().await,
         }
     }

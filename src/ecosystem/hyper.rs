@@ -1,4 +1,4 @@
-//! A connector, for the clients of hyper-util and of tonic.
+//! A connector for the clients of hyper-util and tonic.
 
 use std::future::Future;
 use std::io;
@@ -16,13 +16,12 @@ use crate::stream::KcpStream;
 
 /// Opens KCP connections to the host and port of a URI.
 ///
-/// `hyper_util::client::legacy::Client` takes it, and so does tonic's
-/// `Endpoint::connect_with_connector`. Without a port in the URI it is 80 for `http` and 443 for
-/// `https`; TLS itself is for another layer around this one.
+/// Pass it to `hyper_util::client::legacy::Client` or tonic's `Endpoint::connect_with_connector`. The
+/// default port is 80 for `http` and 443 for `https`; wrap the connector for TLS.
 ///
 /// Connecting to an unreachable host fails after
-/// [`Config::connect_timeout`](crate::Config::connect_timeout); with
-/// [`Config::early_data`](crate::Config::early_data) it does not wait, and a request fails after
+/// [`Config::connect_timeout`](crate::Config::connect_timeout). With
+/// [`Config::early_data`](crate::Config::early_data) connecting does not wait, and a request fails after
 /// [`KcpConfig::dead_peer_timeout`](crate::KcpConfig::dead_peer_timeout).
 ///
 /// ```
@@ -39,12 +38,12 @@ use crate::stream::KcpStream;
 /// # Errors
 ///
 /// Connecting fails with [`InvalidInput`](io::ErrorKind::InvalidInput) when the URI has no host, or
-/// neither a port nor a scheme that implies one; otherwise as [`KcpStream::connect_with`] or
+/// neither a port nor a scheme with a default port; otherwise as [`KcpStream::connect_with`] or
 /// [`Endpoint::connect`].
 ///
 /// # Cancel safety
 ///
-/// A dropped future has sent nothing.
+/// Cancel safe: a dropped future has sent no data.
 #[derive(Clone, Debug)]
 pub struct KcpConnector {
     via: Via,
@@ -57,18 +56,18 @@ enum Via {
 }
 
 impl KcpConnector {
-    /// A connector whose connections have this configuration and a socket each.
+    /// Creates a connector whose connections have this configuration and a socket each.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self { via: Via::FreshSockets(Box::new(config)) }
     }
 
-    /// A connector whose connections share the socket of an endpoint. Of several addresses of a host the next
-    /// one is tried 250 ms after the one before, as by [`KcpStream::connect`].
+    /// Creates a connector whose connections share an endpoint's socket. If a host has several addresses,
+    /// they are tried as by [`KcpStream::connect`].
     ///
-    /// A client owns its streams; through a handle of the endpoint the application reads their
-    /// [`stats`](Endpoint::stats) and can wait before it exits until their data is delivered:
-    /// [`Endpoint::wait_idle`]. Hosts must have an address of an IP version that the socket serves.
+    /// A client owns its streams. A handle of the endpoint gives access to their
+    /// [`stats`](Endpoint::stats), and [`Endpoint::wait_idle`] waits for the delivery of their data
+    /// before exit. Hosts must have an address of an IP version that the socket supports.
     #[must_use]
     pub fn with_endpoint(endpoint: Endpoint) -> Self {
         Self { via: Via::Endpoint(endpoint) }
@@ -109,19 +108,21 @@ fn target(uri: &Uri) -> io::Result<(&str, u16)> {
     let refused = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
     let host = uri.host().filter(|host| !host.is_empty());
     let host = host.ok_or_else(|| refused(format!("the URI {uri} has no host")))?;
-    // An IPv6 address is in brackets in a URI, and without them in a lookup.
+    // URIs enclose IPv6 addresses in brackets, lookups do not.
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let port = match (uri.port_u16(), uri.scheme_str()) {
         (Some(port), _) => port,
         (None, Some("http")) => 80,
         (None, Some("https")) => 443,
         (None, Some(scheme)) => {
-            let text = "which only http and https imply";
-            return Err(refused(format!("the URI {uri} has no port, {text}, not {scheme}")));
+            let text = "add one, since only http and https have a default port";
+            return Err(refused(format!(
+                "the URI {uri} with the scheme {scheme} has no port: {text}"
+            )));
         }
         (None, None) => {
-            let text = "neither a port nor the scheme http or https, which imply one";
-            return Err(refused(format!("the URI {uri} has {text}")));
+            let text = "add one, or the scheme http or https";
+            return Err(refused(format!("the URI {uri} has no port: {text}")));
         }
     };
     Ok((bare, port))
@@ -151,12 +152,12 @@ mod tests {
             ("http://:80/", "the URI http://:80/ has no host"),
             (
                 "kcp://example.org/",
-                "the URI kcp://example.org/ has no port, which only http and https imply, not kcp",
+                "the URI kcp://example.org/ with the scheme kcp has no port: add one, since only http and \
+                 https have a default port",
             ),
             (
                 "example.org",
-                "the URI example.org has neither a port nor the scheme http or https, \
-                 which imply one",
+                "the URI example.org has no port: add one, or the scheme http or https",
             ),
         ] {
             let Ok(uri) = uri.parse::<Uri>() else { panic!("{uri} does not parse") };

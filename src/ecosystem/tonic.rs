@@ -27,14 +27,14 @@ use crate::stream::{KcpStream, source};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KcpConnectInfo {
-    /// The address that datagrams to the peer leave from, as [`KcpStream::local_addr`].
+    /// The address that datagrams to the peer leave from, see [`KcpStream::local_addr`].
     pub local_addr: SocketAddr,
     /// The address of the peer.
     pub peer_addr: SocketAddr,
 }
 
-/// With [`KcpListener::incoming`](crate::KcpListener::incoming) and the feature `stream` a tonic
-/// server runs on KCP: `Server::builder().serve_with_incoming(service, listener.incoming())`.
+/// A tonic server runs on [`KcpListener::incoming`](crate::KcpListener::incoming) with the feature
+/// `stream`: `Server::builder().serve_with_incoming(service, listener.incoming())`.
 impl Connected for KcpStream {
     type ConnectInfo = KcpConnectInfo;
 

@@ -1,4 +1,4 @@
-//! From an address to a socket with a driver.
+//! Binding sockets and starting their drivers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,19 +18,19 @@ use crate::shared::requests::{RequestQueue, TimeWaitEntry};
 use crate::sys::{Socket, UdpSocket};
 use crate::util::sync::Arc;
 
-/// What the driver of a new socket has in common with others.
+/// Parts of a new driver that other drivers share or leave behind.
 #[derive(Debug, Default)]
 pub(super) struct SocketContext {
-    /// Where passively opened connections are queued.
+    /// Queue of passively opened connections.
     pub(super) accept: Option<Arc<AcceptQueue>>,
-    /// What the drivers of a listener with several sockets share.
+    /// State shared by the drivers of several shards.
     pub(super) shard_state: Option<ShardState>,
-    /// Connections in TIME-WAIT of the endpoints that had the port before.
+    /// Connections in TIME-WAIT of the port's previous endpoints.
     pub(super) time_wait: Vec<TimeWaitEntry>,
 }
 
 impl Endpoint {
-    /// Binds the first resolved address that can be bound, with one socket.
+    /// Binds one socket to the first resolved address that can be bound.
     pub(super) async fn bind_socket(
         addr: impl ToSocketAddrs,
         config: Box<Config>,
@@ -53,7 +53,7 @@ impl Endpoint {
         .await
     }
 
-    /// The configuration in a box: futures that hold this one stay small.
+    /// The configuration is boxed to keep the callers' futures small.
     async fn bind_first(
         addr: impl ToSocketAddrs,
         config: Box<Config>,
@@ -75,7 +75,7 @@ impl Endpoint {
         Err(failure.unwrap_or_else(unresolved))
     }
 
-    /// Binds a socket and starts its driver. The configuration was validated.
+    /// Binds a socket and starts its driver. The configuration is validated.
     pub(super) fn start(
         addr: SocketAddr,
         config: Config,
@@ -84,7 +84,7 @@ impl Endpoint {
         Self::spawn_on(UdpSocket::bind(addr, &config.socket)?, config.into(), context)
     }
 
-    /// Starts the driver of a UDP socket, whose port the next endpoint may take over.
+    /// Starts the driver of a UDP socket, whose port a later endpoint may take over.
     pub(super) fn spawn_on(
         socket: UdpSocket,
         config: Arc<Config>,
@@ -107,7 +107,7 @@ impl Endpoint {
         Self::spawn_on(UdpSocket::from_std(socket)?, config.into(), context)
     }
 
-    /// Takes over the sockets of a listener and starts a driver for each.
+    /// Adopts the sockets of a listener and starts a driver for each.
     pub(crate) fn adopt_group(
         sockets: Vec<std::net::UdpSocket>,
         config: &Config,
@@ -138,7 +138,7 @@ impl Endpoint {
     ) -> io::Result<Self> {
         let (mut shards, config) = (Vec::new(), Arc::new(config.clone()));
         for socket in sockets {
-            // The system may deliver the datagrams of a peer to another shard than before.
+            // After a restart the system may deliver a peer's datagrams to another shard.
             let (accept, time_wait) = (Some(accept.clone()), time_wait.to_vec());
             let context = SocketContext { accept, shard_state: state.clone(), time_wait };
             shards.push(Self::spawn_on(socket, config.clone(), context)?);

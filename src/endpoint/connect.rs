@@ -1,4 +1,4 @@
-//! `KcpStream::connect`: streams with an endpoint and a socket of their own.
+//! `KcpStream::connect`: streams with an endpoint of their own.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -21,33 +21,31 @@ use crate::sys::{RefusalWatch, UdpSocket, check_route};
 use crate::util::path::{destination, unspecified};
 use crate::util::sync::Arc;
 
-/// Time between the starts of two attempts (RFC 8305 5, Connection Attempt Delay).
+/// Delay between the starts of two attempts (RFC 8305 5, Connection Attempt Delay).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// One for all streams of [`KcpStream::connect`].
+/// Shared by all streams of [`KcpStream::connect`].
 static DEFAULT: LazyLock<Arc<Config>> = LazyLock::new(Arc::default);
 
 impl KcpStream {
-    /// Returns the endpoint that carries this stream, for [`Endpoint::wait_idle`] and the
-    /// counters.
+    /// Returns the stream's endpoint, for [`Endpoint::wait_idle`] and its counters.
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
         Endpoint::attach(self.requests.clone())
     }
 
-    /// Opens a connection with the default configuration from a new socket, and waits until the peer
-    /// has answered. The unspecified address is this host, as for `TcpStream` on Linux.
+    /// Opens a connection with the default configuration from a new socket, and waits until the peer has
+    /// answered. The unspecified address means this host, as for `TcpStream` on Linux.
     ///
-    /// Of several addresses the next one is tried 250 ms after the one before, or when that has
-    /// failed, and the first that answers is taken (RFC 8305).
+    /// If `addr` resolves to several addresses, the next one is tried after 250 ms or when the previous
+    /// one fails. The first that answers wins (RFC 8305).
     ///
     /// # Errors
     ///
     /// [`TimedOut`](io::ErrorKind::TimedOut) when no peer has answered within
-    /// [`Config::connect_timeout`]; [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) when the
-    /// peer has no listener any more, or, on Linux and Android, its host reports that no socket has the
-    /// port. When no address resolves, the system has a route to none of them, or
-    /// no socket can be made.
+    /// [`Config::connect_timeout`]; [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) when the peer
+    /// no longer listens, or, on Linux and Android, when its host reports that the port is closed. Other
+    /// errors when no address resolves, none has a route, or no socket can be created.
     ///
     /// # Panics
     ///
@@ -60,13 +58,13 @@ impl KcpStream {
         Self::connect_shared(addr, DEFAULT.clone()).await
     }
 
-    /// Opens a connection from a new socket. With [`Config::early_data`] it does not wait for the
-    /// peer, and takes the first address to which the system has a route.
+    /// Opens a connection from a new socket. With [`Config::early_data`] it does not wait for the peer,
+    /// and takes the first address that has a route.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect); [`InvalidInput`](io::ErrorKind::InvalidInput) around a
-    /// [`ConfigError`](crate::ConfigError) when the configuration is refused.
+    /// As [`connect`](Self::connect); [`InvalidInput`](io::ErrorKind::InvalidInput) with a
+    /// [`ConfigError`](crate::ConfigError) when the configuration is invalid.
     ///
     /// # Panics
     ///
@@ -79,7 +77,7 @@ impl KcpStream {
         Self::connect_shared(addr, Arc::new(config)).await
     }
 
-    /// The configuration behind a pointer: futures that hold this one stay small.
+    /// The configuration is shared to keep the callers' futures small.
     async fn connect_shared(addr: impl ToSocketAddrs, config: Arc<Config>) -> io::Result<Self> {
         config.validate()?;
         let peers = lookup_host(addr).await?.map(destination);
@@ -87,7 +85,7 @@ impl KcpStream {
     }
 }
 
-/// One address that is tried.
+/// A connection attempt to one address.
 pub(super) type Attempt = Pin<Box<dyn Future<Output = io::Result<KcpStream>> + Send + Sync>>;
 
 /// Connects to the first of `peers` that answers. `start` begins an attempt.
@@ -103,12 +101,11 @@ pub(super) async fn connect_first(
     poll_fn(|cx| attempts.poll(cx, &start)).await
 }
 
-/// Addresses of one peer that are tried one after the other, without waiting for the end of the one
-/// before (RFC 8305 5).
+/// Attempts to connect to several addresses of one peer, with overlap (RFC 8305 5).
 struct Attempts {
     peers: vec::IntoIter<SocketAddr>,
     running: Vec<Attempt>,
-    /// When the next one starts; `None`: now.
+    /// When the next attempt starts; `None`: now.
     next: Option<Pin<Box<Sleep>>>,
     failure: Option<io::Error>,
 }
@@ -118,7 +115,7 @@ impl Attempts {
         Self { peers: peers.into_iter(), running: Vec::new(), next: None, failure: None }
     }
 
-    /// Ready with the first stream, or with the last error once all have failed.
+    /// Ready with the first stream, or with the last error once all attempts have failed.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -130,7 +127,7 @@ impl Attempts {
                 match attempt.as_mut().poll(cx) {
                     Poll::Ready(Ok(stream)) => return Poll::Ready(Ok(stream)),
                     Poll::Ready(Err(error)) => {
-                        // An address that the socket does not support explains no other failure.
+                        // An unsupported address does not explain the failure of others.
                         if self.failure.is_none() || error.kind() != io::ErrorKind::InvalidInput {
                             self.failure = Some(error);
                         }
@@ -155,7 +152,7 @@ impl Attempts {
     }
 }
 
-/// The same addresses with the families in turns, that of the first one first (RFC 8305 4).
+/// Alternates address families, beginning with the family of the first address (RFC 8305 4).
 fn interleave(peers: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let peers: Vec<_> = peers.collect();
     let first_is_v4 = peers.first().is_some_and(SocketAddr::is_ipv4);
@@ -170,13 +167,13 @@ fn interleave(peers: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     turns
 }
 
-/// Connects to one address, with a socket for it alone.
+/// Connects to one address from a new socket.
 async fn attempt(peer: SocketAddr, config: Arc<Config>) -> io::Result<KcpStream> {
     check_route(peer, &config.socket)?;
     let local = unspecified(peer);
     let socket = UdpSocket::bind(local, &config.socket)?;
-    // Later, anyone who guesses the port could end the connection by a forged report. Without the watch,
-    // on a system that has no such reports, the connect timeout decides.
+    // Only while connecting: later, an attacker who guesses the port could end the connection with a
+    // forged report. Systems without such reports rely on the connect timeout.
     let watch = if config.early_data { None } else { RefusalWatch::new(&socket, peer).ok() };
     let endpoint = Endpoint::spawn_on(socket, config, SocketContext::default())?;
     let mut connected = pin!(endpoint.connect(peer));
@@ -188,7 +185,7 @@ async fn attempt(peer: SocketAddr, config: Arc<Config>) -> io::Result<KcpStream>
         }
         ready!(refused.as_mut().poll(cx));
         match connected.as_mut().poll(cx) {
-            // An answer that the driver has taken meanwhile counts more.
+            // An answer that the driver took first wins.
             Poll::Ready(result) => Poll::Ready(result),
             Poll::Pending => Poll::Ready(Err(ConnectionError::PortUnreachable.into())),
         }
@@ -210,7 +207,7 @@ mod tests {
         assert_eq!(interleave([].into_iter()), []);
     }
 
-    /// Of one endpoint, as a connector has it.
+    /// Attempts from a single endpoint, as a connector makes them.
     #[tokio::test]
     async fn every_address_is_tried_until_one_answers() {
         let endpoint = Endpoint::bind("127.0.0.1:0").await.unwrap();

@@ -1,5 +1,5 @@
-//! Ports of this process that a new endpoint may bind although a socket of an old one is still open, which
-//! waits for peers alone (`driver/port_release.rs`).
+//! Ports that a new endpoint may take over from one of this process whose socket only serves peers
+//! (`driver/port_release.rs`).
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Weak;
@@ -14,16 +14,16 @@ use crate::sys::UdpSocket;
 use crate::util::path::canonical;
 use crate::util::sync::{Arc, Mutex, lock};
 
-/// How long an endpoint is waited for that has something to deliver, or whose runtime does not run.
+/// Wait for an endpoint that still delivers data, or whose runtime does not run.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The endpoints of this process with UDP sockets, and some that are gone.
+/// The endpoints of this process with UDP sockets; some may have ended.
 static ENDPOINTS: Mutex<Vec<(Weak<RequestQueue>, Bound)>> = Mutex::new(Vec::new());
 
-/// What a socket is bound to, besides its address.
+/// What a socket is bound to, apart from its address.
 #[derive(Clone, Debug)]
 pub(super) struct Bound {
-    /// Whether one with an IPv6 address has the IPv4 addresses too.
+    /// Whether an IPv6 socket leaves out the IPv4 addresses.
     only_v6: bool,
     device: Option<String>,
 }
@@ -34,7 +34,7 @@ impl Bound {
         Self { only_v6: socket.check_peer(v4).is_err(), device: config.device.clone() }
     }
 
-    /// Whether bind(2) fails for a socket at one of the addresses while there is one at the other.
+    /// Whether sockets at the two addresses exclude each other in bind(2).
     fn collides(&self, addr: SocketAddr, other: &Self, other_addr: SocketAddr) -> bool {
         let (one, two) = (canonical(addr).ip(), canonical(other_addr).ip());
         let covers = |bound: &Self, wildcard: IpAddr, ip: IpAddr| {
@@ -48,11 +48,10 @@ impl Bound {
     }
 }
 
-/// Adds a new endpoint.
 pub(super) fn register(requests: &Arc<RequestQueue>, bound: Bound) {
     let mut endpoints = lock(&ENDPOINTS);
     if endpoints.len() == endpoints.capacity() {
-        // As many entries have come since the last time as are left now.
+        // Amortised: as many endpoints were added since the last cleanup as it left.
         endpoints.retain(|(endpoint, _)| endpoint.strong_count() > 0);
         let left = endpoints.len();
         endpoints.reserve(left.max(16));
@@ -60,8 +59,8 @@ pub(super) fn register(requests: &Arc<RequestQueue>, bound: Bound) {
     endpoints.push((Arc::downgrade(requests), bound));
 }
 
-/// Asks the endpoints of this process that are in the way of `addr` whether they can close their sockets, and
-/// to do so if all can. Returns what they would have answered for connections in TIME-WAIT.
+/// Asks the endpoints that occupy `addr` whether they can close their sockets, then to do so if all can.
+/// Returns their connections in TIME-WAIT.
 pub(super) async fn release(addr: SocketAddr, config: &SocketConfig) -> Vec<TimeWaitEntry> {
     let bound = Bound { only_v6: config.only_v6, device: config.device.clone() };
     let endpoints = in_the_way_of(addr, &bound);
@@ -78,7 +77,7 @@ pub(super) async fn release(addr: SocketAddr, config: &SocketConfig) -> Vec<Time
     released.into_iter().flatten().flatten().collect()
 }
 
-/// Endpoints whose sockets bind(2) collides with at `addr`.
+/// Endpoints whose sockets collide with `addr` in bind(2).
 fn in_the_way_of(addr: SocketAddr, bound: &Bound) -> Vec<Arc<RequestQueue>> {
     let endpoints = lock(&ENDPOINTS).clone();
     let colliding = |(requests, other): (Weak<RequestQueue>, Bound)| {
@@ -88,7 +87,7 @@ fn in_the_way_of(addr: SocketAddr, bound: &Bound) -> Vec<Arc<RequestQueue>> {
     endpoints.into_iter().filter_map(colliding).collect()
 }
 
-/// The answers of the drivers; without those that have ended. `None` if one does not answer.
+/// The replies of the drivers, except of those that have ended. `None` if one does not reply in time.
 async fn ask<T>(
     endpoints: &[Arc<RequestQueue>],
     request: impl Fn(oneshot::Sender<T>) -> Request,

@@ -423,7 +423,7 @@ fn settings_are_validated_and_sent_in_order() {
     stream.set_write_policy(WritePolicy::Delayed);
     stream.set_mtu(1200).unwrap();
     let refused = stream.set_mtu(1201).unwrap_err();
-    assert_eq!(refused.to_string(), "mtu (bytes) is 1201, allowed is 25 to 1200");
+    assert_eq!(refused.to_string(), "mtu (bytes) must be between 25 and 1200, got 1201");
     assert!(stream.set_mtu(24).is_err());
     stream.set_rate_limit(NonZeroU64::new(5));
     stream.set_duplicates(8).unwrap();

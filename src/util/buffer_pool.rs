@@ -1,8 +1,8 @@
-//! Pool of 64 KiB buffers for the whole process, last in first out.
+//! Process-wide pool of 64 KiB buffers, last in, first out.
 //!
-//! A busy stream takes and returns many thousand such buffers per second. The allocator returns
-//! the end of its heap to the system, and the next buffer faults the same pages in again, zeroed.
-//! The pool hands out the buffer that came back last, which is still in the CPU cache.
+//! A busy stream takes and returns thousands of such buffers per second. The allocator would return the
+//! end of its heap to the system, and the next buffer would fault the same pages in again, zeroed. The
+//! pool hands out the most recently returned buffer, which is still in the CPU cache.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,10 +10,10 @@ use bytes::{Bytes, BytesMut};
 
 /// Length of a pooled buffer in bytes.
 pub(crate) const BUFFER_LEN: usize = 64 * 1024;
-/// Bytes from which data gets a pooled buffer of its own.
+/// Bytes from which data gets its own pooled buffer.
 pub(crate) const LARGE: usize = BUFFER_LEN / 4;
-/// Buffers kept for the whole process, 4 MiB: what two busy streams with windows of 1,024 segments
-/// have in flight. All others go back to the allocator.
+/// Buffers kept for the whole process, 4 MiB: enough for two busy streams with windows of 1,024 segments.
+/// The allocator gets the others.
 const MAX_POOLED: usize = 64;
 
 static FREE: Mutex<Vec<BytesMut>> = Mutex::new(Vec::new());
@@ -26,11 +26,10 @@ pub(crate) fn take() -> BytesMut {
     pooled.unwrap_or_else(|| BytesMut::with_capacity(BUFFER_LEN))
 }
 
-/// Takes a buffer back, however much of it was used. Returns whether its capacity fits the pool; a
-/// full pool drops it all the same.
+/// Takes a buffer back. Returns whether its capacity fits the pool; a full pool still drops it.
 pub(crate) fn give(mut buffer: BytesMut) -> bool {
     buffer.clear();
-    // A message can be larger: the memory of the pool must not depend on what peers send.
+    // A message can be larger, and peers must not determine the pool's memory.
     if !buffer.try_reclaim(BUFFER_LEN) || buffer.try_reclaim(BUFFER_LEN + 1) {
         return false;
     }
@@ -41,15 +40,15 @@ pub(crate) fn give(mut buffer: BytesMut) -> bool {
     true
 }
 
-/// Returns the buffer of `data` to the pool if this is its last reference.
+/// Returns the buffer of `data` to the pool if this is the last reference.
 pub(crate) fn recycle(data: Bytes) {
     if let Ok(buffer) = data.try_into_mut() {
         give(buffer);
     }
 }
 
-/// The same bytes in a buffer that returns to the pool once no slice of it is left. Only for the
-/// sole reference to a large buffer; others stay as they are.
+/// Moves the sole reference to a large buffer into `Bytes` that return the buffer to the pool when the
+/// last slice is dropped. Other data stays as it is.
 pub(crate) fn into_recycled(data: Bytes) -> Bytes {
     match data.try_into_mut() {
         Ok(buffer) if buffer.capacity() >= LARGE => Bytes::from_owner(Returned(buffer)),
@@ -58,21 +57,21 @@ pub(crate) fn into_recycled(data: Bytes) -> Bytes {
     }
 }
 
-/// `count` bytes that `fill` appends to the buffer it is given. From [`LARGE`] bytes on that is one of the
-/// pool, at most [`BUFFER_LEN`] bytes, which returns to it once no slice of it is left.
+/// Bytes that `fill` appends, about `count`. From [`LARGE`] bytes on, in a pooled buffer (of at most
+/// [`BUFFER_LEN`] bytes) that returns to the pool when the last slice is dropped.
 pub(crate) fn filled(count: usize, fill: impl FnOnce(&mut BytesMut)) -> Bytes {
     let mut buffer = if count >= LARGE { take() } else { BytesMut::with_capacity(count) };
     fill(&mut buffer);
     freeze_grown(buffer)
 }
 
-/// Data in a buffer that has grown with it: from [`LARGE`] bytes on one of [`take`].
+/// Freezes a buffer that has grown with its data: from [`LARGE`] bytes on it is one of [`take`].
 pub(crate) fn freeze_grown(buffer: BytesMut) -> Bytes {
     if buffer.len() >= LARGE { Bytes::from_owner(Returned(buffer)) } else { buffer.freeze() }
 }
 
-/// Data in a buffer of [`take`]. From [`LARGE`] bytes on the buffer returns to the pool once no slice of it
-/// is left; less is copied, so that a few bytes do not hold the whole of it.
+/// Freezes a buffer of [`take`]. From [`LARGE`] bytes on, the buffer returns to the pool when the last
+/// slice is dropped; less data is copied, so that a few bytes do not hold a whole buffer.
 pub(crate) fn freeze(buffer: BytesMut) -> Bytes {
     if buffer.len() >= LARGE {
         return freeze_grown(buffer);
@@ -100,7 +99,7 @@ impl Drop for Returned {
 mod tests {
     use super::*;
 
-    // Other tests use the pool at the same time, so these check their own buffers only.
+    // Other tests use the pool too, so these check only their own buffers.
 
     #[test]
     fn filled_buffer_can_be_split() {

@@ -1,11 +1,11 @@
-//! Tokio's cooperative scheduling, in which the handles take part.
+//! Tokio's cooperative scheduling.
 
 use std::task::{Context, Poll, ready};
 
 use tokio::task::coop::poll_proceed;
 
-/// Polls within the task's budget, so that a task which always finds something ready yields to others
-/// and to its timeouts. A ready result costs one unit.
+/// Polls within the task's budget, so that a task whose polls are always ready yields to other tasks and
+/// its own timeouts. A ready result costs one unit.
 pub(crate) fn cooperate<T>(
     cx: &mut Context<'_>,
     poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,

@@ -1,7 +1,7 @@
 //! The earliest of several deadlines.
 
-/// The earliest of those that are set. Compiles to a comparison for each, where an iterator over the array is
-/// moved and asked item by item: every turn asks for a dozen deadlines.
+/// The earliest deadline that is set. A loop instead of an iterator over the array: it compiles to one
+/// comparison each, and every turn asks for a dozen deadlines.
 #[inline]
 pub(crate) fn earliest<T: Copy + Ord, const N: usize>(deadlines: [Option<T>; N]) -> Option<T> {
     let mut earliest: Option<T> = None;

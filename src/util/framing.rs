@@ -1,6 +1,6 @@
-//! Space for headers and trailers around datagrams that are written in a row.
+//! Space for headers and trailers around datagrams that are written back to back.
 
-/// Bytes that the stages behind the state machine add to a datagram.
+/// Bytes that the stages after the state machine add to a datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Framing {
     pub(crate) header_len: usize,
@@ -8,7 +8,7 @@ pub(crate) struct Framing {
 }
 
 impl Framing {
-    /// The length of a datagram of `len` bytes with them.
+    /// Length of a datagram of `len` bytes with header and trailer.
     #[inline]
     pub(crate) fn around(self, len: usize) -> usize {
         self.header_len + len + self.trailer_len

@@ -1,5 +1,5 @@
-//! Test waker for loom models: a thread that parks until it is woken. A lost wake leaves the
-//! thread parked for ever, which loom reports as a deadlock.
+//! Test waker for loom models: a thread that parks until woken. A lost wake deadlocks, which loom
+//! reports.
 
 use std::task::{Poll, Wake, Waker};
 

@@ -1,4 +1,4 @@
-//! Helpers without protocol or I/O.
+//! Helpers without protocol and I/O.
 
 pub(crate) mod buffer_pool;
 pub(crate) mod coop;

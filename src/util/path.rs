@@ -1,24 +1,24 @@
-//! The path of a datagram, and canonical addresses.
+//! Network paths and canonical addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// A path (RFC 9000 9): between which two addresses a datagram goes.
+/// A path (RFC 9000 9): the two addresses of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
     /// Address of the peer.
     pub(crate) peer: SocketAddr,
-    /// The other end.
+    /// The local address.
     pub(crate) local: LocalIp,
 }
 
 impl Path {
-    /// The path to `peer` that the system chooses.
+    /// A path to `peer` whose local address the system chooses.
     pub(crate) fn to(peer: SocketAddr) -> Self {
         Self { peer, local: LocalIp::ANY }
     }
 
-    /// The address on this side, of a socket with this port; `None` if the system chooses it. That of a
-    /// link has the scope of the peer's, which is on the same link (RFC 4007 6).
+    /// The local address with this port; `None` if the system chooses it. A link-local address gets the
+    /// scope of the peer's, which is on the same link (RFC 4007 6).
     pub(crate) fn local_addr(self, port: u16) -> Option<SocketAddr> {
         Some(match (self.local.get()?, self.peer) {
             (IpAddr::V6(ip), SocketAddr::V6(peer)) if ip.is_unicast_link_local() => {
@@ -29,18 +29,19 @@ impl Path {
     }
 }
 
-/// The IP on this side of a path, of a socket that is bound to all: the one that a datagram came to,
-/// or leaves from. [`LocalIp::ANY`] where the socket has one address, or the system chooses.
+/// The local IP of a path, on a socket that is bound to all addresses: the destination of received
+/// datagrams and source of sent ones. [`LocalIp::ANY`] if the socket has one address or the system
+/// chooses.
 ///
-/// An IPv4 address is kept as an IPv4-mapped one: each connection has two of these.
+/// IPv4 addresses are stored IPv4-mapped to save memory: each connection has two of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LocalIp(Ipv6Addr);
 
 impl LocalIp {
     pub(crate) const ANY: Self = Self(Ipv6Addr::UNSPECIFIED);
 
-    /// That of the path back of a datagram to `dst`. No datagram can leave from a broadcast or
-    /// multicast address; that of a subnet's broadcast is refused when it is sent from.
+    /// The source of answers to a datagram sent to `dst`. No datagram can leave from a broadcast or
+    /// multicast address; a subnet's broadcast address is detected when a send from it fails.
     pub(crate) fn of_destination(dst: IpAddr) -> Self {
         match dst.to_canonical() {
             ip if ip.is_multicast() || ip.is_unspecified() => Self::ANY,
@@ -50,13 +51,13 @@ impl LocalIp {
         }
     }
 
-    /// The address, if there is one; an IPv4 address as such.
+    /// The address, unless it is [`LocalIp::ANY`]. An IPv4 address is returned as such.
     pub(crate) fn get(self) -> Option<IpAddr> {
         (self != Self::ANY).then(|| IpAddr::V6(self.0).to_canonical())
     }
 }
 
-/// The unspecified address of the IP version of `peer`, with port 0.
+/// The unspecified address of `peer`'s IP version, with port 0.
 pub(crate) fn unspecified(peer: SocketAddr) -> SocketAddr {
     match peer {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -64,8 +65,8 @@ pub(crate) fn unspecified(peer: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The canonical address that a connection to `addr` goes to. The unspecified address is this host, as for
-/// connect(2) on Linux: answers come from the loopback address.
+/// The canonical destination of a connection to `addr`. The unspecified address becomes the loopback
+/// address, from which answers arrive, as for connect(2) on Linux.
 pub(crate) fn destination(addr: SocketAddr) -> SocketAddr {
     let mut addr = canonical(addr);
     if addr.ip().is_unspecified() {
@@ -77,8 +78,8 @@ pub(crate) fn destination(addr: SocketAddr) -> SocketAddr {
     addr
 }
 
-/// Canonical form of a peer's address, for comparison and hashing: IPv4-mapped IPv6 (RFC 4291
-/// 2.5.5.2) becomes IPv4, and the flow label is 0. The scope of a link-local address stays.
+/// Canonical form of a peer's address for comparison and hashing: IPv4-mapped IPv6 (RFC 4291 2.5.5.2)
+/// becomes IPv4, the flow label becomes 0. Link-local scopes stay.
 pub(crate) fn canonical(addr: SocketAddr) -> SocketAddr {
     let mut addr = match addr {
         SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some() => {

@@ -1,16 +1,16 @@
-//! Memory of the queues of a connection: exact first allocation, release when idle.
+//! Memory of connection queues: exact first allocation, release when idle.
 //!
-//! Of many connections most are idle. `VecDeque` allocates at least four entries, and each queue
-//! of an idle connection would keep them for ever.
+//! Most connections of a busy server are idle. `VecDeque` allocates at least four entries, which each
+//! idle queue would keep.
 
 use std::collections::VecDeque;
 use std::mem;
 
-/// Entries. An empty queue with more capacity than this has seen a burst, see [`release_burst`].
+/// Entries. An empty queue with more capacity has seen a burst, see [`release_burst`].
 pub(crate) const BURST_CAPACITY: usize = 8;
 
-/// Reserves capacity for `count` more entries: exactly as many in a queue without any, and from
-/// then on as `VecDeque` grows.
+/// Reserves capacity for `count` more entries: exactly in a queue without any, otherwise as `VecDeque`
+/// grows.
 pub(crate) fn reserve<T>(queue: &mut VecDeque<T>, count: usize) {
     if queue.capacity() == 0 {
         queue.reserve_exact(count);
@@ -19,7 +19,7 @@ pub(crate) fn reserve<T>(queue: &mut VecDeque<T>, count: usize) {
     }
 }
 
-/// Appends an entry. The first one of a queue gets capacity for itself alone.
+/// Appends an entry. The first entry gets an exact allocation.
 #[inline]
 pub(crate) fn push<T>(queue: &mut VecDeque<T>, entry: T) {
     if queue.len() == queue.capacity() {
@@ -28,7 +28,7 @@ pub(crate) fn push<T>(queue: &mut VecDeque<T>, entry: T) {
     queue.push_back(entry);
 }
 
-/// Whether [`release`] would free memory: the queue is empty and has capacity.
+/// Whether [`release`] frees memory: the queue is empty and has capacity.
 pub(crate) fn is_reclaimable<T>(queue: &VecDeque<T>) -> bool {
     queue.is_empty() && queue.capacity() > 0
 }
@@ -43,8 +43,8 @@ pub(crate) fn release_burst<T>(queue: &mut VecDeque<T>) -> Option<VecDeque<T>> {
     (queue.is_empty() && queue.capacity() > BURST_CAPACITY).then(|| mem::take(queue))
 }
 
-/// Moves all entries to the end of `to`. With `to` empty the vectors are exchanged, so that two
-/// vectors in turns allocate nothing in the long run.
+/// Moves all entries to the end of `to`. Swaps the vectors if `to` is empty, so that two vectors in turns
+/// do not allocate.
 pub(crate) fn move_all<T>(from: &mut Vec<T>, to: &mut Vec<T>) {
     if to.is_empty() {
         mem::swap(from, to);

@@ -1,4 +1,4 @@
-//! Synchronisation primitives, which loom replaces in models.
+//! Synchronisation primitives; loom's in models.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
@@ -11,8 +11,8 @@ pub(crate) use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
-/// Locks a mutex and ignores poisoning: every critical section in this crate leaves its data valid
-/// at each step, and one panicking task must not end the endpoint.
+/// Locks a mutex and ignores poisoning: every critical section leaves its data valid at each step, and a
+/// panicking task must not end the endpoint.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -1,13 +1,13 @@
-//! Memory of hash tables whose number of entries peers choose: given back after a flood.
+//! Releases the memory of hash tables that peers can fill.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
 
-/// Entries. A smaller table is not worth a rehash.
+/// Entries. Smaller tables are not worth a rehash.
 const MIN_CAPACITY: usize = 256;
 
-/// Shrinks a table that is used to less than an eighth, to twice its entries. Until the next time
-/// three quarters of them have to go, or as many come: O(1) per removal, amortised.
+/// Shrinks a table that is less than an eighth full to twice its entries. The next shrink or growth is
+/// proportional to the size, so removals are O(1) amortised.
 #[inline]
 pub(crate) fn shrink_sparse<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
     let capacity = table.capacity();

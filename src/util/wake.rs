@@ -1,4 +1,4 @@
-//! Waking tasks whose wakers are not ours.
+//! Waking tasks of the application.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +8,7 @@ use std::task::Waker;
 ///
 /// # Errors
 ///
-/// What the first waker panicked with that did. All others are woken all the same.
+/// The panic of the first waker that panicked. All others are still woken.
 pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) -> Result<(), Box<dyn Any + Send>> {
     let mut result = Ok(());
     for waker in wakers {

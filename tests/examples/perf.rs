@@ -301,7 +301,7 @@ fn perf_rejects_invalid_options_by_name() {
     refused("sink", &["--bytes", "5 apples"], "alone or with k, M, G, Ki, Mi or Gi");
     refused("sink", &["--seconds", "0"], "--seconds is 0, allowed is 0.1 to 86400");
     refused("dance", &[], "possible values: sink, source, echo, pingpong, many, idle, messages");
-    refused("sink", &["--mtu", "20"], "mtu (bytes) is 20, allowed is 25 to ");
+    refused("sink", &["--mtu", "20"], "mtu (bytes) must be between 25 and ");
     Example::start("perf", &["client", "--connect", "nowhere"]).fail_with("write HOST:PORT");
     let lines = Example::start("perf", &["client", "--help"]).succeed().join("\n");
     for key in KEYS {

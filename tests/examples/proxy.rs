@@ -248,9 +248,15 @@ fn proxy_rejects_invalid_options_by_name() {
         Example::start("proxy", &[&server, options].concat()).fail_with(text);
     };
     refused(&[], "--crypt aes-128-gcm without a --key");
-    refused(&["--key", "k", "--crypt", "aes-129"], "cipher is \"aes-129\", allowed is null, none");
+    refused(
+        &["--key", "k", "--crypt", "aes-129"],
+        "unknown cipher \"aes-129\": use one of null, none",
+    );
     refused(&["--key", "k", "--mode", "slow"], "possible values: normal, fast, fast2, fast3");
-    refused(&["--key", "k", "--mtu", "40"], "mtu (bytes) is 40, allowed is ");
-    refused(&["--key", "k", "--sndwnd", "0"], "is 0, allowed is 1 to 65535");
-    refused(&["--key", "k", "--datashard", "0"], "fec data shards is 0, allowed is 1 to 255");
+    refused(&["--key", "k", "--mtu", "40"], "mtu (bytes) must be between ");
+    refused(&["--key", "k", "--sndwnd", "0"], "must be between 1 and 65535, got 0");
+    refused(
+        &["--key", "k", "--datashard", "0"],
+        "fec data shards must be between 1 and 255, got 0",
+    );
 }

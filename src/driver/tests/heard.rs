@@ -103,7 +103,7 @@ fn every_call_reports_the_same_error_of_a_timeout() {
     let expected = ConnectionError::DeadPeer(Heard::Unreadable(1));
     assert_eq!((cause(&error), client.error()), (Some(expected), Some(expected)));
     let text = error.to_string();
-    assert!(text.contains("could not be read, datagrams: 1 "), "{text}");
+    assert!(text.contains("unreadable datagrams from its address: 1 "), "{text}");
     world.finish(SECOND, async {
         assert_eq!(client.read(&mut [0; 1]).await.unwrap_err().to_string(), text);
         assert_eq!(client.write(b"x").await.unwrap_err().to_string(), text);

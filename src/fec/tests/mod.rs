@@ -120,10 +120,13 @@ fn shard_counts_outside_the_range_are_refused() {
         assert_eq!(FecConfig::new(data, parity), Ok(preset));
     }
     let refusal = |data, parity| FecConfig::new(data, parity).unwrap_err().to_string();
-    assert_eq!(refusal(0, 3), "fec data shards is 0, allowed is 1 to 255");
-    assert_eq!(refusal(10, 0), "fec parity shards is 0, allowed is 1 to 255");
-    assert_eq!(refusal(200, 57), "fec data and parity shards is 257, allowed is 2 to 256");
-    assert_eq!(refusal(usize::MAX, usize::MAX).split(',').nth(1), Some(" allowed is 1 to 255"));
+    assert_eq!(refusal(0, 3), "fec data shards must be between 1 and 255, got 0");
+    assert_eq!(refusal(10, 0), "fec parity shards must be between 1 and 255, got 0");
+    assert_eq!(refusal(200, 57), "fec data and parity shards must be between 2 and 256, got 257");
+    assert_eq!(
+        refusal(usize::MAX, usize::MAX).split(',').next(),
+        Some("fec data shards must be between 1 and 255")
+    );
 }
 
 #[test]
