@@ -172,7 +172,7 @@ fn connect_error_names_the_unreachable_peer() {
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert_eq!(
             error.to_string(),
-            format!("the peer [::1]:9 is IPv6, the socket {local} speaks IPv4 only")
+            format!("the peer [::1]:9 is IPv6, the socket {local} supports IPv4 only")
         );
         let error = endpoint.connect("127.0.0.1:0").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -183,7 +183,7 @@ fn connect_error_names_the_unreachable_peer() {
         assert_eq!(mapped.peer_addr().unwrap(), "127.0.0.1:9".parse().unwrap());
         let Ok(v6) = Endpoint::bind("[::1]:0").await else { return };
         let error = v6.connect(local).await.unwrap_err();
-        assert!(error.to_string().contains("speaks IPv6 only"), "{error}");
+        assert!(error.to_string().contains("supports IPv6 only"), "{error}");
     });
 }
 

@@ -9,7 +9,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use super::buffers;
 use crate::config::SocketConfig;
 
-/// Most datagrams discarded per socket while its group is not complete.
+/// Most datagrams discarded per socket while its group is incomplete.
 const MAX_EARLY_DATAGRAMS: usize = 4_096;
 
 /// Binds a non-blocking UDP socket.
@@ -17,11 +17,11 @@ pub(super) fn bind(addr: SocketAddr, config: &SocketConfig) -> io::Result<UdpSoc
     bind_reuse_port(addr, config, false)
 }
 
-/// Binds as many sockets to one address as there are shards (`SO_REUSEPORT`): the system
-/// distributes peers over them by a hash of the addresses.
+/// Binds one socket per shard to an address (`SO_REUSEPORT`): the system distributes peers over them by a
+/// hash of the addresses.
 ///
-/// The first socket is bound without the option, so that an address in use is refused, also when a
-/// group of another process has it.
+/// The first socket is bound without the option, so that an address in use is refused, even by a group of
+/// another process.
 pub(super) fn bind_group(addr: SocketAddr, config: &SocketConfig) -> io::Result<Vec<UdpSocket>> {
     let first = bind(addr, config)?;
     if config.shards <= 1 {
@@ -33,8 +33,8 @@ pub(super) fn bind_group(addr: SocketAddr, config: &SocketConfig) -> io::Result<
     while group.len() < config.shards {
         group.push(bind_reuse_port(local, config, true)?);
     }
-    // A datagram that arrived before the group was complete is at another socket than the next ones
-    // of its sender will be. The sender retransmits what is discarded here.
+    // A datagram that arrived before the group was complete may be at another socket than its sender's
+    // next ones. The sender retransmits what is discarded here.
     for socket in &group {
         let mut buffer = [0; 1];
         let early = std::iter::repeat_with(|| socket.recv_from(&mut buffer));
@@ -78,19 +78,22 @@ fn set_reuse_port(socket: &Socket) -> io::Result<()> {
     socket.set_reuse_port(true)
 }
 
-/// Fails: on other systems `SO_REUSEPORT` does not distribute datagrams, or not by peer.
+/// Fails: elsewhere `SO_REUSEPORT` does not distribute datagrams by peer.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn set_reuse_port(_: &Socket) -> io::Result<()> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, "sockets cannot share an address here"))
+    Err(io::Error::new(
+        io::ErrorKind::Unsupported,
+        "shards require Linux or Android: set SocketConfig::shards to 1",
+    ))
 }
 
-/// Whether others may be bound to the address of a socket (`SO_REUSEPORT`).
+/// Whether other sockets may share the address (`SO_REUSEPORT`).
 #[cfg(unix)]
 pub(super) fn shares_port(socket: &UdpSocket) -> bool {
     matches!(SockRef::from(socket).reuse_port(), Ok(true))
 }
 
-/// Other systems have no such groups.
+/// Other systems do not have such groups.
 #[cfg(not(unix))]
 pub(super) fn shares_port(_: &UdpSocket) -> bool {
     false
@@ -100,20 +103,20 @@ pub(super) fn shares_port(_: &UdpSocket) -> bool {
 pub(super) fn families(socket: &UdpSocket, local: SocketAddr) -> (bool, bool) {
     let SocketAddr::V6(v6) = local else { return (true, false) };
     let mapped = v6.ip().to_ipv4_mapped().is_some();
-    // A socket bound to one IPv6 address has no IPv4 address.
+    // A socket bound to one IPv6 address does not have an IPv4 address.
     let both = v6.ip().is_unspecified() && matches!(SockRef::from(socket).only_v6(), Ok(false));
     (mapped || both, !mapped)
 }
 
-/// Checks whether the system has a route to `peer`. No datagram is sent.
+/// Checks that the system has a route to `peer`. Sends nothing.
 pub(crate) fn check_route(peer: SocketAddr, config: &SocketConfig) -> io::Result<()> {
     let socket = Socket::new(Domain::for_address(peer), Type::DGRAM, Some(Protocol::UDP))?;
     set_device(&socket, config)?;
     socket.connect(&peer.into())
 }
 
-/// The address that datagrams to `peer` leave from: of a socket whose address `local` is that of all
-/// interfaces, the one that the system's routes choose now. No datagram is sent.
+/// The address that datagrams to `peer` leave from: `local`, or, if that is a wildcard, the address that
+/// the system's routes choose now. Sends nothing.
 pub(crate) fn source_addr(local: SocketAddr, peer: SocketAddr) -> SocketAddr {
     if !local.ip().to_canonical().is_unspecified() {
         return local;
@@ -123,13 +126,13 @@ pub(crate) fn source_addr(local: SocketAddr, peer: SocketAddr) -> SocketAddr {
         socket.connect(&peer.into())?;
         Ok(socket.local_addr()?.as_socket())
     };
-    // With its scope, if it is link-local.
+    // Includes the scope of a link-local address.
     let mut chosen = chosen().ok().flatten().unwrap_or(local);
     chosen.set_port(local.port());
     chosen
 }
 
-/// Sets an option for each IP version that a socket of this address serves.
+/// Sets an option for each IP version that the socket serves.
 fn set_for_versions(
     (addr, only_v6): (SocketAddr, bool),
     set_v4: impl FnOnce() -> io::Result<()>,
@@ -142,8 +145,7 @@ fn set_for_versions(
     if only_v6 {
         return Ok(());
     }
-    // Datagrams to IPv4 peers take the option of IPv4. Systems other than Linux may not have it on
-    // an IPv6 socket.
+    // Datagrams to IPv4 peers take the IPv4 option. Systems other than Linux may lack it on IPv6 sockets.
     let result = set_v4();
     if cfg!(any(target_os = "linux", target_os = "android")) { result } else { Ok(()) }
 }
@@ -160,7 +162,7 @@ fn set_class_v6(socket: &Socket, class: u32) -> io::Result<()> {
     target_os = "macos"
 )))]
 fn set_class_v6(_: &Socket, _: u32) -> io::Result<()> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, "not for IPv6 on this system"))
+    Err(io::Error::new(io::ErrorKind::Unsupported, "not supported for IPv6 on this system"))
 }
 
 /// Binds the socket to one network interface (`SO_BINDTODEVICE`).
@@ -171,12 +173,12 @@ fn set_device(socket: &Socket, config: &SocketConfig) -> io::Result<()> {
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     let result = {
         let _ = socket;
-        Err(io::Error::new(io::ErrorKind::Unsupported, "not on this system"))
+        Err(io::Error::new(io::ErrorKind::Unsupported, "not supported on this system"))
     };
     result.map_err(|error| named("device", device, &error))
 }
 
-/// The system's error with the name and value of the setting.
+/// Adds the name and value of the setting to the system's error.
 fn named(field: &str, value: &dyn fmt::Debug, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{field} {value:?} cannot be set: {error}"))
 }

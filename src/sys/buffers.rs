@@ -1,4 +1,4 @@
-//! Kernel socket buffers (`SO_SNDBUF`, `SO_RCVBUF`): what was requested and what was granted.
+//! Kernel socket buffers (`SO_SNDBUF`, `SO_RCVBUF`): requested and granted sizes.
 
 use std::io;
 use std::sync::Once;
@@ -8,16 +8,16 @@ use socket2::Socket;
 use crate::config::SocketConfig;
 use crate::trace::{self, Grant};
 
-/// Bytes of the smallest kernel buffer that is requested after larger ones were refused.
+/// Bytes of the smallest buffer requested after the system refused larger ones.
 const MIN_BUFFER_LEN: usize = 4 * 1024;
 
-/// Bytes that the system reports for each byte granted: Linux doubles the size for its own
-/// bookkeeping (socket(7), `SO_RCVBUF`).
+/// Bytes reported per granted byte: Linux doubles the size for its own bookkeeping (socket(7),
+/// `SO_RCVBUF`).
 const REPORTED_PER_BYTE: usize =
     if cfg!(any(target_os = "linux", target_os = "android")) { 2 } else { 1 };
 
-/// Requests the buffer sizes of the configuration. The first time in a process that the system
-/// grants less, an event reports it: the limit is one of the machine, for all sockets.
+/// Requests the configured buffer sizes. Logs the first time in a process that the system grants less:
+/// the limit is system-wide.
 pub(super) fn set(socket: &Socket, config: &SocketConfig) {
     static REPORTED: Once = Once::new();
     let send = config.send_buffer_size.map(|requested| {
@@ -39,13 +39,13 @@ fn grant(
     get: impl Fn() -> io::Result<usize>,
 ) -> Grant {
     set_largest_accepted(requested, set);
-    // A system without the report counts as having granted everything.
+    // Without a report, everything counts as granted.
     let granted = get().map_or(requested, |reported| reported / REPORTED_PER_BYTE);
     Grant { requested, granted }
 }
 
-/// Sets a buffer size, halved until the system accepts it. Linux caps the size by itself; others
-/// refuse what is above their maximum. When all is refused the system's default stays.
+/// Sets a buffer size, halved until the system accepts it. Linux caps the size itself; others refuse
+/// sizes above their maximum. If all are refused, the system's default stays.
 fn set_largest_accepted(mut bytes: usize, set: impl Fn(usize) -> io::Result<()>) {
     while set(bytes).is_err() && bytes / 2 >= MIN_BUFFER_LEN {
         bytes /= 2;

@@ -1,8 +1,8 @@
 //! Sending with the socket's own traffic class (DSCP: `IP_TOS`, `IPV6_TCLASS`).
 //!
-//! quinn-udp states a class with each datagram, for the ECN bits in it, and a control message
-//! overrides the socket's option. So a socket with a class of its own sends here, without that
-//! control message; GSO is requested here as well, where the system has it.
+//! quinn-udp states a class with each datagram, for the ECN bits in it, which overrides the socket's
+//! option. So a socket with its own class sends here, without that control message but with GSO where the
+//! system has it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use socket2::SockRef;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use super::pktinfo;
 
-/// Whether the socket has another DSCP than the system's default of 0.
+/// Whether the socket's DSCP differs from the system's default of 0.
 pub(super) fn has_traffic_class(socket: &std::net::UdpSocket) -> bool {
     let socket = SockRef::from(socket);
     let v6 = {
@@ -35,18 +35,18 @@ pub(super) fn has_traffic_class(socket: &std::net::UdpSocket) -> bool {
             io::Result::Ok(0)
         }
     };
-    // A socket of one IP version does not have the option of the other. The low two bits are ECN.
+    // A socket of one IP version does not have the other's option. The low two bits are ECN.
     [socket.tos_v4(), v6].into_iter().flatten().any(|class| class >> 2 != 0)
 }
 
 /// Whether [`send`] takes GSO batches.
 pub(super) const HAS_GSO: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
-/// Whether [`send`] states a source.
+/// Whether [`send`] can state a source.
 pub(super) const STATES_SOURCE: bool = HAS_GSO;
 
-/// Sends datagrams of `size` bytes with one system call; one datagram without [`HAS_GSO`]. `source`:
-/// the local IP that they leave from, of a socket that is bound to all.
+/// Sends datagrams of `size` bytes with one system call; one datagram without [`HAS_GSO`]. `source`: the
+/// local IP they leave from, on a wildcard socket.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn send(
     socket: SockRef<'_>,
@@ -62,7 +62,7 @@ pub(super) fn send(
     let mut message = MsgHdr::new().with_addr(&dst).with_buffers(&buffers);
     let mut control = ControlMessages { bytes: [0; 64], len: 0 };
     if contents.len() > size {
-        // Has the kernel cut `contents` into datagrams of `size` bytes.
+        // Makes the kernel split `contents` into datagrams of `size` bytes.
         let size = u16::try_from(size).map_err(|_| io::ErrorKind::InvalidInput)?;
         control.push((libc::SOL_UDP, libc::UDP_SEGMENT), &size.to_ne_bytes())?;
     }
@@ -76,7 +76,7 @@ pub(super) fn send(
     socket.sendmsg(&message, 0).map(drop)
 }
 
-/// Sends one datagram with one system call. The source is left to the system.
+/// Sends one datagram with one system call. The system chooses the source.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) fn send(
     socket: SockRef<'_>,
@@ -87,22 +87,22 @@ pub(super) fn send(
     socket.send_to(contents, &dst.into()).map(drop)
 }
 
-/// Bytes to whose multiple the kernel pads control messages (`CMSG_ALIGN`).
+/// Alignment of control messages in bytes (`CMSG_ALIGN`).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const WORD: usize = size_of::<usize>();
 
-/// Control messages of one send (RFC 3542 20): each has its length as a word, level and type as
-/// integers, and data, and is padded to words (`CMSG_ALIGN`).
+/// Control messages of one send (RFC 3542 20): each has its length as a word, level and type as integers,
+/// and data, padded to words.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 struct ControlMessages {
-    /// Large enough for both messages that [`send`] writes.
+    /// Fits both messages that [`send`] writes.
     bytes: [u8; 64],
     len: usize,
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 impl ControlMessages {
-    /// Fails where the buffer is full: the datagrams must not leave without it.
+    /// Fails when the buffer is full: the datagrams must not leave without the message.
     fn push(&mut self, (level, kind): (i32, i32), data: &[u8]) -> io::Result<()> {
         let len = WORD + 8 + data.len();
         let end = self.len + len.next_multiple_of(WORD);
@@ -123,7 +123,7 @@ impl ControlMessages {
 mod tests {
     use super::*;
 
-    /// The control message at `at`: level, type, data, and where the next one begins.
+    /// The control message at `at`: level and type, data, and the offset of the next one.
     fn message(control: &[u8], at: usize) -> ((i32, i32), &[u8], usize) {
         let len = usize::from_ne_bytes(control[at..at + WORD].try_into().unwrap());
         let int = |at: usize| i32::from_ne_bytes(control[at..at + 4].try_into().unwrap());
@@ -162,7 +162,7 @@ mod tests {
             let mut others =
                 others.filter(|(at, _)| !(address..address + octets.len()).contains(at));
             assert!(others.all(|(_, byte)| *byte == 0), "no interface");
-            // No message is cut off, and none is written beyond the buffer.
+            // No message is cut, and none is written beyond the buffer.
             let before = control.as_slice().to_vec();
             assert!(control.push(kind, &data[..len]).is_err());
             assert_eq!(control.as_slice(), before);

@@ -1,7 +1,7 @@
 //! Classification of socket errors: transient ones count as loss, fatal ones end the endpoint.
 //!
-//! UDP reports errors of earlier datagrams, of other peers (ICMP), or of the moment. They count as
-//! loss, which retransmission repairs. Only a descriptor that is not a usable socket is fatal.
+//! UDP sockets report errors of earlier datagrams, of other peers (ICMP), and temporary ones. They count
+//! as loss, which retransmission repairs. Only a descriptor that is not a usable socket is fatal.
 
 use std::io::{self, ErrorKind};
 
@@ -9,55 +9,55 @@ use super::gso::GsoRefusal;
 use super::ip_fragmentation::MAX_UNFRAGMENTED_V6;
 use crate::stats::SocketErrors;
 
-/// Error codes: the system has no memory for a datagram.
+/// The system has no memory for a datagram.
 #[cfg(unix)]
 const NO_BUFFERS: &[i32] = &[libc::ENOBUFS, libc::ENOMEM];
 /// `WSAENOBUFS`.
 #[cfg(windows)]
 const NO_BUFFERS: &[i32] = &[10_055];
 
-/// Error code: the socket was shut down, by another handle of it.
+/// The socket was shut down through another handle.
 #[cfg(unix)]
 const SHUT_DOWN: i32 = libc::ESHUTDOWN;
 /// `WSAESHUTDOWN`.
 #[cfg(windows)]
 const SHUT_DOWN: i32 = 10_058;
-/// Error codes: the descriptor is not a socket, closed, or shut down.
+/// The descriptor is not a socket, closed, or shut down.
 #[cfg(unix)]
 const UNUSABLE: &[i32] = &[libc::EBADF, libc::ENOTSOCK, SHUT_DOWN];
 /// `ERROR_INVALID_HANDLE`, `WSAEBADF`, `WSAENOTSOCK`, `WSANOTINITIALISED`.
 #[cfg(windows)]
 const UNUSABLE: &[i32] = &[6, 10_009, 10_038, 10_093, SHUT_DOWN];
 
-/// What a failed send means for the datagram and for the socket.
+/// The meaning of a failed send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendFault {
     /// The send buffer is full; the datagram waits.
     Blocked,
     /// Try again at once.
     Interrupted,
-    /// The datagram is lost, as if the network had lost it.
+    /// The datagram is lost, like a loss in the network.
     Lost,
-    /// The datagram is lost for its size (`EMSGSIZE`), as any of that size to that peer.
+    /// The datagram is lost because of its size (`EMSGSIZE`), like any of that size to that peer.
     TooLarge,
-    /// The socket cannot be used any more.
+    /// The socket is unusable.
     Fatal,
 }
 
-/// What a failed receive means for the socket.
+/// The meaning of a failed receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecvFault {
     /// No datagram waits.
     Empty,
     /// Try again at once.
     Interrupted,
-    /// The error concerns an earlier datagram sent, or a received one that is lost.
+    /// The error concerns an earlier sent datagram, or a received one that is lost.
     Ignore,
-    /// The socket cannot be used any more.
+    /// The socket is unusable.
     Fatal,
 }
 
-/// Classifies the error of a send. Unknown errors are loss.
+/// Classifies a send error. Unknown errors count as loss.
 pub(crate) fn classify_send(error: &io::Error) -> SendFault {
     match error.kind() {
         ErrorKind::WouldBlock => SendFault::Blocked,
@@ -68,7 +68,7 @@ pub(crate) fn classify_send(error: &io::Error) -> SendFault {
     }
 }
 
-/// Classifies the error of a receive. Unknown errors are ignored.
+/// Classifies a receive error. Unknown errors are ignored.
 pub(crate) fn classify_recv(error: &io::Error) -> RecvFault {
     match error.kind() {
         ErrorKind::WouldBlock => RecvFault::Empty,
@@ -78,14 +78,14 @@ pub(crate) fn classify_recv(error: &io::Error) -> RecvFault {
     }
 }
 
-/// The error of a UDP socket that was shut down, which ends the endpoint.
+/// The error of a UDP socket that was shut down. It ends the endpoint.
 pub(super) fn shut_down() -> io::Error {
     io::Error::from_raw_os_error(SHUT_DOWN)
 }
 
-/// Why the system may have refused a GSO batch of datagrams of `size` bytes with `error`; `None` if not for
-/// being one. Network drivers that do not segment fail with `EIO`. For an MTU of the route below `size` Linux
-/// says `EMSGSIZE`, and `EINVAL` before 6.14.
+/// Why the system may have refused a GSO batch with segments of `size` bytes; `None` if the error is
+/// unrelated to GSO. Network drivers without segmentation fail with `EIO`. If the route's MTU is below
+/// `size`, Linux fails with `EMSGSIZE`, or with `EINVAL` before 6.14.
 pub(super) fn gso_refusal(error: &io::Error, size: usize) -> Option<GsoRefusal> {
     let is_linux = cfg!(any(target_os = "linux", target_os = "android"));
     if classify_send(error) == SendFault::TooLarge {

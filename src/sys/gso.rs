@@ -1,26 +1,25 @@
-//! Which GSO batches the system takes, and which it refused.
+//! GSO batches that the system takes and those it refused.
 //!
-//! A refusal concerns one destination as a rule: its route leads through a device that does not segment,
-//! or has an MTU below the segment size. Several destinations in a row mean that the system does not
-//! segment at all. Neither lasts: routes change, so every refusal is tried again after
-//! [`RETRY_AFTER`] sends.
+//! A refusal usually concerns one destination, whose route has a device without segmentation or an MTU
+//! below the segment size. Refusals of several destinations in a row mean that the system does not
+//! segment at all. Routes change, so a batch is tried again after [`RETRY_AFTER`] sends.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Destinations whose refusals are remembered. The oldest one is replaced.
+/// Remembered destinations that refused; beyond it the oldest is replaced.
 const MAX_DESTINATIONS: usize = 16;
-/// Sends after which a GSO batch is tried again: a refused one costs one system call.
+/// Sends until a GSO batch is tried again: each refusal costs one system call.
 const RETRY_AFTER: u32 = 256;
-/// Destinations that refuse in a row, while none takes a batch, before no batch is tried.
+/// Destinations that refuse in a row before GSO is off for all.
 const MAX_IN_A_ROW: usize = 4;
 
-/// Why the system refused a GSO batch whose datagrams it takes one by one.
+/// Why the system refused a GSO batch and then took its datagrams one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GsoRefusal {
     /// The system or the network device cannot segment.
     Offload,
-    /// The segments exceed the MTU of the route: single datagrams leave in IP fragments.
+    /// The segments exceed the route's MTU: single datagrams leave in IP fragments.
     RouteMtu,
 }
 
@@ -28,22 +27,22 @@ pub(super) enum GsoRefusal {
 struct Refused {
     dst: SocketAddr,
     refusal: GsoRefusal,
-    /// The least segment size that was refused, bytes.
+    /// Smallest refused segment size in bytes.
     size: usize,
     /// Sends until a batch is tried again.
     wait: u32,
 }
 
-/// The GSO batches of one socket.
+/// GSO state of one socket.
 #[derive(Debug)]
 pub(super) struct Gso {
-    /// Most datagrams of a batch: 1 where the system does not segment.
+    /// Most datagrams per batch: 1 if the system does not segment.
     max_segments: usize,
     /// Oldest first.
     refused: VecDeque<Refused>,
-    /// Destinations that have refused for the device since a batch was last taken.
+    /// Destinations refused for the device since a batch was last taken.
     in_a_row: usize,
-    /// Sends until a batch is tried again to any destination; 0 as a rule.
+    /// Sends until a batch is tried again to any destination; mostly 0.
     wait: u32,
 }
 
@@ -52,13 +51,13 @@ impl Gso {
         Self { max_segments: max_segments.max(1), refused: VecDeque::new(), in_a_row: 0, wait: 0 }
     }
 
-    /// Most datagrams of a batch now.
+    /// Most datagrams per batch now.
     #[inline]
     pub(super) fn max_segments(&self) -> usize {
         if self.wait > 0 { 1 } else { self.max_segments }
     }
 
-    /// Most datagrams of `size` bytes that the next send to `dst` may pass to the system at once.
+    /// Most datagrams of `size` bytes in the next send to `dst`.
     #[inline]
     pub(super) fn segments_of_next(&mut self, dst: SocketAddr, size: usize) -> usize {
         if self.wait > 0 {
@@ -87,7 +86,8 @@ impl Gso {
         }
     }
 
-    /// The system refused a batch of datagrams of `size` bytes to `dst`, and took the first alone.
+    /// The system refused a batch of datagrams of `size` bytes to `dst` and took its first datagram
+    /// alone.
     pub(super) fn on_refused(&mut self, dst: SocketAddr, size: usize, refusal: GsoRefusal) {
         let known = self.refused.iter().position(|refused| refused.dst == dst);
         let before = known.and_then(|place| self.refused.remove(place));
@@ -116,7 +116,7 @@ mod tests {
         SocketAddr::from(([192, 0, 2, 1], number))
     }
 
-    /// Sends to `dst` until a batch is tried again.
+    /// Counts sends to `dst` until a batch is tried again.
     fn waits(gso: &mut Gso, dst: SocketAddr) -> u32 {
         let mut sends = 0;
         while gso.segments_of_next(dst, SIZE) == 1 {
@@ -163,7 +163,7 @@ mod tests {
             gso.on_refused(peer(number), SIZE, GsoRefusal::Offload);
         }
         assert_eq!((gso.max_segments(), waits(&mut gso, peer(9))), (1, RETRY_AFTER));
-        // One more refusal is enough then.
+        // One more refusal is enough now.
         assert_eq!(gso.max_segments(), 64);
         gso.on_refused(peer(9), SIZE, GsoRefusal::Offload);
         assert_eq!((gso.max_segments(), waits(&mut gso, peer(8))), (1, RETRY_AFTER));

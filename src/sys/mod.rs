@@ -1,9 +1,8 @@
-//! Sockets: the driver's interface to one, the UDP socket, and the application's transport.
+//! Sockets: the driver's interface, the UDP socket, and the application's transport.
 //!
-//! Datagrams move in GSO batches (send) and GRO batches (receive): datagrams of equal size between
-//! the same two addresses, back to back in memory, of which the last may be shorter. Where the
-//! system segments and coalesces (`UDP_SEGMENT`, `UDP_GRO`), a batch is one system call; elsewhere
-//! every batch is one datagram.
+//! Datagrams move in GSO batches (send) and GRO batches (receive): datagrams of equal size between the
+//! same two addresses, back to back in memory; the last may be shorter. If the system segments and
+//! coalesces (`UDP_SEGMENT`, `UDP_GRO`), a batch is one system call; otherwise a batch is one datagram.
 
 mod bind;
 mod buffers;

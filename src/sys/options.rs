@@ -1,4 +1,4 @@
-//! Socket options that socket2 does not have, and the values of those that quinn-udp changes.
+//! Socket options that socket2 lacks, and the values of those that quinn-udp changes.
 
 use std::io;
 use std::net::UdpSocket;
@@ -7,16 +7,16 @@ use std::os::fd::AsRawFd as AsRaw;
 #[cfg(windows)]
 use std::os::windows::io::AsRawSocket as AsRaw;
 
-/// Values of the options that quinn-udp switches on, taken before it does.
+/// Values of the options that quinn-udp switches on, read before it does.
 ///
-/// Don't Fragment is among them. With it a datagram above the path's MTU fails or vanishes, and its
-/// segments keep their size when they are retransmitted. Without it they leave in IP fragments, see
-/// `ip_fragmentation.rs`, which also says what replaces Linux's default. The others ask for control messages with each datagram, which are not read here.
+/// One is Don't Fragment: with it, datagrams above the path MTU fail or vanish, and retransmitted
+/// segments keep their size. Without it they leave in IP fragments, see `ip_fragmentation.rs`. The other
+/// options request control messages that are not read here.
 #[derive(Debug)]
 pub(super) struct SavedOptions([Option<i32>; OPTIONS.len()]);
 
 impl SavedOptions {
-    /// Reads the options; [`restore`](Self::restore) skips those that this socket does not have.
+    /// Reads the options; [`restore`](Self::restore) skips those that the socket lacks.
     pub(super) fn of(socket: &UdpSocket) -> Self {
         Self(OPTIONS.map(|(level, name)| {
             let value = get(socket, level, name).ok()?;
@@ -28,7 +28,7 @@ impl SavedOptions {
         }))
     }
 
-    /// The same of a socket that has just been made, where most are known to be off.
+    /// The same for a new socket, where most options are known to be off.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(super) fn of_new(_: &UdpSocket, is_v6: bool) -> Self {
         Self(OPTIONS.map(|(level, name)| match (level, name) {
@@ -44,20 +44,20 @@ impl SavedOptions {
         Self::of(socket)
     }
 
-    /// Writes them back.
+    /// Restores the values.
     pub(super) fn restore(&self, socket: &UdpSocket) {
         for ((level, name), value) in OPTIONS.into_iter().zip(self.0) {
             if let Some(value) = value {
-                // Where the system fails to undo the change the socket still works: a datagram
-                // that is too large is then reported as such (EMSGSIZE).
+                // If the system refuses, the socket still works: oversized datagrams are then reported
+                // (EMSGSIZE).
                 drop(set(socket, level, name, value));
             }
         }
     }
 }
 
-/// Path MTU discovery of an IPv4 socket whose application has not set it: whatever ICMP messages report,
-/// and without Don't Fragment, see `ip_fragmentation.rs`.
+/// Path MTU discovery mode of an IPv4 socket unless the application has set one: ignores ICMP reports and
+/// leaves out Don't Fragment, see `ip_fragmentation.rs`.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const PMTU_DISCOVERY_V4: i32 = libc::IP_PMTUDISC_OMIT;
 /// Linux's default, which is replaced.
@@ -101,7 +101,7 @@ type RawHandle = libc::c_int;
 #[cfg(windows)]
 type RawHandle = libc::SOCKET;
 
-/// Bytes of an integer option's value.
+/// Length of an integer option in bytes.
 const INT: Len = 4;
 const _: () = assert!(size_of::<libc::c_int>() == 4);
 
@@ -156,8 +156,8 @@ mod tests {
         OPTIONS.iter().map(|&(level, name)| get(socket, level, name).ok()).collect()
     }
 
-    /// An adopted socket keeps what its application has set, and gets path MTU discovery of its own for the
-    /// default of the system.
+    /// An adopted socket keeps the application's options, except for the system's default of path MTU
+    /// discovery.
     #[tokio::test]
     async fn adopted_socket_keeps_its_options_but_ignores_reports_of_a_path_mtu() {
         for (addr, options) in [("127.0.0.1:0", 4), ("[::1]:0", 8), ("[::]:0", 8)] {

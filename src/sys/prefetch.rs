@@ -1,11 +1,11 @@
-//! Software prefetch: memory that is visited soon is loaded while other work goes on.
+//! Software prefetch: loads memory that is needed soon while other work goes on.
 
 /// Bytes of a cache line.
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
-/// Has the processor load all of `value` into its caches, without waiting for it. Does nothing on
-/// processors other than x86-64.
+/// Loads all of `value` into the processor's caches without waiting. Does nothing on processors other
+/// than x86-64.
 #[inline]
 pub(crate) fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]

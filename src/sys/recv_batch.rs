@@ -9,60 +9,57 @@ use quinn_udp::RecvMeta;
 
 use crate::util::path::{LocalIp, Path, canonical};
 
-/// Bytes of the largest datagram: the largest UDP payload of an IPv4 packet, 65,535 - 20 - 8.
+/// Largest UDP payload of an IPv4 packet in bytes, 65,535 - 20 - 8.
 pub(crate) const MAX_DATAGRAM: usize = 65_507;
-/// Most bytes of one GSO or GRO batch: what one system call takes.
+/// Most bytes of one GSO or GRO batch, the limit of a system call.
 pub(super) const MAX_GSO_BYTES: usize = MAX_DATAGRAM;
 /// Most datagrams of one GRO batch (Linux `UDP_MAX_SEGMENTS`).
 const MAX_GRO_SEGMENTS: usize = 64;
 
-/// Receive buffers of the arena. One holds a whole GRO batch, so a few suffice for bulk; more would
-/// only save system calls where many peers send one datagram each, and costs cache.
+/// Number of buffers. One holds a whole GRO batch, so a few suffice for bulk; more would only save system
+/// calls when many peers send one datagram each, and cost cache.
 pub(super) const BUFFERS: usize = 4;
 
-/// Bytes of one receive buffer.
-///
-/// No datagram is cut short: a UDP payload is at most 65,527 bytes, and what the kernel coalesces
-/// for one receive stays below 65,536 with all its headers.
+/// Bytes of one buffer. Never too small: a UDP payload has at most 65,527 bytes, and the kernel coalesces
+/// less than 65,536 with all headers.
 const BUFFER_LEN: usize = 64 * 1024;
 
-/// Bytes of a receive that has emptied the socket, and after which little is on its way: more of them are
-/// part of a stream, of which the next receive finds more.
+/// A receive of more bytes belongs to a stream, and the next receive finds more even if this one emptied
+/// the socket.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const MAX_LAST_BYTES: usize = 16 * 1024;
 
-/// Whether a receive of `count` buffers of `free` has emptied the socket, so that another one, which would
-/// find nothing, can be saved. On Linux `recvmmsg` goes on until it would block; whatever comes after that
-/// is a new event of the poller. Elsewhere one receive may fill one buffer only.
+/// Whether a receive of `count` of `free` buffers has emptied the socket, which saves a receive that
+/// finds nothing. On Linux `recvmmsg` continues until it would block; later datagrams are a new event of
+/// the poller. Elsewhere a receive may fill one buffer only.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(super) fn is_last(count: usize, free: usize, meta: &[RecvMeta]) -> bool {
     let bytes: usize = meta.iter().take(count).map(|meta| meta.len).sum();
     count < free && bytes < MAX_LAST_BYTES
 }
 
-/// Whether a receive has emptied the socket: not known, it has returned one datagram.
+/// Unknown after the receive of one datagram.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(super) fn is_last(_count: usize, _free: usize, _meta: &[RecvMeta]) -> bool {
     false
 }
 
-/// One filled receive buffer: datagrams of one path.
+/// One filled buffer: datagrams of one path.
 #[derive(Clone, Copy, Debug)]
 struct GroBatch {
     path: Path,
     /// Bytes of each datagram but the last; never zero.
     segment_size: usize,
-    /// Bytes of all of them.
+    /// Bytes of all datagrams.
     len: usize,
 }
 
-/// Receive arena: [`BUFFERS`] buffers of 64 KiB, reused for every receive.
-///
-/// The 256 KiB are address space: only pages that datagrams were written to become memory.
+/// Receive arena: [`BUFFERS`] buffers of 64 KiB, reused for every receive. The 256 KiB are address space:
+/// only written pages use memory.
 pub(crate) struct RxBatch {
-    /// All buffers in one piece.
+    /// All buffers in one allocation.
     memory: Vec<u8>,
-    /// What the first `used` buffers hold.
+    /// The contents of the first `used` buffers.
     filled: [GroBatch; BUFFERS],
     used: usize,
 }
@@ -72,11 +69,11 @@ impl RxBatch {
     pub(crate) fn new() -> Self {
         let path = Path::to(SocketAddr::from(([0, 0, 0, 0], 0)));
         let none = GroBatch { path, segment_size: 1, len: 0 };
-        // `vec![0; _]` of this size is mapped by the system and not written to.
+        // The system maps `vec![0; _]` of this size without writing to it.
         Self { memory: vec![0; BUFFERS * BUFFER_LEN], filled: [none; BUFFERS], used: 0 }
     }
 
-    /// Whether every buffer is filled: then more datagrams probably wait in the socket.
+    /// Whether every buffer is filled: more datagrams probably wait in the socket.
     pub(crate) fn is_full(&self) -> bool {
         self.used == BUFFERS
     }
@@ -86,11 +83,9 @@ impl RxBatch {
         self.used = 0;
     }
 
-    /// The GRO batches received, in order: path, segment size, and datagrams of that size back to
-    /// back, the last of which may be shorter.
-    ///
-    /// Addresses are [`canonical`]. The segment size is never zero. Empty datagrams are left out: no
-    /// packet of this protocol is empty.
+    /// The received GRO batches in order: path, segment size, and datagrams of that size back to back;
+    /// the last may be shorter. Addresses are [`canonical`]. The segment size is never zero. Empty
+    /// datagrams are left out: packets of this protocol are not empty.
     pub(crate) fn gro_batches(&mut self) -> impl Iterator<Item = (Path, usize, &mut [u8])> {
         let filled = self.filled.iter().take(self.used);
         self.memory.chunks_exact_mut(BUFFER_LEN).zip(filled).filter_map(|(buffer, batch)| {
@@ -99,8 +94,8 @@ impl RxBatch {
         })
     }
 
-    /// Adds a datagram as if the socket had received it on `path`, to the last GRO batch where the
-    /// kernel would coalesce them. Returns whether a buffer had capacity for it.
+    /// Adds a datagram as if the socket had received it on `path`, to the last GRO batch if the kernel
+    /// would coalesce them. Returns whether a buffer had capacity.
     pub(crate) fn push(&mut self, path: Path, datagram: &[u8]) -> bool {
         let path = Path { peer: canonical(path.peer), ..path };
         let last = self.used.checked_sub(1);
@@ -126,13 +121,13 @@ impl RxBatch {
         true
     }
 
-    /// Hands the free buffers to `recv` until all are filled, it fails, or it returns that nothing is left.
-    /// Returns whether nothing is. `has_local_ip`: whether the address that a datagram of a peer came to is
-    /// part of its path, so that answers leave from there.
+    /// Passes the free buffers to `recv` until all are filled, it fails, or it reports an empty socket.
+    /// Returns whether the socket is empty. `has_local_ip`: whether the destination of a peer's datagram
+    /// belongs to its path, so that answers leave from there.
     ///
     /// # Errors
     ///
-    /// That of `recv`, when nothing was received before it; otherwise it is left for the next call.
+    /// The error of `recv` if nothing was received before it; otherwise the next call reports it.
     pub(super) fn fill(
         &mut self,
         has_local_ip: impl Fn(SocketAddr) -> bool,
@@ -149,7 +144,7 @@ impl RxBatch {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if self.used == before => return Err(error),
-                // The socket reports a lasting error again; the datagrams received come first.
+                // The socket reports a lasting error again; received datagrams come first.
                 Err(error) => return Ok(error.kind() == io::ErrorKind::WouldBlock),
             };
             for meta in meta.iter().take(received) {

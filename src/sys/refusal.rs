@@ -1,10 +1,10 @@
-//! ICMP port unreachable (RFC 792; RFC 4443 3.1): the host of the peer reports that no socket has the
-//! port. For a socket with one peer whose connection is being opened; anyone who guesses its port can
-//! forge such a report, so it means nothing later, and nothing on a socket with other peers.
+//! ICMP port unreachable (RFC 792; RFC 4443 3.1): the peer's host reports that the port is closed. Used
+//! only while a connection is being opened on a socket with one peer: such reports are easy to forge for
+//! an attacker who guesses the port.
 //!
-//! Linux reports it to a socket that is not connected only if asked (`IP_RECVERR`, `IPV6_RECVERR`), in
-//! a queue of its own, with the address that the rejected datagram was sent to. Other systems report it
-//! to connected sockets, which would receive from nobody else; there a watch waits for ever.
+//! Linux reports it to an unconnected socket only on request (`IP_RECVERR`, `IPV6_RECVERR`), in a
+//! separate queue, with the destination of the rejected datagram. Other systems report it only to
+//! connected sockets, which receive from one address alone; there a watch never completes.
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) use linux::RefusalWatch;
@@ -28,46 +28,45 @@ mod linux {
     use crate::util::path::{canonical, unspecified};
     use crate::util::sync::Arc;
 
-    /// Bytes for the control messages of a report: the report itself with the address of the host that sent
-    /// it, and what else the socket asks for, such as the local address.
+    /// Bytes for a report's control messages: the report with the address of its sender, and others that
+    /// the socket requests, such as the local address.
     const CONTROL_BYTES: usize = 256;
 
     /// Control messages, aligned as `cmsghdr`.
     #[repr(align(8))]
     struct Control([MaybeUninit<u8>; CONTROL_BYTES]);
 
-    /// Watches a socket for the report that its peer's port is closed.
+    /// Watches a socket for the report of a closed port.
     #[derive(Debug)]
     pub(crate) struct RefusalWatch {
-        /// The driver has it too, and reads what arrives.
+        /// Shared with the driver, which reads datagrams.
         socket: Arc<AsyncFd<std::net::UdpSocket>>,
         peer: SocketAddr,
     }
 
     impl RefusalWatch {
-        /// Asks the system for reports, until the watch is dropped.
+        /// Requests reports from the system until the watch is dropped.
         pub(crate) fn new(socket: &UdpSocket, peer: SocketAddr) -> io::Result<Self> {
             let socket = socket.reports();
             set_reports(socket.get_ref(), peer, true)?;
             Ok(Self { socket, peer })
         }
 
-        /// Waits until the port of the peer is reported to be closed. Any other report about the socket, such
-        /// as host unreachable, is taken off the queue and ignored.
+        /// Waits until the peer's port is reported closed. Other reports, such as host unreachable, are
+        /// taken off the queue and ignored.
         pub(crate) async fn refused(&self) {
             loop {
                 let next = |socket: &std::net::UdpSocket| next_report(socket, self.peer);
                 match self.socket.async_io(Interest::ERROR, next).await {
                     Ok((libc::ECONNREFUSED, Some(sent_to))) if self.is_peer(sent_to) => return,
                     Ok(_) => {}
-                    // The runtime has ended, and the attempt with it.
+                    // The runtime has ended, and this attempt with it.
                     Err(_) => return pending().await,
                 }
             }
         }
 
-        /// A report has neither the scope of an address, nor the unspecified address, which stands for one
-        /// of the host.
+        /// A report has no scope, and names an address of this host instead of the unspecified one.
         fn is_peer(&self, sent_to: SocketAddr) -> bool {
             let (sent_to, peer) = (canonical(sent_to), self.peer);
             sent_to.port() == peer.port()
@@ -76,8 +75,8 @@ mod linux {
     }
 
     impl Drop for RefusalWatch {
-        /// The system discards the reports that wait, but not the error that the last one has left for the
-        /// next call (`SO_ERROR`).
+        /// The system discards waiting reports, but keeps the last one's error for the next call
+        /// (`SO_ERROR`).
         fn drop(&mut self) {
             drop(set_reports(self.socket.get_ref(), self.peer, false));
             drop(self.socket.get_ref().take_error());
@@ -92,14 +91,13 @@ mod linux {
         options::set(socket, level, name, wanted.into())
     }
 
-    /// Takes a report off the queue: its error code, 0 if it has none, and where the datagram that it is
-    /// about was sent to.
+    /// Takes a report off the queue: its error code (0 without one) and the destination of the datagram.
     #[expect(unsafe_code, reason = "socket2 takes control buffers that may be uninitialised")]
     fn next_report(
         socket: &std::net::UdpSocket,
         peer: SocketAddr,
     ) -> io::Result<(i32, Option<SocketAddr>)> {
-        // An address of the same family, for the system to overwrite.
+        // An address of the same family for the system to overwrite.
         let mut sent_to = SockAddr::from(unspecified(peer));
         let mut control = Control([MaybeUninit::new(0); CONTROL_BYTES]);
         let mut message = MsgHdrMut::new().with_addr(&mut sent_to).with_control(&mut control.0);
@@ -137,7 +135,7 @@ mod other {
 
     use crate::sys::udp::UdpSocket;
 
-    /// Sees nothing.
+    /// Never completes.
     #[derive(Debug)]
     pub(crate) struct RefusalWatch;
 

@@ -1,9 +1,8 @@
 //! A socket's registration with Tokio's poller.
 //!
-//! A `tokio::net::UdpSocket` is registered for reading and for writing, and Linux reports a UDP socket as
-//! writable again each time that a datagram has left its send buffer: a wake of the process for each one.
-//! So on Unix a socket is registered for reading, and for writing only from a send that would block until
-//! one succeeds.
+//! A `tokio::net::UdpSocket` is registered for reading and writing, and Linux reports a UDP socket as
+//! writable after each sent datagram: one process wake each. So on Unix a socket is registered for
+//! reading, and for writing only while a send is blocked.
 
 #[cfg(not(unix))]
 pub(super) use other::Registration;
@@ -31,29 +30,29 @@ mod unix {
 
     use crate::util::sync::Arc;
 
-    /// What is waited for of the socket itself. Errors are those in its error queue (`sys/refusal.rs`).
+    /// Errors are those of the socket's error queue (`sys/refusal.rs`).
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const RECEIVING: Interest = Interest::READABLE.add(Interest::ERROR);
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     const RECEIVING: Interest = Interest::READABLE;
 
-    /// A socket that is registered for reading, and for writing while a send is blocked.
+    /// A socket registered for reading, and for writing while a send is blocked.
     #[derive(Debug)]
     pub(in super::super) struct Registration {
         io: Arc<AsyncFd<UdpSocket>>,
         blocked: Blocked,
-        /// Nothing is registered any more, see [`Self::leave_runtime`].
+        /// True once nothing is registered, see [`Self::leave_runtime`].
         has_left: bool,
     }
 
-    /// What is known of the socket's send buffer.
+    /// State of the socket's send buffer.
     #[derive(Debug)]
     enum Blocked {
         /// The last send did not block.
         No,
-        /// It would have blocked. A second descriptor of the socket waits: the poller takes one only once.
+        /// It blocked. A second descriptor of the socket waits, since the poller takes each only once.
         Waits(AsyncFd<UdpSocket>),
-        /// The same, but there was no descriptor left, or no runtime: each send is tried.
+        /// It blocked, but no descriptor or runtime was left: each send is tried.
         Unknown,
     }
 
@@ -76,7 +75,7 @@ mod unix {
             self.io.get_ref()
         }
 
-        /// The socket, for the error reports about it.
+        /// The socket, for its error reports.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         pub(in super::super) fn shared(&self) -> Arc<AsyncFd<UdpSocket>> {
             self.io.clone()
@@ -93,7 +92,7 @@ mod unix {
             self.io.try_io(Interest::READABLE, recv)
         }
 
-        /// Calls `send` unless the last one would have blocked, and the socket has not become writable since.
+        /// Calls `send` unless the last send blocked and the socket has not become writable since.
         pub(in super::super) fn try_send<T>(
             &mut self,
             send: impl FnOnce(&UdpSocket) -> io::Result<T>,
@@ -104,7 +103,8 @@ mod unix {
             };
             match &sent {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    // Tokio keeps "closed" for ever, which an ICMP report has made it: waiting would spin.
+                    // Tokio keeps "closed", which an ICMP report may have caused: waiting on it would
+                    // spin.
                     if !matches!(&self.blocked, Blocked::Waits(io) if !is_write_closed(io)) {
                         let second = self.register_for_writing();
                         self.blocked = second.map_or(Blocked::Unknown, Blocked::Waits);
@@ -115,14 +115,15 @@ mod unix {
             sent
         }
 
-        /// From now on each call is tried, whatever the runtime has seen. Returns whether that can be done.
+        /// From now on each call is tried, whatever the runtime has seen. Returns whether that is
+        /// possible.
         pub(in super::super) fn leave_runtime(&mut self) -> bool {
             (self.has_left, self.blocked) = (true, Blocked::Unknown);
             true
         }
 
         fn register_for_writing(&self) -> io::Result<AsyncFd<UdpSocket>> {
-            // Without a runtime, as while one ends, `AsyncFd` panics.
+            // Without a runtime, or while one ends, `AsyncFd` panics.
             let runtime = Handle::try_current().ok().filter(|_| !self.has_left);
             runtime.ok_or(ErrorKind::NotConnected)?;
             register(self.socket().try_clone()?, Interest::WRITABLE)
@@ -142,17 +143,17 @@ mod unix {
             match &self.blocked {
                 Blocked::No => Poll::Ready(Ok(())),
                 Blocked::Waits(io) => io.poll_write_ready(cx).map_ok(drop),
-                // Nothing spins: what is unsent has a timer, and every datagram that arrives is a chance.
+                // Does not spin: unsent data has a timer, and each received datagram is another chance.
                 Blocked::Unknown => Poll::Pending,
             }
         }
 
-        /// Whether the socket was shut down for receiving, as far as the runtime has seen.
+        /// Whether the runtime has seen the socket shut down for receiving.
         pub(in super::super) fn is_shut_down(&self) -> bool {
             readiness(&self.io, Interest::READABLE).is_read_closed()
         }
 
-        /// Whether the runtime counts the socket as closed for writing, while a send is blocked.
+        /// Whether the runtime counts the socket as closed for writing while a send is blocked.
         #[cfg(test)]
         pub(in super::super) fn is_write_closed(&self) -> bool {
             matches!(&self.blocked, Blocked::Waits(io) if is_write_closed(io))
@@ -163,7 +164,7 @@ mod unix {
         readiness(io, Interest::WRITABLE).is_write_closed()
     }
 
-    /// What the runtime has seen of the socket so far.
+    /// The readiness that the runtime has seen so far.
     fn readiness(io: &AsyncFd<UdpSocket>, interest: Interest) -> Ready {
         let ready = pin!(io.ready(interest));
         match ready.poll(&mut Context::from_waker(Waker::noop())) {
@@ -205,7 +206,8 @@ mod other {
             self.0.try_io(Interest::READABLE, || recv(&self.0))
         }
 
-        /// From now on each call is tried, whatever the runtime has seen. Returns whether that can be done.
+        /// From now on each call is tried, whatever the runtime has seen. Returns whether that is
+        /// possible.
         #[expect(
             clippy::needless_pass_by_ref_mut,
             clippy::unused_self,
@@ -238,7 +240,7 @@ mod other {
             self.0.poll_send_ready(cx)
         }
 
-        /// Whether the socket was shut down for receiving, as far as the runtime has seen.
+        /// Whether the runtime has seen the socket shut down for receiving.
         pub(in super::super) fn is_shut_down(&self) -> bool {
             let ready = pin!(self.0.ready(Interest::READABLE));
             match ready.poll(&mut Context::from_waker(Waker::noop())) {

@@ -1,4 +1,4 @@
-//! The driver's interface to a socket, and its implementation by the UDP socket.
+//! The driver's interface to a socket, implemented for the UDP socket.
 //!
 //! Implementors: [`UdpSocket`], the application's transport (`transport_socket.rs`), and in tests a
 //! scripted socket and a simulated network.
@@ -11,93 +11,91 @@ use super::recv_batch::RxBatch;
 use super::transport::Transmit;
 use super::udp::UdpSocket;
 
-/// A non-blocking datagram socket as the driver uses it.
+/// A non-blocking datagram socket for the driver.
 pub(crate) trait Socket: Send + 'static {
-    /// Returns the address the socket is bound to.
+    /// Returns the address that the socket is bound to.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
-    /// Checks whether datagrams for `peer` can leave from this socket at all.
+    /// Checks that datagrams for `peer` can leave from this socket.
     ///
     /// # Errors
     ///
-    /// The reason why they cannot: port 0, or an IP version that the socket does not have.
+    /// When they cannot: port 0, or an IP version that the socket does not support.
     fn check_peer(&self, _peer: SocketAddr) -> io::Result<()> {
         Ok(())
     }
 
-    /// Replaces the UDP socket by `socket`.
+    /// Replaces the UDP socket.
     ///
     /// # Errors
     ///
-    /// On a transport, which cannot be replaced; then nothing has changed.
+    /// On a transport, which cannot be replaced; nothing changes then.
     fn replace(&mut self, _socket: UdpSocket) -> io::Result<()> {
-        let text = "the endpoint runs on a transport, only a UDP socket can be replaced";
+        let text = "rebind requires a UDP socket, this endpoint runs on a transport";
         Err(io::Error::new(io::ErrorKind::Unsupported, text))
     }
 
-    /// Allows IP fragmentation of datagrams above the path's MTU, or restores the default, see
-    /// `sys/ip_fragmentation.rs`.
+    /// Allows IP fragmentation of datagrams above the path MTU, or restores the default, see
+    /// `sys/options.rs`.
     fn set_ip_fragmentation(&mut self, _allow: bool) {}
 
-    /// Returns the datagrams that one send may carry as a GSO batch: 1 where the system does not
-    /// segment. May drop to 1 at run time, when segmentation fails.
+    /// Returns the most datagrams per GSO batch: 1 if the system does not segment. May fall to 1 at run
+    /// time.
     fn max_gso_segments(&self) -> usize;
 
-    /// What is known of readability may be out of date: [`Self::recv`] asks the system, until the socket is
-    /// empty.
+    /// Known readiness may be outdated: [`Self::recv`] asks the system until the socket is empty.
     fn bypass_readiness(&mut self) {}
 
     /// Receives into the free buffers of the batch, until none is left or the socket is empty.
     ///
     /// # Errors
     ///
-    /// When nothing was received: [`WouldBlock`](io::ErrorKind::WouldBlock) when the socket was
-    /// empty, anything else goes to [`classify_recv`](super::classify_recv).
+    /// When nothing was received: [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket was empty,
+    /// otherwise see [`classify_recv`](super::classify_recv).
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()>;
 
-    /// Sends a GSO batch, in several system calls where one does not take it.
+    /// Sends a GSO batch, in several system calls if one does not take it.
     ///
-    /// Returns the bytes sent, always whole datagrams. Fewer than all of them means that the rest
-    /// would block or failed: send it again when [`Self::poll_send_ready`] is ready, and the call
-    /// then blocks or fails with nothing sent.
+    /// Returns the bytes sent, always whole datagrams. If there are fewer, the rest would block or
+    /// failed: send it again when [`Self::poll_send_ready`] is ready; that call then blocks or fails with
+    /// nothing sent.
     ///
     /// # Errors
     ///
-    /// When nothing of `contents` was sent; [`classify_send`](super::classify_send) says what the
-    /// error means.
+    /// When nothing was sent, see [`classify_send`](super::classify_send).
     fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize>;
 
-    /// Returns whether the system did not take the local IP of the last send, whose datagrams left from
-    /// one that the system chose, or failed with that too.
+    /// Returns whether the system refused the local IP of the last send. The datagrams then left from an
+    /// address of the system's choice, or failed.
     fn take_source_gone(&mut self) -> bool {
         false
     }
 
-    /// Returns whether the datagrams of the last send exceed the MTU of the route to their destination: the
-    /// system took them one by one, and sends each in IP fragments.
+    /// Returns whether datagrams of the last send exceed the route's MTU: the system took them one by one
+    /// and fragments them.
     fn take_above_route_mtu(&mut self) -> bool {
         false
     }
 
-    /// Polls for readability. After [`Self::recv`] returned `WouldBlock`, and for a new socket, it
-    /// is ready only once a datagram arrived.
+    /// Polls for readability. After [`Self::recv`] returned `WouldBlock`, and for a new socket, it is
+    /// ready only once a datagram has arrived.
     ///
     /// # Errors
     ///
-    /// When the runtime's I/O driver is gone, and the socket with it.
+    /// When the runtime's I/O driver is gone.
     fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Polls for writability. After [`Self::send`] returned `WouldBlock` it is ready only once the
-    /// socket has capacity again. A new socket counts as blocked until the runtime's I/O driver has
-    /// reported it writable.
+    /// Polls for writability. After [`Self::send`] returned `WouldBlock`, it is ready only once the
+    /// socket has capacity again. A new socket counts as blocked until the runtime's I/O driver reports
+    /// it writable.
     ///
     /// # Errors
     ///
-    /// When the runtime's I/O driver is gone, and the socket with it.
+    /// When the runtime's I/O driver is gone.
     fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// The runtime ends: from now on every send and receive is tried, whatever was found before. Returns
-    /// false where nothing but the runtime can say when the socket is ready.
+    /// The runtime ends: from now on every send and receive is tried. Returns false if only the runtime
+    /// knows when the socket is ready.
     fn leave_runtime(&mut self) -> bool {
         false
     }

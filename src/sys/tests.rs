@@ -26,7 +26,7 @@ const V6: &str = "[::1]:0";
 const ANY_V6: &str = "[::]:0";
 
 async fn bound(addr: &str) -> UdpSocket {
-    // No datagram may be lost to a full buffer, also where one is charged as two kilobytes.
+    // No datagram may be lost to a full buffer, also if each is charged two kilobytes.
     let config = SocketConfig { recv_buffer_size: Some(1 << 20), ..SocketConfig::default() };
     writable(UdpSocket::bind(addr.parse().unwrap(), &config).unwrap()).await
 }
@@ -37,7 +37,7 @@ async fn writable(socket: UdpSocket) -> UdpSocket {
     socket
 }
 
-/// A socket without GRO: each datagram is received by itself.
+/// A socket without GRO: each datagram is received separately.
 #[cfg(target_os = "linux")]
 pub(crate) fn without_gro() -> UdpSocket {
     let config = SocketConfig { recv_buffer_size: Some(1 << 20), ..SocketConfig::default() };
@@ -59,7 +59,7 @@ fn addr_of(socket: &UdpSocket) -> SocketAddr {
     socket.local_addr().unwrap()
 }
 
-/// Whether the machine has IPv6; its tests are skipped on those without.
+/// Whether the machine has IPv6; otherwise its tests are skipped.
 fn has_v6() -> bool {
     std::net::UdpSocket::bind(V6).is_ok()
 }
@@ -331,7 +331,7 @@ async fn recv_until_would_block_clears_readiness() {
     let to = addr_of(&b);
     let plain = std::net::UdpSocket::bind(V4).unwrap();
     for n in 0..2 * BUFFERS + 1 {
-        // Alternating sources, so that no datagrams are coalesced.
+        // Alternating sources prevent coalescing.
         let source =
             if n.is_multiple_of(2) { &plain } else { &std::net::UdpSocket::bind(V4).unwrap() };
         source.send_to(&[0], to).unwrap();
@@ -352,7 +352,7 @@ async fn recv_until_would_block_clears_readiness() {
     assert!(!ready);
 }
 
-/// The runtime does not know yet of what has arrived, as after the process was stopped.
+/// The runtime does not know of received datagrams, as after the process was stopped.
 #[tokio::test]
 async fn recv_that_bypasses_readiness_asks_the_system_until_the_socket_is_empty() {
     let mut socket = bound(V4).await;
@@ -361,7 +361,7 @@ async fn recv_that_bypasses_readiness_asks_the_system_until_the_socket_is_empty(
     assert_eq!(socket.recv(&mut batch).unwrap_err().kind(), ErrorKind::WouldBlock);
     let count = BUFFERS + 1;
     for _ in 0..count {
-        // Each of another source, so that no datagrams are coalesced.
+        // Different sources prevent coalescing.
         std::net::UdpSocket::bind(V4).unwrap().send_to(&[1], to).unwrap();
     }
     assert_eq!(socket.recv(&mut batch).unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -406,8 +406,8 @@ mod gso_failures {
     use super::*;
     use crate::util::sync::Ordering;
 
-    /// The kernel rejects GSO on a socket without checksums: a failure at run time, as with some
-    /// network devices.
+    /// The kernel rejects GSO on a socket without checksums: a failure at run time, as with some network
+    /// devices.
     #[tokio::test]
     async fn gso_failure_sends_single_datagrams() {
         let socket = StdSocket::bind(V4).unwrap();
@@ -422,7 +422,7 @@ mod gso_failures {
         let transmit =
             Transmit { dst: to, segment_size: 1_200, contents: &contents, local: LocalIp::ANY };
         assert_eq!(a.send(&transmit).unwrap(), contents.len());
-        // For this destination alone.
+        // GSO failed for this destination only.
         assert_eq!(a.max_gso_segments(), 64);
         let received = receive(&mut b, 9).await.0;
         let expected: Vec<_> = contents.chunks(1_200).map(|d| (from, d.to_vec())).collect();
@@ -430,7 +430,8 @@ mod gso_failures {
         exchange(a, b, from, to).await;
     }
 
-    /// One peer behind a small path MTU, or a device that does not segment, costs no other peer its batches.
+    /// A peer behind a small path MTU, or a device that does not segment, leaves other peers' batches
+    /// alone.
     #[tokio::test]
     async fn refusal_of_one_destination_leaves_the_batches_of_another() {
         for code in [libc::EIO, libc::EINVAL, libc::EMSGSIZE] {
@@ -449,14 +450,14 @@ mod gso_failures {
             }
             println!("{code}: 20 batches to the other peer arrive as {arrived}");
             assert_eq!(arrived, 20);
-            // `EMSGSIZE` may be about an earlier datagram: once more.
+            // `EMSGSIZE` may concern an earlier datagram, so it is tried once more.
             let once = if code == libc::EMSGSIZE { 2 } else { 1 };
             assert_eq!(tried.load(Ordering::Relaxed), once, "batches to the peer that takes none");
             assert_eq!(a.take_above_route_mtu(), code != libc::EIO);
         }
     }
 
-    /// A batch whose datagrams fail one by one too says nothing about GSO.
+    /// A batch whose single datagrams also fail does not count against GSO.
     #[tokio::test]
     async fn gso_stays_on_when_single_datagrams_fail_too() {
         let mut socket = bound(V4).await;

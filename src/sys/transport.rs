@@ -1,4 +1,4 @@
-//! Transports of the application: connections over something other than a UDP socket.
+//! Transports of the application: connections over carriers other than a UDP socket.
 
 use std::fmt;
 use std::io;
@@ -8,21 +8,21 @@ use std::task::{Context, Poll};
 use super::recv_batch::{MAX_DATAGRAM, RxBatch};
 use crate::util::path::{LocalIp, Path};
 
-/// A datagram transport other than UDP, for [`Endpoint::from_transport`]: a tunnel, a relay, a
-/// radio, a pair of queues in a test.
+/// A datagram transport other than UDP, for [`Endpoint::from_transport`]: a tunnel, a relay, a radio, a
+/// pair of queues in a test.
 ///
-/// Like UDP a transport may lose, duplicate and reorder datagrams; it must neither split nor join
-/// them. Addresses may mean anything, as long as each peer has its own; IPv4-mapped IPv6 addresses
-/// count as IPv4.
+/// Like UDP, a transport may lose, duplicate and reorder datagrams; it must not split or join them.
+/// Addresses may have any meaning, as long as each peer has its own; IPv4-mapped IPv6 addresses count as
+/// IPv4.
 ///
-/// Both polls work as polls of futures do: after `Pending` the transport must wake the waker of the
-/// last call once another call may succeed. They are called by one task and must not block.
+/// Both polls work like polls of futures: after `Pending`, the transport must wake the waker of the last
+/// call once another call may succeed. One task calls them; they must not block.
 ///
-/// An error counts as loss and appears in [`EndpointStats`](crate::EndpointStats) and
-/// [`Endpoint::take_error`]; receive errors in a row slow receiving down. Only the error code of a
-/// descriptor that is not a socket any more, such as `EBADF`, ends the endpoint. A transport that
-/// has ended otherwise stays `Pending`, and connections end by their timeouts. A transport that
-/// panics ends the endpoint too. The transport is dropped with the endpoint and its streams.
+/// Errors count as loss and appear in [`EndpointStats`](crate::EndpointStats) and
+/// [`Endpoint::take_error`]; consecutive receive errors slow down receiving. Two things end the endpoint:
+/// the error code of a descriptor that is not a socket, such as `EBADF`, and a panic. A transport that
+/// has ended otherwise stays `Pending`, and connections time out. The transport is dropped with the
+/// endpoint and its streams.
 ///
 /// ```
 /// use std::io;
@@ -101,33 +101,33 @@ pub trait Transport: Send + 'static {
     ///
     /// # Errors
     ///
-    /// An error fails [`Endpoint::from_transport`](crate::Endpoint::from_transport).
+    /// An error makes [`Endpoint::from_transport`](crate::Endpoint::from_transport) fail.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
-    /// Returns the largest datagram in bytes, at most 65,507, which is the default. Called once,
-    /// when the endpoint is created; the configured MTU must not be larger.
+    /// Returns the size of the largest datagram in bytes. Default and maximum 65,507. Called once, when
+    /// the endpoint is created; the configured MTU must not be larger.
     fn max_datagram_size(&self) -> usize {
         MAX_DATAGRAM
     }
 
-    /// Polls for datagrams and pushes them into `batch`, which takes at least one. `Ready` means
-    /// that some were pushed; the driver polls again until the batch is full or it is `Pending`.
+    /// Polls for datagrams and pushes them into `batch`, which takes at least one. `Ready` means that
+    /// some were pushed; the driver polls again until the batch is full or the result is `Pending`.
     ///
     /// # Errors
     ///
-    /// When receiving failed; then nothing was pushed.
+    /// When receiving failed; nothing was pushed then.
     fn poll_recv(
         &mut self,
         cx: &mut Context<'_>,
         batch: &mut RecvBatch<'_>,
     ) -> Poll<io::Result<()>>;
 
-    /// Polls to send datagrams, all to one peer. Returns how many were taken, from the first on, at
-    /// least one; the driver polls again for the others. `Pending` means that none was taken.
+    /// Polls to send datagrams to one peer. Returns how many were taken, from the first on, at least one;
+    /// the driver polls again for the others. `Pending` means that none was taken.
     ///
     /// # Errors
     ///
-    /// When sending failed; then none was taken, and all of them count as lost.
+    /// When sending failed; none was taken then, and all count as lost.
     fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
@@ -135,7 +135,7 @@ pub trait Transport: Send + 'static {
     ) -> Poll<io::Result<usize>>;
 }
 
-/// Datagrams to one peer, all of one size except that the last may be shorter (a GSO batch).
+/// Datagrams to one peer, of one size; the last may be shorter (a GSO batch).
 ///
 /// ```
 /// use std::io;
@@ -159,13 +159,13 @@ pub trait Transport: Send + 'static {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Transmit<'a> {
-    /// Destination; IPv4 peers as IPv4 addresses, also on a socket that serves both versions.
+    /// Destination. IPv4 peers have IPv4 addresses, also on a dual-stack socket.
     pub dst: SocketAddr,
-    /// Bytes of each datagram; the last has the remaining bytes.
+    /// Bytes of each datagram but the last.
     pub segment_size: usize,
     /// The datagrams, back to back.
     pub contents: &'a [u8],
-    /// Where they leave from.
+    /// The source.
     pub(crate) local: LocalIp,
 }
 
@@ -203,12 +203,12 @@ impl<'a> RecvBatch<'a> {
         Self { batch, pushed: 0 }
     }
 
-    /// Returns the datagrams pushed so far, those that were too large included.
+    /// Returns the number of datagrams pushed so far, including oversized ones.
     pub(crate) fn pushed(&self) -> usize {
         self.pushed
     }
 
-    /// Returns whether the batch is full: the next [`push`](Self::push) may be refused.
+    /// Returns whether the batch is full: the next [`push`](Self::push) may fail.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.batch.is_full()
@@ -216,8 +216,8 @@ impl<'a> RecvBatch<'a> {
 
     /// Adds a datagram received from `from`.
     ///
-    /// Returns whether it was taken. A full batch takes no more: return from the poll, and push the
-    /// datagram in the next one. One of more than 65,507 bytes is dropped, which counts as taken.
+    /// Returns whether it was taken. If not, the batch is full: return from the poll and push the
+    /// datagram in the next one. Datagrams above 65,507 bytes are dropped and count as taken.
     pub fn push(&mut self, from: SocketAddr, datagram: &[u8]) -> bool {
         let taken = datagram.len() > MAX_DATAGRAM || self.batch.push(Path::to(from), datagram);
         self.pushed += usize::from(taken);

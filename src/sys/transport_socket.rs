@@ -1,9 +1,8 @@
-//! The application's transport behind the `Socket` trait.
+//! The application's transport as a `Socket`.
 //!
-//! The driver receives first and polls readiness only after `WouldBlock`, while a transport is polled
-//! with the waker to wake. So each direction keeps the waker that the transport was last polled with:
-//! a task that polls readiness with another waker gets `Ready`, and the next receive or send passes
-//! that waker on.
+//! The driver receives first and polls readiness after `WouldBlock`, while a transport is polled with the
+//! waker to wake. So each direction keeps the waker of the transport's last poll: a task that polls
+//! readiness with another waker gets `Ready`, and the next receive or send passes that waker on.
 
 #[cfg(test)]
 mod tests;
@@ -24,21 +23,21 @@ const MAX_SEGMENTS: usize = 64;
 /// Readiness of one direction.
 #[derive(Default)]
 struct Direction {
-    /// The waker that the transport keeps: set by `Pending`, cleared by `Ready`.
+    /// The waker that the transport holds: set by `Pending`, cleared by `Ready`.
     registered: Option<Waker>,
-    /// The waker of the task that polled readiness last, for the next poll of the transport.
+    /// The waker of the last readiness poll, for the transport's next poll.
     waker: Cell<Option<Waker>>,
-    /// An error that followed a success in the same call, for the next call.
+    /// An error that followed a success in one call, for the next call.
     deferred_error: Option<io::Error>,
 }
 
 impl Direction {
-    /// Returns the waker to poll the transport with; none has to be woken before a task waits.
+    /// Returns the waker to poll the transport with; a no-op one before a task waits.
     fn waker(&mut self) -> Waker {
         self.waker.get_mut().as_ref().unwrap_or(Waker::noop()).clone()
     }
 
-    /// `Pending` if the transport keeps a waker of this task.
+    /// `Pending` if the transport holds a waker of this task.
     fn poll_ready(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         if self.registered.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             return Poll::Pending;
@@ -50,7 +49,7 @@ impl Direction {
     /// Returns the result of a call in which `done` succeeded before `error`.
     fn fail<T>(&mut self, error: io::Error, done: Option<T>) -> io::Result<T> {
         self.registered = None;
-        // Both kinds have a meaning to the driver that the transport did not intend.
+        // To the driver both kinds have a meaning that the transport did not intend.
         let error = match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::Interrupted => io::Error::other(error),
             _ => error,
@@ -79,7 +78,7 @@ impl TransportSocket {
     ///
     /// # Errors
     ///
-    /// That of [`Transport::local_addr`].
+    /// When [`Transport::local_addr`] fails.
     pub(crate) fn new(transport: impl Transport) -> io::Result<Self> {
         Ok(Self {
             local: transport.local_addr()?,
@@ -119,9 +118,11 @@ impl Socket for TransportSocket {
                     self.recv.registered = None;
                     received = Some(());
                 }
-                // Polling on would loop.
+                // Polling again would loop.
                 Poll::Ready(Ok(())) => {
-                    let error = io::Error::other("the transport was ready and had nothing");
+                    let error = io::Error::other(
+                        "the transport's poll_recv was ready without a datagram: return Pending instead",
+                    );
                     return self.recv.fail(error, received);
                 }
                 Poll::Ready(Err(error)) => return self.recv.fail(error, received),
@@ -141,8 +142,9 @@ impl Socket for TransportSocket {
         let Transmit { segment_size, contents, .. } = *transmit;
         if segment_size > self.max_datagram {
             let limit = self.max_datagram;
-            let text =
-                format!("the datagram has {segment_size} bytes, the transport takes {limit}");
+            let text = format!(
+                "the datagram has {segment_size} bytes, the transport takes at most {limit}"
+            );
             return Err(io::Error::new(ErrorKind::InvalidInput, text));
         }
         let waker = self.send.waker();

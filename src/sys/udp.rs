@@ -1,4 +1,4 @@
-//! The UDP socket: Tokio's readiness around quinn-udp's system calls, with GSO and GRO.
+//! The UDP socket: quinn-udp's system calls, GSO and GRO on a socket registered with Tokio.
 
 use std::io::{self, ErrorKind};
 use std::mem;
@@ -30,52 +30,52 @@ use crate::util::sync::{AtomicUsize, Ordering};
 pub(crate) struct UdpSocket {
     io: Registration,
     state: UdpSocketState,
-    /// Whether the socket is IPv6: then IPv4 destinations must be IPv4-mapped.
+    /// Whether the socket is IPv6 and takes IPv4 destinations as IPv4-mapped addresses.
     v6: bool,
-    /// Whether it is bound to all addresses of the host and states the one that a datagram leaves from:
-    /// then each datagram comes with the one that it was sent to.
+    /// Whether the socket is bound to all addresses and can state the source of a datagram: each received
+    /// datagram then comes with its destination.
     states_source: bool,
-    /// Whether it serves IPv4 peers, and IPv6 peers.
+    /// Whether the socket serves IPv4 peers, and IPv6 peers.
     families: (bool, bool),
-    /// Whether it has a DSCP of its own (`dscp.rs` then sends).
+    /// Whether it has its own DSCP (sends then go through `dscp.rs`).
     has_traffic_class: bool,
     gso: Gso,
-    /// True while IP fragmentation is allowed: IPv6 datagrams above `MAX_UNFRAGMENTED_V6` then leave
-    /// in fragments, which GSO cannot do.
+    /// Whether IP fragmentation is allowed: IPv6 datagrams above `MAX_UNFRAGMENTED_V6` then leave in
+    /// fragments, without GSO.
     fragments_v6: bool,
-    /// The system did not take the source of the last send, see `Socket::take_source_gone`.
+    /// See `Socket::take_source_gone`.
     source_gone: bool,
     /// See `Socket::bypass_readiness`.
     bypasses_readiness: bool,
-    /// The last send was above the MTU of the route, see `Socket::take_above_route_mtu`.
+    /// See `Socket::take_above_route_mtu`.
     above_route_mtu: bool,
-    /// Keeps every socket of its `SO_REUSEPORT` group open, if it has one.
+    /// Keeps the sockets of its `SO_REUSEPORT` group open.
     _group: Option<Arc<[std::net::UdpSocket]>>,
     #[cfg(all(test, target_os = "linux"))]
     gso_failure: Option<GsoFailure>,
-    /// The error code of the next send that states no source, for tests.
+    /// Error code of the next send that states no source, for tests.
     #[cfg(all(test, target_os = "linux"))]
     failure_without_source: AtomicI32,
 }
 
-/// A system that fails to segment at run time, for tests.
+/// A simulated segmentation failure, for tests.
 #[cfg(all(test, target_os = "linux"))]
 #[derive(Debug)]
 struct GsoFailure {
-    /// GSO batches that still leave.
+    /// GSO batches that leave before the failure.
     after: usize,
-    /// All other destinations are taken; `None`: no destination is.
+    /// The destination that fails; `None`: all.
     only: Option<SocketAddr>,
-    /// The error code of all others.
+    /// The error code.
     code: i32,
-    /// GSO batches so far, those that failed included.
+    /// GSO batches so far, including failed ones.
     batches: Arc<AtomicUsize>,
 }
 
 impl UdpSocket {
     /// Binds a socket. Port 0 lets the system choose one.
     ///
-    /// An IPv6 wildcard socket serves IPv4 peers too unless `only_v6` is set. The system may grant
+    /// An IPv6 wildcard socket also serves IPv4 peers unless `only_v6` is set. The system may grant
     /// smaller buffers than requested.
     ///
     /// # Errors
@@ -91,11 +91,10 @@ impl UdpSocket {
         Self::register(socket, &saved)
     }
 
-    /// Binds one socket per shard to the same address (`SO_REUSEPORT`). Either all are bound or
-    /// none stays bound.
+    /// Binds one socket per shard to the same address (`SO_REUSEPORT`): all or none.
     ///
-    /// None of them is closed before the last one is dropped: closing one makes the system
-    /// redistribute the peers of the others.
+    /// None is closed before the last one is dropped: the system would redistribute the peers of the
+    /// others.
     ///
     /// # Errors
     ///
@@ -104,8 +103,8 @@ impl UdpSocket {
         Self::adopt_group(bind_group(addr, config)?)
     }
 
-    /// Adopts sockets that are bound to one address (`SO_REUSEPORT`), as [`from_std`](Self::from_std). None
-    /// of them is closed before the last one is dropped, as in [`bind_group`](Self::bind_group).
+    /// Adopts sockets that are bound to one address (`SO_REUSEPORT`), see [`from_std`](Self::from_std).
+    /// None is closed before the last one is dropped, as in [`bind_group`](Self::bind_group).
     ///
     /// # Errors
     ///
@@ -115,7 +114,7 @@ impl UdpSocket {
             return bound.into_iter().map(Self::from_std).collect();
         }
         if bound.iter().any(|socket| !shares_port(socket)) {
-            let text = "a socket has no SO_REUSEPORT, allowed are several sockets that have it";
+            let text = "several sockets require SO_REUSEPORT, one lacks it: set it before the bind";
             return Err(io::Error::new(ErrorKind::InvalidInput, text));
         }
         let group = bound.iter().map(std::net::UdpSocket::try_clone);
@@ -128,9 +127,8 @@ impl UdpSocket {
         Ok(sockets)
     }
 
-    /// Adopts a bound socket. Its options stay, except that it becomes non-blocking, coalesces
-    /// received datagrams (`UDP_GRO`), and reports their local address if it is bound to all
-    /// (`IP_PKTINFO`).
+    /// Adopts a bound socket. Its options stay, except that it becomes non-blocking, coalesces received
+    /// datagrams (`UDP_GRO`), and reports their destination if it is a wildcard socket (`IP_PKTINFO`).
     ///
     /// # Errors
     ///
@@ -145,7 +143,7 @@ impl UdpSocket {
         Self::register(socket, &saved)
     }
 
-    /// Of a non-blocking socket. `saved`: its options, of which those that are not asked for stay.
+    /// Registers a non-blocking socket. `saved`: the option values to restore.
     fn register(socket: std::net::UdpSocket, saved: &SavedOptions) -> io::Result<Self> {
         let state = UdpSocketState::new((&socket).into())?;
         saved.restore(&socket);
@@ -183,7 +181,7 @@ impl UdpSocket {
         self
     }
 
-    /// Lets `after` GSO batches leave, to `only` this destination if given; all later ones fail with `code`.
+    /// Lets `after` GSO batches leave, then fails all (or those to `only`) with `code`.
     #[cfg(all(test, target_os = "linux"))]
     pub(crate) fn refuse_gso_batches(
         &mut self,
@@ -196,7 +194,7 @@ impl UdpSocket {
         batches
     }
 
-    /// The next send that states no source fails with `code`.
+    /// Makes the next send that states no source fail with `code`.
     #[cfg(all(test, target_os = "linux"))]
     pub(crate) fn fail_once_without_source(&mut self, code: i32) {
         self.failure_without_source = AtomicI32::new(code);
@@ -217,7 +215,7 @@ impl UdpSocket {
         }
     }
 
-    /// As a send that would block. Returns whether the socket counts as closed for writing then.
+    /// Simulates a send that blocks. Returns whether the socket then counts as closed for writing.
     #[cfg(all(test, unix))]
     pub(super) fn block(&mut self) -> bool {
         let blocked = self.io.try_send(|_| io::Result::<()>::Err(ErrorKind::WouldBlock.into()));
@@ -225,7 +223,7 @@ impl UdpSocket {
         self.io.is_write_closed()
     }
 
-    /// The socket, for the error reports about it.
+    /// The socket, for its error reports.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(super) fn reports(&self) -> Arc<AsyncFd<std::net::UdpSocket>> {
         self.io.shared()
@@ -234,8 +232,8 @@ impl UdpSocket {
     /// Returns the address in the form that this socket's system calls take: IPv4-mapped on IPv6.
     fn destination(&self, addr: SocketAddr) -> io::Result<SocketAddr> {
         if addr.port() == 0 {
-            // No peer has port 0. The system rejects it with the error code of a GSO failure, so a
-            // forged source port of 0 must not reach the system.
+            // No peer has port 0, but a forged source port may be 0. The system would reject it with the
+            // error code of a GSO failure.
             return Err(ErrorKind::InvalidInput.into());
         }
         Ok(match addr {
@@ -247,7 +245,7 @@ impl UdpSocket {
         })
     }
 
-    /// Most datagrams of `size` bytes that may go to `dst` as one GSO batch now.
+    /// Most datagrams of `size` bytes in one GSO batch to `dst` now.
     fn segments_of_next(&mut self, dst: SocketAddr, size: usize) -> usize {
         let is_fragmented = size > ip_fragmentation::MAX_UNFRAGMENTED_V6;
         if is_fragmented && self.fragments_v6 && dst.is_ipv6() {
@@ -256,8 +254,9 @@ impl UdpSocket {
         self.gso.segments_of_next(dst, size).min(MAX_GSO_BYTES / size).max(1)
     }
 
-    /// As [`Self::send_once`], once more if the error says that the datagram is too large: a connected
-    /// socket reports so an ICMP message about an earlier datagram, once, and anyone can forge one.
+    /// As [`Self::send_once`], with a retry if the error says that the datagram is too large: on a
+    /// connected socket the error may be an ICMP report about an earlier datagram, reported once, and
+    /// easy to forge.
     fn send_or_retry(
         &mut self,
         destination: SocketAddr,
@@ -272,9 +271,9 @@ impl UdpSocket {
         }
     }
 
-    /// Sends a GSO batch or a datagram with one system call; with another one where the system does
-    /// not take `source`, which then becomes `None`: the address may be gone, and no other one is
-    /// better than the one that the system chooses.
+    /// Sends a GSO batch or a datagram with one system call. If the system does not take `source`, whose
+    /// address may be gone, sends it again with the source of the system's choice and sets `source` to
+    /// `None`.
     fn send_once(
         &mut self,
         destination: SocketAddr,
@@ -288,15 +287,15 @@ impl UdpSocket {
         {
             let (kind, second) = (error.kind(), self.try_send(destination, None, (size, contents)));
             match second.as_ref().map_err(io::Error::kind) {
-                // It is not the source that the system does not take.
+                // The source was not the reason.
                 Err(same) if same == kind => {}
-                // The datagrams wait, as those that the system does take.
+                // The datagrams wait, like ones with a valid source.
                 Err(ErrorKind::WouldBlock) => result = second,
                 _ => (*source, result) = (None, second),
             }
         }
         result.map_err(|error| match error.kind() {
-            // Of a UDP socket: it was shut down for sending.
+            // For a UDP socket: it was shut down for sending.
             ErrorKind::BrokenPipe => shut_down(),
             _ => error,
         })
@@ -325,7 +324,7 @@ impl UdpSocket {
     }
 }
 
-/// The operations of the `Socket` trait, which documents them (`socket.rs`).
+/// The operations of the `Socket` trait, documented there (`socket.rs`).
 impl UdpSocket {
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.io.socket().local_addr()
@@ -334,14 +333,16 @@ impl UdpSocket {
     pub(crate) fn check_peer(&self, peer: SocketAddr) -> io::Result<()> {
         let (v4, v6) = self.families;
         let refused = match peer {
-            _ if peer.port() == 0 => format!("the peer {peer} has port 0, allowed is 1 to 65535"),
+            _ if peer.port() == 0 => {
+                format!("the peer {peer} has port 0: connect to a port from 1 to 65535")
+            }
             SocketAddr::V4(_) if !v4 => {
                 let local = self.local_addr()?;
-                format!("the peer {peer} is IPv4, the socket {local} speaks IPv6 only")
+                format!("the peer {peer} is IPv4, the socket {local} supports IPv6 only")
             }
             SocketAddr::V6(_) if !v6 => {
                 let local = self.local_addr()?;
-                format!("the peer {peer} is IPv6, the socket {local} speaks IPv4 only")
+                format!("the peer {peer} is IPv6, the socket {local} supports IPv4 only")
             }
             _ => return Ok(()),
         };
@@ -365,9 +366,9 @@ impl UdpSocket {
             return Ok(());
         }
         let mut is_readable = false;
-        // No address is reported that datagrams do not leave from.
+        // Only destinations that answers can leave from.
         let has_local_ip = |peer| self.states_source && pktinfo::can_state_source(peer);
-        // Until `WouldBlock`: only that clears Tokio's readiness, so that the next poll waits.
+        // Receives until `WouldBlock`: only that clears Tokio's readiness, so that the next poll waits.
         let mut has_received = false;
         let mut fill = |socket: &Registered| {
             let is_empty = batch.fill(has_local_ip, |buffers, meta| {
@@ -387,7 +388,7 @@ impl UdpSocket {
         self.bypasses_readiness &= batch.is_full();
         match received {
             _ if has_received => Ok(()),
-            // A socket that was shut down is readable for ever, and has nothing to read.
+            // A socket that was shut down stays readable without data.
             Err(error)
                 if is_readable
                     && error.kind() == ErrorKind::WouldBlock
@@ -419,7 +420,7 @@ impl UdpSocket {
                     if is_gso {
                         self.gso.on_taken(dst, size);
                     }
-                    // The first datagram of the batch was taken alone: GSO was refused, not it.
+                    // The batch's first datagram was taken alone: GSO was refused, not the datagram.
                     if let Some(refusal) = refusal.take() {
                         self.gso.on_refused(dst, size, refusal);
                         self.above_route_mtu |= refusal == GsoRefusal::RouteMtu;

@@ -1,4 +1,4 @@
-//! Sends that would block: a socket is registered for writing only then.
+//! Blocked sends: a socket is registered for writing only then.
 
 use std::future::poll_fn;
 use std::io::ErrorKind;
@@ -8,7 +8,7 @@ use super::{V4, addr_of, bound, receive, send_all};
 use crate::sys::transport::Transmit;
 use crate::util::path::LocalIp;
 
-/// Linux reports a UDP socket as writable after each datagram that has left: nobody waits for that.
+/// Linux reports a UDP socket as writable after each sent datagram; no task waits for that.
 #[tokio::test]
 async fn send_that_would_block_waits_until_the_socket_is_writable() {
     let (mut a, mut b) = (bound(V4).await, bound(V4).await);
@@ -17,7 +17,7 @@ async fn send_that_would_block_waits_until_the_socket_is_writable() {
         a.block();
         let transmit =
             Transmit { dst: to, segment_size: 1, contents: &[round], local: LocalIp::ANY };
-        // Until the runtime reports it.
+        // The socket is blocked until the runtime reports it writable.
         assert_eq!(a.send(&transmit).unwrap_err().kind(), ErrorKind::WouldBlock);
         poll_fn(|cx| a.poll_send_ready(cx)).await.unwrap();
         assert_eq!(a.send(&transmit).unwrap(), 1);
@@ -25,7 +25,7 @@ async fn send_that_would_block_waits_until_the_socket_is_writable() {
     }
 }
 
-/// As where no descriptor is left: a thread without a runtime cannot register the socket.
+/// As without free descriptors: a thread without a runtime cannot register the socket.
 #[tokio::test]
 async fn send_that_would_block_is_tried_again_where_nothing_can_be_registered() {
     let (mut a, mut b) = (bound(V4).await, bound(V4).await);

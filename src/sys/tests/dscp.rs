@@ -144,7 +144,7 @@ async fn peer_of_the_wrong_ip_version_is_refused() {
     assert!(socket.check_peer(v4).is_ok());
     let error = socket.check_peer(v6).unwrap_err();
     let local = addr_of(&socket);
-    let text = format!("the peer [2001:db8::1]:9 is IPv6, the socket {local} speaks IPv4 only");
+    let text = format!("the peer [2001:db8::1]:9 is IPv6, the socket {local} supports IPv4 only");
     assert_eq!((error.kind(), error.to_string()), (ErrorKind::InvalidInput, text));
     if !has_v6() {
         return;
@@ -154,7 +154,7 @@ async fn peer_of_the_wrong_ip_version_is_refused() {
     let only = with(ANY_V6, |config| config.only_v6 = true).await.unwrap();
     for socket in [only, bound(V6).await] {
         assert!(socket.check_peer(v6).is_ok());
-        assert!(socket.check_peer(v4).unwrap_err().to_string().contains("speaks IPv6 only"));
+        assert!(socket.check_peer(v4).unwrap_err().to_string().contains("supports IPv6 only"));
     }
 }
 

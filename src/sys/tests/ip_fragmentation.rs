@@ -6,7 +6,7 @@ use crate::sys::options::{get, set};
 
 const MODE: (i32, i32) = (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
 
-/// Reports of a path MTU change nothing over IPv4, before, during and after.
+/// Path MTU reports change nothing over IPv4, before, during and after fragmentation.
 #[tokio::test]
 async fn ip_fragmentation_over_ipv4_ignores_reports_of_a_path_mtu() {
     let any = if has_v6() { "[::]:0" } else { V4 };
@@ -36,8 +36,8 @@ async fn ip_fragmentation_option_of_the_application_stays() {
     }
 }
 
-/// GSO fails for datagrams that the sender must fragment: they leave one by one, and GSO stays on
-/// for others.
+/// GSO fails for datagrams that the sender must fragment: they leave one by one, and GSO stays on for
+/// others.
 #[tokio::test]
 async fn oversized_datagrams_arrive_with_and_without_ip_fragmentation() {
     for addr in [V4, V6] {

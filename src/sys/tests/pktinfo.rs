@@ -1,4 +1,4 @@
-//! The local address of datagrams, on sockets that are bound to all. Linux has all of 127.0.0.0/8.
+//! The local address of datagrams on wildcard sockets. Linux has all of 127.0.0.0/8.
 
 use std::net::IpAddr;
 
@@ -15,12 +15,12 @@ fn local_ip(last: u8) -> LocalIp {
     LocalIp::of_destination(host(last))
 }
 
-/// Reserved for documentation: no address of this host.
+/// A documentation address, not of this host.
 fn gone() -> LocalIp {
     LocalIp::of_destination([192, 0, 2, 1].into())
 }
 
-/// A socket bound to all addresses, with a DSCP of its own or without.
+/// A wildcard socket, with or without its own DSCP.
 async fn wildcard(addr: &str, dscp: Option<u8>) -> UdpSocket {
     let config = SocketConfig { recv_buffer_size: Some(1 << 20), dscp, ..SocketConfig::default() };
     writable(UdpSocket::bind(addr.parse().unwrap(), &config).unwrap()).await
@@ -65,7 +65,7 @@ async fn address_that_is_gone_is_left_to_the_system() {
         assert_eq!(sources(&mut socket, &mut peer, gone()).await, [host(1); 3]);
         assert!(socket.take_source_gone() && !socket.take_source_gone());
         assert_eq!(socket.max_gso_segments(), segments, "no sign that GSO does not work");
-        // Neither is one of the other IP version.
+        // Nor does one of the other IP version.
         let other = LocalIp::of_destination(Ipv6Addr::LOCALHOST.into());
         assert_eq!(sources(&mut socket, &mut peer, other).await, [host(1); 3]);
         assert_eq!(sources(&mut socket, &mut peer, local_ip(7)).await, [host(7); 3]);
@@ -84,13 +84,13 @@ async fn datagram_that_the_system_takes_from_nowhere_says_why() {
             assert_eq!(socket.send(&transmit).unwrap_err().raw_os_error(), Some(code));
             socket.take_source_gone()
         };
-        // Without that source the datagram waits, as any other.
+        // Without the source the datagram blocks like any other.
         assert!(!is_gone_after(libc::EAGAIN));
         assert!(is_gone_after(libc::ENOBUFS) && is_gone_after(libc::EHOSTUNREACH));
-        // The error is the same without the source, which is not the reason then.
+        // The error is the same without the source, which is then not the reason.
         let codes = [libc::EINVAL, libc::EADDRNOTAVAIL, libc::ENETUNREACH];
         assert_eq!(codes.map(is_gone_after).iter().filter(|is_gone| !**is_gone).count(), 1);
-        // Nothing of that is a sign that GSO does not work.
+        // None of these counts against GSO.
         socket.fail_once_without_source(libc::EAGAIN);
         let contents = gso_batch(3, 1_000, 300);
         let transmit = Transmit { segment_size: 1_000, contents: &contents, ..transmit };

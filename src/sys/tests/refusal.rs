@@ -1,4 +1,4 @@
-//! ICMP port unreachable on a socket that is not connected.
+//! ICMP port unreachable on an unconnected socket.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use crate::sys::transport::Transmit;
 use crate::sys::{RefusalWatch, UdpSocket};
 use crate::util::path::LocalIp;
 
-/// A port that rejects everything: the socket that has it is connected to another one.
+/// A port that rejects everything: its socket is connected to another one.
 async fn closed() -> (SocketAddr, tokio::net::UdpSocket) {
     let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     socket.connect("127.0.0.1:9").await.unwrap();
@@ -44,7 +44,7 @@ async fn report_does_not_leave_the_socket_closed_for_writing() {
     poll_fn(|cx| socket.poll_send_ready(cx)).await.unwrap();
     watch.refused().await;
     drop(watch);
-    // What the runtime saw before it knew of the new registration.
+    // States that the runtime saw before it knew of the new registration.
     let mut polls = 0;
     while socket.block() {
         polls += 1;

@@ -105,7 +105,7 @@ fn readiness_polled_with_another_waker_reaches_the_transport() {
     let mut batch = RxBatch::new();
     for waker in [first, second] {
         let mut cx = Context::from_waker(&waker);
-        // The transport keeps another waker or none: the task must call again.
+        // The transport holds another waker or none: the task must call again.
         assert_eq!(socket.recv(&mut batch).unwrap_err().kind(), ErrorKind::WouldBlock);
         assert_eq!(socket.send(&transmit(&[0; 5])).unwrap_err().kind(), ErrorKind::WouldBlock);
         assert!(socket.poll_recv_ready(&mut cx).is_ready());
@@ -214,6 +214,6 @@ fn datagram_above_the_transports_maximum_is_refused() {
     let large =
         Transmit { dst: addr(2), segment_size: 1_001, contents: &[0; 1_001], local: LocalIp::ANY };
     let error = socket.send(&large).unwrap_err();
-    assert_eq!(error.to_string(), "the datagram has 1001 bytes, the transport takes 1000");
+    assert_eq!(error.to_string(), "the datagram has 1001 bytes, the transport takes at most 1000");
     assert!(script.lock().unwrap().taken.is_empty());
 }
