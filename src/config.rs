@@ -1,4 +1,4 @@
-//! `Config`: plain data with defaults, validated once when it is used.
+//! `Config`: plain data with defaults, validated when it is used.
 
 mod filter;
 mod kcp;
@@ -42,75 +42,72 @@ pub use self::socket::SocketConfig;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// The state machine of each connection. Its `mtu` is here that of the whole datagram, with the
-    /// bytes that FEC and the cipher add.
+    /// Settings of each connection's state machine. `mtu` here includes the overhead of FEC and the
+    /// cipher.
     pub kcp: KcpConfig,
-    /// Recover lost datagrams from the parity that a peer sends, whatever is sent to it. Default
-    /// `true`. Costs up to four groups of memory for a peer that sends parity.
+    /// Whether to recover lost datagrams from a peer's parity, independent of what is sent. Default
+    /// `true`. Costs up to four groups of memory per peer that sends parity.
     pub fec_decode: bool,
-    /// Encryption; both sides must have the same. Default [`Cipher::null`]: none.
+    /// Encryption; must be the same on both sides. Default [`Cipher::null`]: none.
     pub cipher: Cipher,
-    /// Anti-replay window in datagrams, 0 to 1,048,576 (RFC 4303 3.4.3). Default 0: within a
-    /// connection a replayed datagram has no effect, and those that opened one are remembered in any
-    /// case. Needs a cipher with a nonce: without one `validate` fails. Costs memory for a hash of each
-    /// datagram of the window.
+    /// Anti-replay window in datagrams, 0 to 1,048,576 (RFC 4303 3.4.3). Default 0: replayed datagrams
+    /// have no effect within a connection, and initial ones are remembered anyway. Requires a cipher with
+    /// a nonce. Costs memory for a hash per datagram of the window.
     pub replay_window: usize,
-    /// KCP conversation id (`conv`) of the connections opened from here. Default `None`: a random one, never
-    /// 0. An id can be in use once with each peer, see
+    /// KCP conversation id (`conv`) of connections opened by this side. Default `None`: random, never 0.
+    /// Each peer can have one connection per id, see
     /// [`Endpoint::connect_with_conv`](crate::Endpoint::connect_with_conv).
     ///
-    /// Servers of kcp2k (Mirror) expect 0. To a server of tokio_kcp 0 asks for an id of its choice, which a
-    /// connection from here does not adopt.
+    /// kcp2k servers (Mirror) expect 0. tokio_kcp servers answer 0 with an id of their choice, which this
+    /// crate does not adopt.
     ///
-    /// Never the same for several clients under one key, nor for the next connection of a client:
-    /// whoever records the datagrams of one can have them accepted in the other. A listener rejects
-    /// an id that a validated peer at another address has used under its key within ten seconds
-    /// ([`refused_conv_in_use`](crate::EndpointStats::refused_conv_in_use)). Where the id carries
-    /// meaning, send that in the first message instead, or give each client a key.
+    /// Do not reuse an id under one key, neither for another client nor for the client's next connection:
+    /// recorded datagrams of one connection would be valid in the other. A listener rejects an id that a
+    /// validated peer at another address used under its key within ten seconds
+    /// ([`refused_conv_in_use`](crate::EndpointStats::refused_conv_in_use)). If the id has a meaning,
+    /// send it in the first message instead, or give each client a key.
     pub conv: Option<u32>,
     /// Filter for datagrams of other protocols on the same port. Default `None`.
     pub packet_filter: Option<PacketFilter>,
-    /// Filter for connections that peers open. Default `None`: all, within `limits`.
+    /// Filter for connections opened by peers. Default `None`: all, within `limits`.
     pub accept_filter: Option<AcceptFilter>,
-    /// Options of the UDP socket, where the crate binds it.
+    /// Options of UDP sockets that the crate binds.
     pub socket: SocketConfig,
-    /// Limits on connections that peers open.
+    /// Limits on connections, mainly those opened by peers.
     pub limits: Limits,
-    /// Whether a new connection of a peer replaces its others from the same address.
+    /// Whether a peer's new connection replaces its others from the same address.
     pub session_policy: SessionPolicy,
-    /// Assign a random conversation id to a peer that opens with id 0, as tokio_kcp's clients ask
-    /// for: they adopt the id of the answer. Default `false`: 0 is an id like any other.
+    /// Whether to assign a random conversation id to peers that open with id 0, as tokio_kcp clients
+    /// request: they adopt the id of the answer. Default `false`: 0 is an ordinary id.
     pub assign_conv: bool,
-    /// Whether connections that peers opened migrate to another address of the peer.
+    /// Whether connections opened by peers migrate to another address of the peer.
     pub migration: Migration,
-    /// Whether `connect` returns at once, so that the first bytes leave with the segment that opens
-    /// the connection (as TLS 1.3 and QUIC send 0-RTT data), and not a round trip later. Default
-    /// `false`: `connect` waits for the peer. Without [`close_notify`](KcpConfig::close_notify) it
-    /// is always so: a listener of this crate takes an initial segment without data only from peers
-    /// that have it.
+    /// Whether `connect` returns at once, so that the first data leaves with the opening segment (0-RTT
+    /// data in TLS 1.3 and QUIC) instead of a round trip later. Default `false`: `connect` waits for the
+    /// peer. Always on without [`close_notify`](KcpConfig::close_notify), since listeners of this crate
+    /// take an initial segment without data only from peers that have it.
     pub early_data: bool,
-    /// How long `connect` waits for the peer, 1 ms to 1 day. Default 10 s. Of a name with several
-    /// addresses each has this time, from its own start. A shorter
-    /// [`dead_peer_timeout`](KcpConfig::dead_peer_timeout) or [`idle_timeout`](KcpConfig::idle_timeout) ends
-    /// the wait earlier, with its own error.
+    /// How long `connect` waits for the peer, 1 ms to 1 day, per resolved address. Default 10 s. A
+    /// shorter [`dead_peer_timeout`](KcpConfig::dead_peer_timeout) or
+    /// [`idle_timeout`](KcpConfig::idle_timeout) ends the wait earlier, with its own error.
     pub connect_timeout: Duration,
-    /// Bytes that a stream buffers until they are sent, 1 to 2^30. Default 256 KiB. A burst may fill it.
-    /// A writer that finds it full then gets only as much as leaves within 10 ms, at least 16 KiB and never
-    /// more than this value, so that a later write does not wait behind seconds of data.
+    /// Bytes that a stream buffers for sending, 1 to 2^30. Default 256 KiB. A burst may fill the buffer.
+    /// A writer that found it full may then fill what leaves within 10 ms, at least 16 KiB and at
+    /// most this value, so that later writes do not wait behind seconds of data.
     #[doc(alias = "SO_SNDBUF")]
     pub send_buffer: usize,
-    /// Bytes that a stream buffers for the application, 1 to 2^30. Default 256 KiB. While they are
-    /// unread the receive window closes.
+    /// Bytes that a stream buffers for the application, 1 to 2^30. Default 256 KiB. The receive window
+    /// closes while the buffer is full.
     #[doc(alias = "SO_RCVBUF")]
     pub recv_buffer: usize,
-    /// Linger timeout of closing, 0 s to 1 day. Default 10 s. A dropped stream is aborted after this
-    /// time without an acknowledgement; zero aborts it at once. A `shutdown` fails after this time
-    /// without a datagram of the peer. A peer that does not read is not given up as long as it answers
-    /// window probes, which leave at least three times in this time.
+    /// Linger timeout, 0 s to 1 day. Default 10 s. A dropped stream is aborted after this time without an
+    /// acknowledgement; zero aborts it at once. `shutdown` fails after this time without a datagram from
+    /// the peer. A peer that does not read is kept while it answers window probes, which leave at least
+    /// three times in this time.
     #[doc(alias = "SO_LINGER")]
     pub linger: Duration,
-    /// Extra copies of each datagram, 0 to 8 (kcp-go `SetDUP`). Default 0. Costs as much bandwidth
-    /// again for each.
+    /// Extra copies of each datagram, 0 to 8 (kcp-go `SetDUP`). Default 0. Each copy costs the whole
+    /// bandwidth again.
     #[doc(alias = "SetDUP")]
     pub duplicates: u8,
 }
@@ -166,7 +163,7 @@ impl Config {
         self
     }
 
-    /// Sets the largest datagram in bytes, headers included. Default 1,400.
+    /// Sets the size of the largest datagram in bytes, headers included. Default 1,400.
     #[doc(alias = "SetMtu")]
     #[must_use]
     pub fn mtu(mut self, bytes: u16) -> Self {
@@ -174,8 +171,7 @@ impl Config {
         self
     }
 
-    /// Sets what is sent beside retransmissions so that losses cost no round trip
-    /// ([`KcpConfig::redundancy`]). Default [`Redundancy::Off`].
+    /// Sets the redundancy against losses ([`KcpConfig::redundancy`]). Default [`Redundancy::Off`].
     #[must_use]
     pub fn redundancy(mut self, redundancy: Redundancy) -> Self {
         self.kcp.redundancy = redundancy;
@@ -189,7 +185,7 @@ impl Config {
         self
     }
 
-    /// Sets byte stream or message mode. Default [`Mode::Stream`].
+    /// Sets stream or message mode. Default [`Mode::Stream`].
     #[doc(alias = "SetStreamMode")]
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
@@ -213,8 +209,8 @@ impl Config {
         self
     }
 
-    /// Sets the idle time after which a ping is sent, at least 1 s less than the idle timeout; `None` for never.
-    /// Default [`KeepaliveInterval::Auto`]: 15 s, or a third of the idle timeout if that is shorter.
+    /// Sets the idle time before a ping, at least 1 s below the idle timeout; `None` for never. Default
+    /// [`KeepaliveInterval::Auto`]: 15 s, or a third of a shorter idle timeout.
     #[doc(alias = "SO_KEEPALIVE")]
     #[must_use]
     pub fn keepalive(mut self, after: Option<Duration>) -> Self {
@@ -222,14 +218,14 @@ impl Config {
         self
     }
 
-    /// Sets the idle time after which a connection ends. Default 60 s.
+    /// Sets the idle time after which a connection ends; `None` for never. Default 60 s.
     #[must_use]
     pub fn idle_timeout(mut self, after: Option<Duration>) -> Self {
         self.kcp.idle_timeout = after;
         self
     }
 
-    /// Sets the linger timeout of closing; see the field. Default 10 s.
+    /// Sets the linger timeout, see the field. Default 10 s.
     #[doc(alias = "SO_LINGER")]
     #[must_use]
     pub fn linger(mut self, time: Duration) -> Self {
@@ -237,8 +233,7 @@ impl Config {
         self
     }
 
-    /// Sets whether `connect` returns at once instead of waiting for the peer; see the field.
-    /// Default `false`.
+    /// Sets whether `connect` returns without waiting for the peer, see the field. Default `false`.
     #[must_use]
     pub fn early_data(mut self, early: bool) -> Self {
         self.early_data = early;
@@ -252,21 +247,21 @@ impl Config {
         self
     }
 
-    /// Sets whether the end of a stream is sent to peers that support it. Default `true`.
+    /// Sets whether FIN and RST are sent to peers that support them. Default `true`.
     #[must_use]
     pub fn close_notify(mut self, notify: bool) -> Self {
         self.kcp.close_notify = notify;
         self
     }
 
-    /// Sets the conversation id of the connections opened from here. Default random.
+    /// Sets the conversation id of connections opened by this side. Default random.
     #[must_use]
     pub fn conv(mut self, conv: Option<u32>) -> Self {
         self.conv = conv;
         self
     }
 
-    /// Sets the filter for datagrams of other protocols; see [`PacketFilter`].
+    /// Sets the filter for datagrams of other protocols, see [`PacketFilter`].
     #[must_use]
     pub fn packet_filter(
         mut self,
@@ -276,7 +271,7 @@ impl Config {
         self
     }
 
-    /// Sets the filter for connections that peers open; see [`AcceptFilter`].
+    /// Sets the filter for connections opened by peers, see [`AcceptFilter`].
     #[must_use]
     pub fn accept_filter(
         mut self,
@@ -286,8 +281,7 @@ impl Config {
         self
     }
 
-    /// Sets the kernel socket buffers in bytes; `None` leaves the system's default. Default 4 MiB
-    /// each.
+    /// Sets the kernel socket buffers in bytes; `None` for the system's default. Default 4 MiB each.
     #[doc(alias = "SO_SNDBUF")]
     #[doc(alias = "SO_RCVBUF")]
     #[must_use]
@@ -296,8 +290,8 @@ impl Config {
         self
     }
 
-    /// Sets the number of sockets that a listener binds to its address; see
-    /// [`SocketConfig::shards`]. Default 1.
+    /// Sets the number of sockets that a listener binds to its address, see [`SocketConfig::shards`].
+    /// Default 1.
     #[doc(alias = "SO_REUSEPORT")]
     #[must_use]
     pub fn shards(mut self, sockets: usize) -> Self {
@@ -305,11 +299,11 @@ impl Config {
         self
     }
 
-    /// Checks every field. Every function that takes a configuration calls it.
+    /// Checks every setting. Functions that take a configuration call it.
     ///
     /// # Errors
     ///
-    /// The first field that is outside its range.
+    /// The first setting that is out of range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.kcp.validate()?;
         self.cipher.check()?;
@@ -327,7 +321,7 @@ impl Config {
         self.limits.validate()?;
         self.migration.check(&self.cipher)?;
         if self.migration != Migration::Off && self.socket.shards > 1 {
-            // The system may deliver the datagrams of the new address to another socket.
+            // The system may deliver datagrams from the new address to another socket.
             return Err(ConfigError::Requires { field: "migration", needs: "one shard" });
         }
         ConfigError::check("connect_timeout (ms)", self.connect_timeout.as_millis(), 1, day)?;
@@ -343,7 +337,7 @@ impl Config {
     }
 }
 
-/// Size arithmetic of a datagram: MTU less the overhead of FEC and cipher.
+/// Size of a datagram: MTU less the overhead of FEC and cipher.
 impl Config {
     /// Returns the bytes that FEC and the cipher add to each KCP datagram.
     pub(crate) fn overhead(&self) -> usize {
@@ -351,7 +345,7 @@ impl Config {
         usize::from(cipher) + usize::from(fec_header)
     }
 
-    /// Returns the two overheads in bytes: of the cipher (header and trailer), and of the FEC header.
+    /// Returns the overhead in bytes of the cipher (header and trailer) and of the FEC header.
     pub(crate) fn overheads(&self) -> (u16, u16) {
         let cipher = self.cipher.overhead();
         let bytes = |len: usize| u16::try_from(len).unwrap_or(u16::MAX);
@@ -374,15 +368,15 @@ pub(crate) enum Setting {
     Timing(Timing),
     AckPolicy(AckPolicy),
     WritePolicy(WritePolicy),
-    /// Bytes. Downwards only: segments in flight keep their size.
+    /// Bytes. Can only be lowered: segments in flight keep their size.
     Mtu(u16),
     RateLimit(Option<NonZeroU64>),
     Duplicates(u8),
-    /// Of all connections with this address.
+    /// Applies to all connections with the peer's address.
     Fec(FecConfig),
-    /// Interval of pings, and idle timeout.
+    /// Keepalive interval and idle timeout.
     Keepalive(KeepaliveInterval, Option<Duration>),
     DeadPeerTimeout(Option<Duration>),
-    /// Datagrams may be sent: the peer is asked whether it takes any.
+    /// Datagrams may be sent: asks the peer whether it takes them.
     Datagrams,
 }

@@ -16,7 +16,7 @@
 //!     let mut hello = [0; 5];
 //!     stream.read_exact(&mut hello).await?;
 //!     stream.write_all(&hello).await?;
-//!     drop(stream); // What was written is still delivered ...
+//!     drop(stream); // Written data is still delivered ...
 //!     listener.wait_idle().await; // ... as long as the process waits for it.
 //!     std::io::Result::Ok(())
 //! });
@@ -38,78 +38,78 @@
 //! through queues. A connection is identified by the peer's address and a 32-bit conversation id.
 //! KCP has no handshake: `connect` sends a window probe that opens it and waits for the answer, or
 //! opens it with the first data, see [`Config::early_data`]. KCP has no FIN either. Between
-//! peers of this crate a reader gets the end of the stream (EOF), by CONTROL segments that other
-//! implementations never receive; with kcp-go a reader must know how much to expect. A peer that
-//! vanishes is an error, never an EOF.
+//! peers of this crate, CONTROL segments tell a reader the end of the stream (EOF); other
+//! implementations never receive them, and a reader of kcp-go data must know its length. A vanished
+//! peer is an error, never an EOF.
 //!
 //! * `flush` hands bytes to the protocol; it does not wait for the peer.
 //! * `shutdown` is `Ok` once the peer acknowledged every byte; the peer's reader gets EOF.
-//! * Dropping a stream delivers what was written in the background, for up to [`Config::linger`]
-//!   without progress. [`Endpoint::wait_idle`] waits for that; a process that exits before sends
-//!   what the congestion window takes within 50 ms, and loses the rest.
+//! * Dropping a stream delivers written data in the background, for up to [`Config::linger`] without
+//!   progress. [`Endpoint::wait_idle`] waits for that; a process that exits earlier sends what the
+//!   congestion window takes within 50 ms and loses the rest.
 //!
-//! An [`Endpoint`] connects and accepts any number of connections on one socket, its own or one of
-//! the application's, or over any other carrier of datagrams: see [`Transport`].
+//! An [`Endpoint`] connects and accepts any number of connections on one socket, which it binds or
+//! adopts, or over another carrier of datagrams, see [`Transport`].
 //!
 //! # Defaults and time-outs
 //!
-//! Of [`Config::new`]; [`Config::interactive`] and [`Config::bulk`] differ in a few of them.
+//! These are the values of [`Config::new`]; [`Config::interactive`] and [`Config::bulk`] change a few.
 //!
 //! | setting | default | what it is |
 //! |---|---|---|
 //! | [`Config::timing`] | FAST2 | retransmission timing, kcptun's "fast2" |
-//! | [`Config::windows`] | 1,024 segments | most in flight, and most received and not read |
+//! | [`Config::windows`] | 1,024 segments | most in flight, most received and unread |
 //! | [`KcpConfig::auto_windows`] | up to 8,192 segments | the windows grow with the path |
 //! | [`Config::mtu`] | 1,400 bytes | largest datagram, without the headers of IP and UDP |
-//! | [`Config::send_buffer`] | 256 KiB | written, waiting for the send window; then a write waits |
-//! | [`Config::recv_buffer`] | 256 KiB | received for the application; the peer then waits |
-//! | [`Config::socket_buffers`] | 4 MiB each | buffers of the UDP socket, if the system grants it |
-//! | [`Config::cipher`] | none | both sides must have the same |
-//! | [`Config::redundancy`] | off | what is sent against losses; FEC of a peer is used without a setting |
-//! | [`Config::connect_timeout`] | 10 s | `connect` waits for the peer, then it is `TimedOut` |
-//! | [`Config::keepalive`] | 15 s | idle time until a ping; a third of a shorter idle timeout |
-//! | [`KcpConfig::keepalive_side`] | the one that accepted | pings, and the other answers |
-//! | [`Config::idle_timeout`] | 60 s | without a datagram of the peer it ends |
-//! | [`KcpConfig::dead_peer_timeout`] | 60 s | with data or a ping unanswered it ends |
+//! | [`Config::send_buffer`] | 256 KiB | written and unsent; a write waits beyond it |
+//! | [`Config::recv_buffer`] | 256 KiB | received and unread; the peer waits beyond it |
+//! | [`Config::socket_buffers`] | 4 MiB each | buffers of the UDP socket, if the system grants them |
+//! | [`Config::cipher`] | none | must be the same on both sides |
+//! | [`Config::redundancy`] | off | sent against losses; a peer's FEC is used without a setting |
+//! | [`Config::connect_timeout`] | 10 s | then `connect` fails with `TimedOut` |
+//! | [`Config::keepalive`] | 15 s | idle time before a ping; a third of a shorter idle timeout |
+//! | [`KcpConfig::keepalive_side`] | passive | the accepting side pings, the other answers |
+//! | [`Config::idle_timeout`] | 60 s | the connection ends after this time without a datagram from the peer |
+//! | [`KcpConfig::dead_peer_timeout`] | 60 s | the connection ends after this time with unanswered data or ping |
 //! | [`KcpConfig::max_retransmit_interval`] | 10 s | longest wait between copies of a segment |
-//! | [`Config::linger`] | 10 s | `shutdown`, and delivery after a drop, without progress |
+//! | [`Config::linger`] | 10 s | limit of `shutdown` and delivery after a drop, without progress |
 //! | TIME-WAIT | 60 s | an ended connection is remembered; no setting |
-//! | [`Limits::max_connections`] | 65,536 | of one endpoint |
-//! | [`Limits::max_per_source`] | as many as are free | of one IPv4 address or IPv6 /64 prefix |
-//! | [`Limits::memory`] | 1024 MiB | of all connections, a sixteenth for unvalidated peers |
-//! | [`Limits::backlog`] | 1,024 | connections that wait for `accept` |
-//! | [`Limits::max_unvalidated`] | 4,096 | connections whose peer's address may be forged |
-//! | [`Limits::validation_timeout`] | 30 s | for the peer to show that its address is its own |
+//! | [`Limits::max_connections`] | 65,536 | connections of one endpoint |
+//! | [`Limits::max_per_source`] | the free places | connections of one IPv4 address or IPv6 /64 prefix |
+//! | [`Limits::memory`] | 1024 MiB | memory of all connections, a sixteenth for unvalidated peers |
+//! | [`Limits::backlog`] | 1,024 | connections waiting for `accept` |
+//! | [`Limits::max_unvalidated`] | 4,096 | connections of peers whose address may be forged |
+//! | [`Limits::validation_timeout`] | 30 s | time to validate a peer's address |
 //!
 //! # Ciphers, FEC, datagrams
 //!
 //! [`Config::cipher`] and [`Config::redundancy`] select the rest of kcp-go's wire format; see [`crypto`]
-//! for which cipher to choose and [`fec`] for what redundancy costs. Both sides must have the same
-//! cipher and key; each chooses its FEC independently. A stream also carries unreliable datagrams:
+//! for the choice of a cipher and [`fec`] for the cost of redundancy. Both sides need the same cipher
+//! and key; each chooses its FEC independently. A stream also carries unreliable datagrams, see
 //! [`KcpStream::datagrams`].
 //!
 //! # Limits
 //!
-//! Without a cipher an off-path attacker who has or guesses address and conversation id can forge
-//! data; with a cipher that is no AEAD an on-path attacker can alter it.
+//! Without a cipher, an off-path attacker who knows or guesses address and conversation id can forge
+//! data. With a cipher that is not an AEAD, an on-path attacker can alter data.
 //!
 //! # Without a runtime
 //!
-//! [`proto`] is the sans-I/O protocol state machine, [`fec`] and [`crypto`] are the stages between
-//! it and a socket: no sockets, no clock, no randomness.
+//! [`proto`] is the sans-I/O protocol state machine; [`fec`] and [`crypto`] are the stages between it
+//! and a socket. They use no sockets, no clock and no randomness.
 //!
 //! # Features
 //!
 //! * `stream`: [`Incoming`] is a `futures_core::Stream`.
-//! * `axum`: [`KcpListener`] is an `axum::serve::Listener`, so that `axum::serve` runs on it.
-//! * `hyper`: `KcpConnector`, with which the clients of hyper-util and tonic connect.
+//! * `axum`: [`KcpListener`] is an `axum::serve::Listener`.
+//! * `hyper`: `KcpConnector` for the clients of hyper-util and tonic.
 //! * `tonic`: [`KcpStream`] is `tonic::transport::server::Connected`. With `stream`, a tonic
 //!   server takes [`KcpListener::incoming`].
 //! * `tokio-util`: [`KcpListener`] is a `tokio_util::net::Listener`.
 //! * `legacy-ciphers`: kcp-go's older ciphers.
-//! * `aws-lc-rs` (default): the AEADs are those of AWS-LC, which needs a C compiler. Without it they are
-//!   those of RustCrypto, in pure Rust: the same packets, at a third of the speed on x86-64.
-//! * `tracing` (default): events of the lifecycle of connections.
+//! * `aws-lc-rs` (default): AEADs from AWS-LC, which needs a C compiler. Without it they come from
+//!   RustCrypto, in pure Rust: the same packets, at a third of the speed on x86-64.
+//! * `tracing` (default): lifecycle events of connections.
 
 // docs.rs shows which feature an item needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]

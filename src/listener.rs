@@ -182,7 +182,7 @@ impl KcpListener {
         poll_fn(|cx| self.poll_next(cx, Some(&mut waiter))).await
     }
 
-    /// Polls for the next connection. Of several polling tasks the last one is woken, as is every task in
+    /// Polls for the next connection. The last of several polling tasks is woken, and every task in
     /// [`accept`](Self::accept).
     ///
     /// # Errors
@@ -315,7 +315,7 @@ impl KcpListener {
     /// ```no_run
     /// # async fn run(listener: kcpx::KcpListener) {
     /// # use std::time::Duration;
-    /// On the shutdown signal. A service manager holds the socket and starts the next process.
+    /// // On the shutdown signal. A service manager holds the socket and starts the next process.
     /// listener.hand_over(Duration::from_millis(400)).await;
     /// std::process::exit(0);
     /// # }

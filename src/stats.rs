@@ -29,18 +29,17 @@ pub struct ConnectionStats {
     pub srtt: Duration,
     /// Round-trip time variation (RFC 6298).
     pub rttvar: Duration,
-    /// Retransmission timeout of a segment sent now.
+    /// Current retransmission timeout.
     pub rto: Duration,
     /// Minimum round-trip time; zero before the first sample.
     pub min_rtt: Duration,
     /// Congestion window in segments; the send window without congestion control.
     pub cwnd_segments: u32,
-    /// Rate at which data may leave, segment headers included, in bytes per second, with
-    /// [`CongestionControl::Model`](crate::CongestionControl::Model); zero while it sets none.
+    /// Pacing rate in bytes per second, segment headers included, with
+    /// [`CongestionControl::Model`](crate::CongestionControl::Model); zero while there is none.
     pub pacing_bytes_per_second: u64,
-    /// Rate at which the path delivers data, segment headers included, in bytes per second, as
-    /// measured with [`CongestionControl::Model`](crate::CongestionControl::Model); zero before the
-    /// first sample.
+    /// Measured delivery rate of the path in bytes per second, segment headers included, with
+    /// [`CongestionControl::Model`](crate::CongestionControl::Model); zero before the first sample.
     pub delivery_bytes_per_second: u64,
     /// Send window advertised by the peer in segments (RFC 9293 SND.WND).
     pub peer_window_segments: u32,
@@ -48,13 +47,13 @@ pub struct ConnectionStats {
     pub in_flight_segments: u32,
     /// Bytes written and not yet sent for the first time.
     pub unsent_bytes: u64,
-    /// Largest KCP datagram in bytes that is sent now, without the overhead of cipher and FEC: the
-    /// configured size, or the smaller one that path MTU discovery found (RFC 8899).
+    /// Size of the largest KCP datagram sent now, in bytes, without the overhead of cipher and FEC: the
+    /// configured size, or the smaller one found by path MTU discovery (RFC 8899).
     #[doc(alias = "PMTUD")]
     #[doc(alias = "DPLPMTUD")]
     pub current_mtu: u32,
-    /// True once the peer has advertised CONTROL segments, which carry FIN and RST: peers of this crate do,
-    /// kcp-go does not.
+    /// True once the peer has advertised CONTROL segments, which carry FIN and RST. Peers of this crate
+    /// do, kcp-go does not.
     pub peer_supports_control: bool,
     /// Payload bytes sent for the first time.
     pub sent_bytes: u64,
@@ -70,13 +69,13 @@ pub struct ConnectionStats {
     pub received_datagram_bytes: u64,
     /// Data segments sent for the first time.
     pub sent_segments: u64,
-    /// Fast retransmits: data segments lost since enough later ones were acknowledged.
+    /// Fast retransmits: data segments declared lost after later ones were acknowledged.
     pub fast_retransmits: u64,
-    /// Early retransmits (RFC 5827): one later segment was acknowledged and no new data queued.
+    /// Early retransmits (RFC 5827): one later segment was acknowledged, and no new data was queued.
     pub early_retransmits: u64,
     /// Data segments retransmitted after their RTO.
     pub timeout_retransmits: u64,
-    /// Further copies of retransmissions, sent where losses are frequent.
+    /// Additional copies of retransmissions, sent at frequent losses.
     pub redundant_retransmits: u64,
     /// Spurious retransmissions: the original arrived (RFC 3522).
     pub spurious_retransmits: u64,
@@ -86,7 +85,7 @@ pub struct ConnectionStats {
     pub duplicate_segments: u64,
     /// Data segments discarded outside the receive window or above its memory.
     pub out_of_window_segments: u64,
-    /// ACKs of a segment never sent, or of a wrong timestamp.
+    /// ACKs of a segment never sent, or with a wrong timestamp.
     pub invalid_acks: u64,
     /// Cumulative ACKs (`una`) of segments never sent.
     pub invalid_una: u64,
@@ -94,11 +93,11 @@ pub struct ConnectionStats {
     pub stale_una_datagrams: u64,
     /// Zero-window probes sent (RFC 9293 3.8.6.1).
     pub window_probes: u64,
-    /// Pings sent: keepalive, address validation, and before an MTU probe.
+    /// Pings sent: for keepalive, address validation, and before an MTU probe.
     pub pings_sent: u64,
-    /// MTU probes sent (RFC 8899): none while full segments are acknowledged.
+    /// MTU probes sent (RFC 8899); none while full segments are acknowledged.
     pub mtu_probes_sent: u64,
-    /// CONTROL segments (FIN, RST) that contradicted the state or were not authentic, ignored.
+    /// Ignored CONTROL segments (FIN, RST) that contradicted the state or were not authentic.
     pub invalid_control_segments: u64,
     /// Reflected datagrams: sent by this side and received again.
     pub reflected_datagrams: u64,
@@ -108,7 +107,7 @@ pub struct ConnectionStats {
     pub out_of_band_received: u64,
     /// Out-of-band datagrams dropped from a full queue, the oldest first.
     pub out_of_band_dropped: u64,
-    /// What protects the data against loss, beside retransmission.
+    /// Redundancy against losses.
     pub redundancy: RedundancyStats,
     /// FEC decoding of the datagrams from the peer's address.
     pub fec: FecStats,
@@ -133,8 +132,8 @@ impl ConnectionStats {
     }
 }
 
-/// Counters of a connection's state machine. Each connection has them twice, once in the snapshot
-/// for its handles, so other fields do not belong here.
+/// Counters of a connection's state machine. Each connection has them twice, also in the snapshot for its
+/// handles, so other fields do not belong here.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) sent_bytes: u64,
@@ -163,7 +162,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Converts to the public statistics, which lack the estimates.
+    /// Converts to the public statistics, without the estimates.
     pub(crate) fn stats(&self) -> ConnectionStats {
         ConnectionStats {
             sent_bytes: self.sent_bytes,
@@ -218,16 +217,16 @@ pub(crate) struct Estimates {
 pub(crate) struct Snapshot {
     pub(crate) counters: Counters,
     pub(crate) estimates: Estimates,
-    /// Out-of-band datagrams sent and received.
+    /// Sent and received out-of-band datagrams.
     pub(crate) out_of_band: (u64, u64),
-    /// `None` while all of it is zero.
+    /// `None` while all counters are zero.
     pub(crate) redundancy: Option<Box<RedundancyStats>>,
     /// `None` without FEC packets from the address.
     pub(crate) fec: Option<Box<FecStats>>,
 }
 
 impl Snapshot {
-    /// A snapshot of the state machine alone.
+    /// A snapshot of the state machine.
     pub(crate) fn of(
         counters: Counters,
         estimates: Estimates,
@@ -270,7 +269,7 @@ impl Snapshot {
     }
 }
 
-/// Keeps the allocation.
+/// Sets the value in the existing allocation.
 fn set_boxed<T>(known: &mut Option<Box<T>>, value: Option<T>) {
     match (known, value) {
         (Some(known), Some(value)) => **known = value,
@@ -298,7 +297,7 @@ pub struct EndpointStats {
     pub current_connections: u64,
     /// Connections opened by peers (RFC 4022 tcpPassiveOpens).
     pub passive_opens: u64,
-    /// Connections opened from here (RFC 4022 tcpActiveOpens).
+    /// Connections opened by this side (RFC 4022 tcpActiveOpens).
     pub active_opens: u64,
     /// Datagrams received.
     pub received_datagrams: u64,
@@ -308,74 +307,74 @@ pub struct EndpointStats {
     pub sent_datagrams: u64,
     /// Bytes handed to the kernel.
     pub sent_bytes: u64,
-    /// Datagrams that this endpoint has sealed. One key serves all its peers and all endpoints that have it:
-    /// replace it before 2^32 of all of them together, for which add up this number of both sides.
+    /// Datagrams sealed by this endpoint. A key serves all peers and endpoints that share it: replace it
+    /// before their sum over both sides reaches 2^32.
     pub sealed_datagrams: u64,
     /// Dropped: wrong checksum or tag (kcp-go InCsumErrors).
     pub dropped_checksum: u64,
-    /// Dropped: reflected, this endpoint sent the datagram.
+    /// Dropped: reflected, sent by this endpoint itself.
     pub dropped_reflected: u64,
-    /// Dropped: replayed, by `replay_window`.
+    /// Dropped: replayed, found by `replay_window`.
     pub dropped_replayed: u64,
     /// Dropped: shorter than a segment header.
     pub dropped_truncated: u64,
-    /// Dropped: a segment is malformed (unknown command, length, several conversation ids).
+    /// Dropped: malformed segment (unknown command, wrong length, several conversation ids).
     pub dropped_malformed: u64,
-    /// Dropped: no such connection, and not an initial segment.
+    /// Dropped: unknown connection, and not an initial segment.
     pub dropped_no_connection: u64,
-    /// Dropped: of a connection in TIME-WAIT.
+    /// Dropped: connection in TIME-WAIT.
     pub dropped_time_wait: u64,
-    /// Dropped: out-of-band datagrams of peers whose address is not validated yet.
+    /// Dropped: out-of-band datagrams of unvalidated peers.
     pub dropped_unvalidated: u64,
-    /// Refused initial segments: the endpoint does not listen, or drains. While it hands its socket over
-    /// they are not answered.
+    /// Refused initial segments: the endpoint does not listen, or drains. They get no answer during a
+    /// hand-over.
     pub refused_no_listener: u64,
     /// Refused initial segments: `max_connections` reached.
     pub refused_max_connections: u64,
-    /// Refused initial segments and migrations: their source, an IPv4 address or an IPv6 prefix of 64
-    /// bits, has the connections that [`Limits::max_per_source`](crate::Limits::max_per_source) permits.
+    /// Refused initial segments and migrations: their source (an IPv4 address or IPv6 /64 prefix) is at
+    /// [`Limits::max_per_source`](crate::Limits::max_per_source).
     pub refused_max_per_source: u64,
     /// Refused initial segments: `backlog` full.
     pub refused_backlog: u64,
-    /// Initial segments that opened nothing, since more than half of `max_unvalidated` connections or
-    /// of the memory of unvalidated peers were in use: what was answered is `retries_sent`.
+    /// Initial segments that opened nothing, since more than half of `max_unvalidated` or of the memory
+    /// of unvalidated peers was in use. `retries_sent` counts the answered ones.
     pub refused_max_unvalidated: u64,
-    /// Answers to a Retry that were dropped in favour of others: the source, an IPv4 address or an IPv6
-    /// prefix of 64 bits, had most of them.
+    /// Answers to a Retry that were dropped for others, since their source (an IPv4 address or IPv6 /64
+    /// prefix) had most of them.
     pub retry_answers_evicted: u64,
-    /// Pings sent in answer to initial segments, without state (Retry, RFC 9000 8.1.2).
+    /// Pings sent in stateless answers to initial segments (Retry, RFC 9000 8.1.2).
     pub retries_sent: u64,
-    /// ACKs of such pings, after which the next copy of the initial segment opens the connection.
+    /// ACKs of these pings; the next copy of the initial segment then opens the connection.
     pub retries_answered: u64,
-    /// RSTs without state sent: to peers that ping a connection which this endpoint does not know, and
-    /// in answer to initial segments that it does not take (Stateless Reset, RFC 9000 10.3).
+    /// Stateless RSTs sent (Stateless Reset, RFC 9000 10.3): to peers that ping an unknown connection,
+    /// and to refused initial segments.
     pub stateless_resets_sent: u64,
     /// Connections of unvalidated peers now.
     pub unvalidated_connections: u64,
-    /// Bytes of memory that all connections hold now, see [`Limits::memory`](crate::Limits::memory).
+    /// Memory of all connections in bytes, see [`Limits::memory`](crate::Limits::memory).
     pub memory_bytes: u64,
-    /// Bytes of these that unvalidated peers hold.
+    /// Part of it held by unvalidated peers.
     pub unvalidated_bytes: u64,
     /// Migrations to another address of the peer.
     pub migrations: u64,
-    /// Initial segments of existing connections; each was answered with a ping, to detect a restart.
+    /// Initial segments of existing connections, each answered with a ping that detects a restart.
     pub restart_probes: u64,
     /// Refused initial segments: by the accept filter.
     pub refused_accept_filter: u64,
-    /// Refused initial segments: their conversation id is in use by another address under the same
-    /// key, see [`Config::conv`](crate::Config::conv).
+    /// Refused initial segments: another address uses their conversation id under the same key, see
+    /// [`Config::conv`](crate::Config::conv).
     pub refused_conv_in_use: u64,
     /// Datagrams of other protocols, taken by the packet filter.
     pub packet_filter_datagrams: u64,
-    /// Datagrams from [`send_raw`](crate::Endpoint::send_raw) that were sent.
+    /// Datagrams sent by [`send_raw`](crate::Endpoint::send_raw).
     pub raw_sent_datagrams: u64,
-    /// Datagrams from [`send_raw`](crate::Endpoint::send_raw) dropped from a full queue.
+    /// Datagrams of [`send_raw`](crate::Endpoint::send_raw) dropped from a full queue.
     pub raw_dropped_datagrams: u64,
     /// Transient receive errors.
     pub recv_errors: u64,
     /// Receive errors by class.
     pub recv_errors_by_class: SocketErrors,
-    /// Send errors, taken as loss.
+    /// Send errors, counted as loss.
     pub send_errors: u64,
     /// Send errors by class.
     pub send_errors_by_class: SocketErrors,

@@ -1,4 +1,4 @@
-//! Filters: functions of the application that the driver calls for datagrams and new connections.
+//! Filters: application functions that the driver calls for datagrams and new connections.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,13 +9,13 @@ type AdmitsPeer = dyn Fn(SocketAddr, u32) -> bool + Send + Sync;
 
 /// Filter for datagrams of other protocols on the same port, such as STUN.
 ///
-/// The function gets each datagram as received, before decryption, with its source. `true` means
-/// that the datagram is not KCP and has been handled: it is counted in
-/// [`packet_filter_datagrams`](crate::EndpointStats::packet_filter_datagrams) and dropped.
-/// [`Endpoint::send_raw`](crate::Endpoint::send_raw) answers from the same port.
+/// The function gets each received datagram before decryption, with its source. `true` means that the
+/// datagram is not KCP and was handled: it is counted in
+/// [`packet_filter_datagrams`](crate::EndpointStats::packet_filter_datagrams) and dropped. Answer from
+/// the same port with [`Endpoint::send_raw`](crate::Endpoint::send_raw).
 ///
-/// It runs in the task that serves every connection of the socket, so it must be quick and must
-/// neither block nor panic, which ends the endpoint: pass the datagram to a channel with `try_send`.
+/// The function runs in the task of all connections of the socket. It must be quick and must not block; a
+/// panic ends the endpoint. Pass datagrams to a channel with `try_send`.
 ///
 /// Two filters are equal if one is a clone of the other.
 ///
@@ -28,7 +28,7 @@ type AdmitsPeer = dyn Fn(SocketAddr, u32) -> bool + Send + Sync;
 ///     // The magic cookie of RFC 8489.
 ///     let is_stun = datagram.get(4..8) == Some(&[0x21, 0x12, 0xA4, 0x42]);
 ///     if is_stun {
-///         // With a full channel the datagram is lost, as on a network.
+///         // If the channel is full the datagram is lost, as on a network.
 ///         let _ = stun.try_send((from, datagram.to_vec()));
 ///     }
 ///     is_stun
@@ -39,7 +39,7 @@ type AdmitsPeer = dyn Fn(SocketAddr, u32) -> bool + Send + Sync;
 pub struct PacketFilter(Arc<TakesPacket>);
 
 impl PacketFilter {
-    /// A filter that calls `takes`.
+    /// Creates a filter that calls `takes`.
     pub fn new(takes: impl Fn(SocketAddr, &[u8]) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(takes))
     }
@@ -50,17 +50,17 @@ impl PacketFilter {
     }
 }
 
-/// Filter for connections that peers open.
+/// Filter for connections opened by peers.
 ///
-/// The function gets the address and the conversation id of an initial segment, before any state is
-/// created. `false` drops the datagram, counted in
-/// [`refused_accept_filter`](crate::EndpointStats::refused_accept_filter). A peer that waits in `connect`
-/// is sent a RST and fails with [`ConnectionError::Refused`](crate::ConnectionError::Refused) a second
-/// later; any other gets no answer. Both retransmit until then, and the function is called again. The
-/// address may be forged.
+/// The function gets the address and conversation id of an initial segment, before any state exists. The
+/// address may be forged. `false` drops the datagram and counts it in
+/// [`refused_accept_filter`](crate::EndpointStats::refused_accept_filter). A client of this crate that
+/// waits in `connect` is sent an RST and fails with
+/// [`ConnectionError::Refused`](crate::ConnectionError::Refused) a second later; other clients get no
+/// answer. Clients retransmit, and the function is called again.
 ///
-/// It runs in the task that serves every connection of the socket, so it must be quick and must
-/// neither block nor panic, which ends the endpoint.
+/// The function runs in the task of all connections of the socket. It must be quick and must not block; a
+/// panic ends the endpoint.
 ///
 /// Two filters are equal if one is a clone of the other.
 ///
@@ -74,7 +74,7 @@ impl PacketFilter {
 pub struct AcceptFilter(Arc<AdmitsPeer>);
 
 impl AcceptFilter {
-    /// A filter that calls `admits`.
+    /// Creates a filter that calls `admits`.
     pub fn new(admits: impl Fn(SocketAddr, u32) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(admits))
     }

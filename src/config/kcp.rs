@@ -17,21 +17,21 @@ pub(crate) const IP_UDP_HEADERS: usize = 20 + 8;
 /// Bytes of the largest UDP payload over IPv4, 65,535 - 20 - 8.
 const MAX_DATAGRAM: u64 = 65_507;
 
-/// Bytes that storing one received segment costs beside its payload, rounded up.
+/// Bytes that storing a received segment costs in addition to its payload, rounded up.
 pub(crate) const SEGMENT_COST: usize = 64;
 
-/// Bytes of receive memory for one advertised segment: the largest payload of kcp-go (`mtuLimit` of
-/// 1,500 less the header) and the cost of storing it.
+/// Receive memory in bytes per advertised segment: kcp-go's largest payload (`mtuLimit` of 1,500 less the
+/// header) and the storage cost.
 pub(crate) const SEGMENT_CHARGE: usize = 1_476 + SEGMENT_COST;
-/// Bytes that the state of one connection takes, without any data (tests/memory.rs).
+/// Bytes of a connection's state without data (tests/memory.rs).
 pub(crate) const CONNECTION_COST: usize = 4_096;
 
 /// Timing preset: KCP's four `nodelay` parameters (`ikcp_nodelay`, kcp-go `SetNoDelay`).
 ///
-/// The constants have kcptun's names and numbers. Where these say `nc` 1, no congestion window, the
-/// congestion control is [`CongestionControl::Model`]: kcptun's flood the queue of a bottleneck with
-/// whatever the window holds. [`Timing::with_congestion`] sets another one, or none. The C library's
-/// README uses "normal mode" for `0, 40, 0, 0`, which is not [`Timing::NORMAL`].
+/// The constants have kcptun's names and values. kcptun's presets disable the congestion window (`nc` 1)
+/// and flood a bottleneck's queue with the whole window; here they use [`CongestionControl::Model`].
+/// [`Timing::with_congestion`] changes that. "Normal mode" in the C library's README is `0, 40, 0, 0`,
+/// not [`Timing::NORMAL`].
 ///
 /// ```
 /// use std::num::NonZeroU8;
@@ -41,7 +41,7 @@ pub(crate) const CONNECTION_COST: usize = 4_096;
 ///
 /// let config = Config::new().timing(Timing::FAST3);
 ///
-/// // kcp-go's `SetNoDelay(1, 10, 2, 1)`, without congestion control as there.
+/// // kcp-go's `SetNoDelay(1, 10, 2, 1)`, also without congestion control.
 /// let interval = Duration::from_millis(10);
 /// let timing = Timing::new(true, interval, NonZeroU8::new(2), CongestionControl::Disabled)?;
 /// assert_eq!(timing, Timing::FAST3.with_congestion(CongestionControl::Disabled));
@@ -81,10 +81,10 @@ impl Timing {
         }
     }
 
-    /// Any combination, with kcp-go's meaning of each parameter.
+    /// Creates a preset with kcp-go's meaning of each parameter.
     ///
-    /// * `nodelay`: minimum RTO of 30 ms instead of 100 ms, and an RTO that grows by half instead of
-    ///   by the whole with [`Backoff::Linear`].
+    /// * `nodelay`: minimum RTO of 30 ms instead of 100 ms; with [`Backoff::Linear`] the RTO grows by
+    ///   half at each expiry instead of by the whole.
     /// * `interval`: 10 ms to 5 s. Part of the RTO, the delay of [`AckPolicy::Interval`] and of
     ///   [`WritePolicy::Delayed`].
     /// * `fast_resend`: later transmissions acknowledged before a segment counts as lost (fast
@@ -104,7 +104,7 @@ impl Timing {
         Ok(Self { nodelay, interval, fast_resend, congestion })
     }
 
-    /// The same with another congestion control.
+    /// Replaces the congestion control.
     #[must_use]
     pub const fn with_congestion(self, congestion: CongestionControl) -> Self {
         Self { congestion, ..self }
@@ -134,12 +134,12 @@ impl FromStr for Timing {
     }
 }
 
-/// Congestion control of the sender (kcp-go's `nc` is its opposite).
+/// Congestion control of the sender (kcp-go `nc` inverts its meaning).
 ///
 /// ```
 /// use kcpx::{Config, CongestionControl, Timing};
 ///
-/// // A link of one's own: a window that fits it is the only limit.
+/// // On a private link, a window that fits is the only limit.
 /// let timing = Timing::FAST2.with_congestion(CongestionControl::Disabled);
 /// let config = Config::new().timing(timing).windows(512, 512);
 /// # assert!(config.validate().is_ok());
@@ -150,19 +150,19 @@ impl FromStr for Timing {
 pub enum CongestionControl {
     /// KCP's congestion window: slow start, congestion avoidance, and reduction on loss.
     Reno,
-    /// A model of the path, its bandwidth and its shortest round-trip time, as BBRv3 has it
-    /// (draft-ietf-ccwg-bbr): data leaves at the rate at which the path delivers it, and at most
-    /// twice the bandwidth-delay product is in flight.
+    /// A model of the path's bandwidth and minimum round-trip time, as in BBRv3 (draft-ietf-ccwg-bbr):
+    /// data leaves at the measured delivery rate, with at most twice the bandwidth-delay product in
+    /// flight.
     ///
-    /// That of all presets with kcptun's `nc` 1. The queue of a bottleneck stays short, and little is
-    /// lost in it. Random loss does not reduce the rate, only loss that queues cause. Flows that are limited
-    /// by their application, such as messages, are not delayed. On paths with a round trip below
-    /// 2 ms it limits nothing. Costs 40 bytes for each segment in flight.
+    /// Used by the presets NORMAL, FAST, FAST2 and FAST3. Keeps the bottleneck's queue short and loses
+    /// little in it. Only loss caused by queues reduces the rate, random loss does not. Does not delay
+    /// application-limited flows, such as messages. Sets no limit on paths with a round trip below 2 ms.
+    /// Costs 40 bytes per segment in flight.
     #[doc(alias = "BBR")]
     Model,
-    /// None: only the send window and the peer's receive window limit the sender. For paths that
-    /// nobody shares, with windows that fit them: as fast as they allow, and more is lost in the
-    /// queue of a bottleneck.
+    /// None: only the send window and the peer's receive window limit the sender. For paths without other
+    /// traffic and windows that fit them: as fast as the windows allow, with more loss in a bottleneck's
+    /// queue.
     Disabled,
 }
 
@@ -203,7 +203,7 @@ pub(crate) const DEFAULT_WINDOW: u16 = 1_024;
 /// ```
 /// use kcpx::{AckPolicy, Config};
 ///
-/// // Fewer datagrams back to the sender, and a round trip longer by up to one interval.
+/// // Fewer datagrams to the sender, and a round trip longer by up to one interval.
 /// let config = Config::new().ack_policy(AckPolicy::Interval);
 /// # assert!(config.validate().is_ok());
 /// ```
@@ -212,17 +212,17 @@ pub(crate) const DEFAULT_WINDOW: u16 = 1_024;
 #[doc(alias = "SetACKNoDelay")]
 #[doc(alias = "delayed ACK")]
 pub enum AckPolicy {
-    /// Once per received batch of datagrams. The acknowledgement of one or two segments in order that wake
-    /// a reader waits until the tasks that are ready have run, so that it leaves with an answer (RFC 9293
-    /// 3.8.6.3); a process that exits at once after a read may leave it unsent. In bulk, which is 16 full
-    /// segments in order within a round trip, once for every fourth segment or a quarter of a round trip after
-    /// the first; for every second segment if the peer is another implementation. Gaps, duplicates and filled
-    /// gaps are acknowledged at once. The default.
+    /// Once per received batch of datagrams. The default. An acknowledgement of one or two in-order
+    /// segments that wake a reader waits until ready tasks have run, to leave with an answer (RFC 9293
+    /// 3.8.6.3); a process that exits right after a read may leave it unsent. In bulk (16 full in-order
+    /// segments within a round trip) once per four segments, at the latest a quarter of a round trip
+    /// after the first; once per two segments for other implementations. Gaps, filled gaps and duplicates
+    /// are acknowledged at once.
     PerBatch,
-    /// After one [`Timing`] interval; earlier when a datagram is full of acknowledgements or data
-    /// arrived out of order. kcp-go without ack-no-delay.
+    /// After one [`Timing`] interval; earlier when a datagram is full of acknowledgements or data arrived
+    /// out of order. kcp-go without ack-no-delay.
     Interval,
-    /// After every datagram: kcp-go with ack-no-delay. Costs one datagram for each received.
+    /// After every datagram, which costs one datagram each. kcp-go with ack-no-delay.
     Immediate,
 }
 
@@ -246,9 +246,9 @@ pub enum WritePolicy {
     Delayed,
 }
 
-/// Back-off of a segment's RTO with each expiry.
+/// Back-off of a segment's RTO after each expiry.
 ///
-/// It never exceeds [`KcpConfig::max_retransmit_interval`].
+/// [`KcpConfig::max_retransmit_interval`] limits it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -263,7 +263,7 @@ pub enum WritePolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backoff {
-    /// Grows by half the RTO with `nodelay`, by the whole RTO without, as in kcp-go. The default.
+    /// Adds half the RTO with `nodelay`, otherwise the whole RTO, as in kcp-go. The default.
     Linear,
     /// Doubles each time (RFC 6298 5.5).
     Exponential,
@@ -271,8 +271,8 @@ pub enum Backoff {
 
 /// Settings of one connection's state machine.
 ///
-/// Plain data: change the fields you need and leave the rest. [`KcpConfig::validate`] is called by
-/// everything that takes a configuration.
+/// Plain data: change the fields you need. Functions that take a configuration call
+/// [`KcpConfig::validate`].
 ///
 /// ```
 /// use std::num::NonZeroU64;
@@ -297,14 +297,13 @@ pub struct KcpConfig {
     /// Receive window in segments received and not yet read, 1 to 65,535. Default 1,024.
     #[doc(alias = "SetWindowSize")]
     pub recv_window: u16,
-    /// Window autotuning: windows of the default size grow up to 8,192 segments (11 MB) while the
-    /// path delivers them and the application keeps up. On congestive loss the send window shrinks,
-    /// to 32 segments at least. Default `true`;
-    /// [`Config::windows`](crate::Config::windows) turns it off.
+    /// Window autotuning: default-sized windows grow up to 8,192 segments (11 MB) while the path delivers
+    /// them and the application keeps up. Congestive loss shrinks the send window, to 32 segments at
+    /// least. Default `true`; [`Config::windows`](crate::Config::windows) turns it off.
     pub auto_windows: bool,
-    /// Largest KCP datagram in bytes, 25 to 65,507 (kcp-go `SetMtu`); within a
-    /// [`Config`](crate::Config) the largest UDP payload. Default 1,400. kcp-go receives at most
-    /// 1,472. More than that is used once the peer has acknowledged a probe of that size.
+    /// Largest KCP datagram in bytes, 25 to 65,507 (kcp-go `SetMtu`); in a [`Config`](crate::Config) the
+    /// largest UDP payload. Default 1,400. kcp-go receives at most 1,472. Sizes above 1,472 are used once
+    /// the peer has acknowledged a probe of that size.
     #[doc(alias = "SetMtu")]
     pub mtu: u16,
     /// Byte stream or messages. Default [`Mode::Stream`].
@@ -315,65 +314,61 @@ pub struct KcpConfig {
     pub write_policy: WritePolicy,
     /// Back-off of the RTO. Default [`Backoff::Linear`].
     pub backoff: Backoff,
-    /// Early retransmit (RFC 5827): with no new data to send, one acknowledged later transmission
-    /// and a reordering window are enough to declare a segment lost. Default `true`, as in kcp-go.
+    /// Early retransmit (RFC 5827): without new data to send, one acknowledged later transmission and a
+    /// reordering window declare a segment lost. Default `true`, as in kcp-go.
     pub early_retransmit: bool,
-    /// Maximum RTO of one segment, 1 s to 60 s (RFC 6298 2.5). Back-off ends at 2.5 s, or at the RTO if that is
-    /// longer, while a peer of another implementation is silent: it answers no ping that asks whether it is back.
-    /// Default 10 s.
+    /// Maximum RTO of a segment, 1 s to 60 s (RFC 6298 2.5). Default 10 s. Towards a silent peer of
+    /// another implementation, back-off ends at 2.5 s (or at the RTO if it is longer), since such a peer
+    /// answers no ping that asks whether it is back.
     pub max_retransmit_interval: Duration,
-    /// Time without a datagram of the peer after which a connection with unacknowledged data or a
-    /// ping outstanding ends with [`DeadPeer`](crate::ConnectionError::DeadPeer), 1 s to 1 day;
-    /// `None` never. Default 60 s. A shorter [`idle_timeout`](Self::idle_timeout) comes first.
+    /// Time without a datagram from the peer after which a connection with unacknowledged data or an
+    /// unanswered ping ends with [`DeadPeer`](crate::ConnectionError::DeadPeer), 1 s to 1 day; `None` for
+    /// never. Default 60 s. A shorter [`idle_timeout`](Self::idle_timeout) comes first.
     #[doc(alias = "TCP_USER_TIMEOUT")]
     pub dead_peer_timeout: Option<Duration>,
-    /// Idle time after which a ping is sent, 1 s to 1 day and at least 1 s less than
-    /// [`idle_timeout`](Self::idle_timeout), or never. Default [`Auto`](KeepaliveInterval::Auto): 15 s, or a
-    /// third of `idle_timeout` if that is shorter. The other side than
-    /// [`keepalive_side`](Self::keepalive_side) waits longer, so that only one side pings, and both wait up
-    /// to 0.1 s longer, so that the pings of many connections share wake-ups. A kcp-go server that
-    /// closed its side accepts a new idle session for a ping.
+    /// Idle time before a ping, 1 s to 1 day and at least 1 s below [`idle_timeout`](Self::idle_timeout),
+    /// or never. Default [`Auto`](KeepaliveInterval::Auto): 15 s, or a third of a shorter `idle_timeout`.
+    /// The side that [`keepalive_side`](Self::keepalive_side) does not choose waits longer, so that only
+    /// one side pings. Both wait up to 0.1 s longer, so that pings of many connections share wake-ups. A
+    /// kcp-go server that closed its side accepts a new idle session for a ping.
     #[doc(alias = "SO_KEEPALIVE")]
     #[doc(alias = "ping")]
     pub keepalive: KeepaliveInterval,
-    /// Which side sends these pings. Default [`Passive`](KeepaliveSide::Passive): the side that opened the
-    /// connection waits a sixteenth longer. With [`Active`](KeepaliveSide::Active) the side that accepted it
-    /// waits twice as long, so that a ping or several may be lost; a sixteenth longer if the double is too
-    /// long for [`idle_timeout`](Self::idle_timeout). No effect on a
+    /// The side that sends keepalive pings. Default [`Passive`](KeepaliveSide::Passive): the side that
+    /// opened the connection waits a sixteenth longer. With [`Active`](KeepaliveSide::Active), the side
+    /// that accepted it waits twice as long, so that several pings may be lost, or a sixteenth longer if
+    /// twice is too long for [`idle_timeout`](Self::idle_timeout). No effect on a
     /// [`Kcp`](crate::proto::Kcp) without I/O, which does not know who opened the connection.
     pub keepalive_side: KeepaliveSide,
-    /// Idle time after which a connection ends with
-    /// [`IdleTimeout`](crate::ConnectionError::IdleTimeout), 1 s to 1 day; `None` never.
-    /// Default 60 s; with [`keepalive`](Self::keepalive) on, as by default, it only ends connections whose
-    /// peer does not answer. It does not run before anything has been sent.
+    /// Idle time after which a connection ends with [`IdleTimeout`](crate::ConnectionError::IdleTimeout),
+    /// 1 s to 1 day; `None` for never. Default 60 s. With [`keepalive`](Self::keepalive), on by default,
+    /// it ends only connections whose peer does not answer. Starts once something was sent.
     pub idle_timeout: Option<Duration>,
     /// Limit of sent bytes per second, headers included (kcp-go `SetRateLimit` of 5.6.72; version 5.7.5
-    /// counts the bytes that the application writes); `None` for no limit. Default `None`.
+    /// counts application bytes); `None` for no limit. Default `None`.
     #[doc(alias = "SetRateLimit")]
     pub rate_limit: Option<NonZeroU64>,
-    /// Bytes per second, headers included, at which a sender with [`CongestionControl::Model`] begins,
-    /// and begins again after an idle time; `None`, the default: 32 segments in the first round trip.
-    /// Once the path has delivered data, what it delivered decides; if that is less, what was too much
-    /// waits or is lost for a few round trips.
+    /// Starting rate of a sender with [`CongestionControl::Model`] in bytes per second, headers included,
+    /// also after an idle time; `None`, the default: 32 segments in the first round trip. Measured
+    /// bandwidth takes over after a few round trips. If the rate is too high, the excess is queued or
+    /// lost until then.
     pub initial_rate: Option<NonZeroU64>,
-    /// Paced data of this time leaves at once, 0 to 10 ms, and at most a 20th of the shortest round trip with
-    /// [`CongestionControl::Model`]. Default 1 ms: one datagram up to 11 Mbit/s, three at 20. A longer interval
-    /// saves timers and makes longer bursts. A shorter one makes shorter bursts where the timers allow it;
-    /// Tokio's have a granularity of 1 ms.
+    /// Time span of paced data that leaves at once, 0 to 10 ms, and at most a 20th of the minimum round
+    /// trip with [`CongestionControl::Model`]. Default 1 ms: one datagram up to 11 Mbit/s, three at 20
+    /// Mbit/s. A longer interval needs fewer timers and makes longer bursts. Intervals below the timer
+    /// granularity (1 ms in Tokio) shorten bursts little.
     pub pacing_interval: Duration,
-    /// Receive memory in bytes, at least one segment (1,540). Default `None`:
-    /// `recv_window` times 1,540.
+    /// Receive memory in bytes, at least one segment (1,540). Default `None`: `recv_window` times 1,540.
     pub recv_memory: Option<usize>,
-    /// End of stream and abort by CONTROL segments (FIN and RST), to a peer that advertises the
-    /// capability. Default `true`. The capability stands in header fields that other implementations
-    /// do not read, so nothing changes for them.
+    /// Whether to send the end of a stream and aborts as CONTROL segments (FIN and RST) to peers that
+    /// advertise the capability. Default `true`. The capability is in header fields that other
+    /// implementations ignore.
     #[doc(alias = "FIN")]
     pub close_notify: bool,
-    /// What is sent beside retransmissions so that losses cost no round trip. Default
-    /// [`Redundancy::Off`].
+    /// Redundancy against losses. Default [`Redundancy::Off`].
     pub redundancy: Redundancy,
-    /// Deliver empty messages in message mode. Default `false`: they are acknowledged and skipped.
-    /// A byte stream always skips them.
+    /// Whether to deliver empty messages in message mode. Default `false`: they are acknowledged and
+    /// skipped. A byte stream always skips them.
     pub empty_messages: bool,
 }
 
@@ -413,11 +408,11 @@ impl KcpConfig {
         Self::default()
     }
 
-    /// Checks every field.
+    /// Checks every setting.
     ///
     /// # Errors
     ///
-    /// The first field that is outside its range.
+    /// The first setting that is out of range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         check_windows(self.send_window, self.recv_window)?;
         check_mtu(self.mtu, 0)?;
@@ -447,7 +442,7 @@ pub(crate) fn check_windows(send: u16, recv: u16) -> Result<(), ConfigError> {
     ConfigError::check("recv_window (segments)", recv, 1, max)
 }
 
-/// Checks the MTU in bytes: at least one byte of data, the header, and `overhead`.
+/// Checks the MTU in bytes: at least `overhead`, the header and one byte of data.
 pub(crate) fn check_mtu(mtu: u16, overhead: usize) -> Result<(), ConfigError> {
     let min = (overhead + SEGMENT_HEADER) as u64 + 1;
     ConfigError::check("mtu (bytes)", mtu, min, MAX_DATAGRAM)

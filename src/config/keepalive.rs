@@ -20,27 +20,26 @@ use crate::error::ConfigError;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeepaliveInterval {
-    /// After 15 s without a datagram of the peer, or after a third of
-    /// [`idle_timeout`](crate::KcpConfig::idle_timeout) if that is shorter, but at most once a second. The
-    /// default.
+    /// After 15 s without a datagram from the peer, or after a third of a shorter
+    /// [`idle_timeout`](crate::KcpConfig::idle_timeout), at most once a second. The default.
     #[default]
     Auto,
-    /// After this time without a datagram of the peer: 1 s to 1 day, and at least 1 s before the idle
+    /// After this time without a datagram from the peer: 1 s to 1 day, at least 1 s below the idle
     /// timeout.
     After(Duration),
-    /// Never. An idle connection ends after the idle timeout.
+    /// Never: an idle connection ends after the idle timeout.
     Never,
 }
 
-/// [`KeepaliveInterval::Auto`] where the idle timeout is long.
+/// [`KeepaliveInterval::Auto`] with a long idle timeout.
 const AUTO_INTERVAL: Duration = Duration::from_secs(15);
 /// Divisor of the idle timeout for [`KeepaliveInterval::Auto`]: two pings may be lost.
 const IDLE_DIVISOR: u32 = 3;
-/// Least time between a ping and the idle timeout, in which the ping is answered.
+/// Least time between a ping and the idle timeout, for the answer.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 
 impl KeepaliveInterval {
-    /// The idle time after which a ping is sent; `None`: never.
+    /// The idle time before a ping; `None`: never.
     pub(crate) fn period(self, idle_timeout: Option<Duration>) -> Option<Duration> {
         let third = idle_timeout.map_or(Duration::MAX, |idle| idle / IDLE_DIVISOR);
         match self {
@@ -50,7 +49,7 @@ impl KeepaliveInterval {
         }
     }
 
-    /// Checks both, which bound each other.
+    /// Checks the interval and the timeout, which limit each other.
     pub(crate) fn validate(self, idle_timeout: Option<Duration>) -> Result<(), ConfigError> {
         check_timeout("idle_timeout (ms)", idle_timeout)?;
         let Self::After(interval) = self else { return Ok(()) };
@@ -75,12 +74,12 @@ pub(crate) fn check_timeout(
     limit.map_or(Ok(()), |limit| ConfigError::check(field, limit.as_millis(), 1_000, day))
 }
 
-/// Which side of an idle connection sends the keepalive pings
-/// ([`KcpConfig::keepalive`](crate::KcpConfig::keepalive)); the other one answers them, and pings only if
-/// none come. RFC 9000 10.1.2 leaves it to the application. Both sides of a connection should have the same.
+/// The side of an idle connection that sends keepalive pings
+/// ([`KcpConfig::keepalive`](crate::KcpConfig::keepalive)). The other side answers them, and pings only
+/// if none arrive. RFC 9000 10.1.2 leaves the choice to the application. Use the same on both sides.
 ///
-/// With either, a side that has heard nothing but pings for two thirds of the idle timeout sends one itself,
-/// since these might be replayed ones.
+/// With either, a side that received only pings for two thirds of the idle timeout sends one itself,
+/// since those pings may be replayed.
 ///
 /// ```
 /// use kcpx::{Config, KeepaliveSide};
@@ -92,14 +91,13 @@ pub(crate) fn check_timeout(
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeepaliveSide {
-    /// The side that accepted the connection. The default: a listener pings all connections that are due
-    /// within a tenth of a second together, which costs it least.
+    /// The side that accepted the connection. The default: a listener pings together all connections that
+    /// are due within a tenth of a second, which is cheapest for it.
     #[default]
     Passive,
-    /// The side that opened the connection. For paths with a NAT or a balancer that may forget a
-    /// connection, since its timeout is short or it restarts: only a datagram from inside has to renew a
-    /// mapping (RFC 4787 REQ-6), and where it is gone a ping of the server cannot reach the client, and may
-    /// take the place that the client's next datagram needs. For 10,000 clients with a socket each, the
-    /// server spends 0.9 % of a core more.
+    /// The side that opened the connection. For paths with a NAT or balancer that forgets connections,
+    /// due to a short timeout or a restart: only a datagram from inside is sure to renew a mapping (RFC
+    /// 4787 REQ-6). Without the mapping, a server's ping cannot reach the client, and may take the
+    /// mapping that the client's next datagram needs. docs/performance.md has the cost.
     Active,
 }

@@ -1,12 +1,12 @@
-//! Limits on connections that peers open, session policy, and migration.
+//! Limits on connections, session policy, and migration.
 
 use std::time::Duration;
 
 use crate::crypto::Cipher;
 use crate::error::ConfigError;
 
-/// Limits of one endpoint on connections, most of all of unvalidated peers (RFC 9000 8.1). Each of
-/// the [`shards`](crate::SocketConfig::shards) of a listener has them for itself, save the backlog.
+/// Limits of one endpoint on connections, mainly of unvalidated peers (RFC 9000 8.1). Each of a
+/// listener's [`shards`](crate::SocketConfig::shards) has its own, except for the backlog.
 ///
 /// ```
 /// use kcpx::Config;
@@ -19,53 +19,51 @@ use crate::error::ConfigError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Most connections at once, 1 to 16,777,216. Default 65,536. Where there may be more than one for
-    /// each 8 KiB of `memory`, idle ones alone make memory short.
+    /// Most connections at once, 1 to 16,777,216. Default 65,536. With less than 8 KiB of `memory` per
+    /// connection, idle connections alone can exhaust it.
     pub max_connections: usize,
-    /// Most connections that peers of one source have opened, 1 to 16,777,216. A source is an IPv4
-    /// address or the /64 prefix of an IPv6 address. Default `None`: as many as there are places left
-    /// within `max_connections`, so that one source alone has at most half of them. Where all clients
-    /// share an address, as behind a proxy, set it to `max_connections`. A connection whose peer moves to
-    /// a source at its limit keeps its path (`Config::migration`).
+    /// Most connections opened from one source, 1 to 16,777,216. A source is an IPv4 address or an IPv6
+    /// /64 prefix. Default `None`: the number of free places within `max_connections`, so that one source
+    /// has at most half of all. If all clients share an address, as behind a proxy, set it to
+    /// `max_connections`. A connection that would migrate to a source at its limit keeps its path
+    /// (`Config::migration`).
     pub max_per_source: Option<usize>,
-    /// Most connections opened by peers and not yet accepted, 1 to 65,536. Default 1,024.
+    /// Most connections opened by peers that wait to be accepted, 1 to 65,536. Default 1,024.
     #[doc(alias = "listen backlog")]
     pub backlog: usize,
-    /// Most connections of unvalidated peers, whose source address may be forged, 1 to 1,048,576.
-    /// Default 4,096. While more than half of them exist, further initial segments are answered without
-    /// state (Retry, RFC 9000 8.1.2): a peer that answers in turn opens its connection validated, with
-    /// the next copy of its initial segment. Never more than `max_connections`.
+    /// Most connections of unvalidated peers, whose source address may be forged, 1 to 1,048,576. Default
+    /// 4,096; never more than `max_connections`. While more than half of them exist, further initial
+    /// segments get a stateless answer (Retry, RFC 9000 8.1.2): a peer that responds opens its connection
+    /// validated, with the next copy of its initial segment.
     pub max_unvalidated: usize,
-    /// Memory of all connections together, bytes, 16 MiB to 1 TiB. Default 1 GiB: four times what
-    /// 65,536 idle connections take. A connection counts with 4 KiB, what was received and not read,
-    /// also after its end, and what the application wrote and the peer has not acknowledged; an address
-    /// with FEC counts with the parity of a group.
+    /// Memory of all connections together in bytes, 16 MiB to 1 TiB. Default 1 GiB: four times the memory
+    /// of 65,536 idle connections. Each connection counts with 4 KiB, its unread data (also after its
+    /// end), and its unacknowledged data; each address with FEC counts with the parity of a group.
     ///
-    /// Each direction of a connection may hold a quarter of what is free of the first half. Beyond
-    /// half it may hold 16 KiB, and at the limit two segments, so every connection makes progress: its
-    /// window opens no further, writes wait, and received data that does not fit is dropped and
-    /// retransmitted. A dropped stream then ends after 3 s without progress.
+    /// Each direction of a connection may hold a quarter of the free part of the first half. Beyond half
+    /// it may hold 16 KiB, at the limit two segments, so every connection makes progress: its window
+    /// opens no further, writes wait, and received data that does not fit is dropped and retransmitted. A
+    /// dropped stream then ends after 3 s without progress.
     ///
-    /// Unvalidated peers have a sixteenth of it: a first flight each while half of that is free, then
-    /// 16 KiB.
+    /// Unvalidated peers have a sixteenth of the memory: a first flight each while half of that is free,
+    /// then 16 KiB.
     pub memory: usize,
-    /// Time for the address validation of a peer that opened a connection, 1 s to 1 hour. Default
-    /// 30 s.
+    /// Time for validating the address of a peer that opened a connection, 1 s to 1 hour. Default 30 s.
     pub validation_timeout: Duration,
-    /// Accept a connection only once its peer's address is validated. Default `false`: with its
-    /// first datagram. Costs one round trip, and for clients of other implementations, which open with
-    /// data, one retransmission: their first data must arrive twice.
+    /// Whether to accept a connection only once its peer's address is validated. Default `false`: with
+    /// its first datagram. Costs one round trip. Clients of other implementations, which open with data,
+    /// need one retransmission, since their first data has to arrive twice (SECURITY.md).
     #[doc(alias = "TCP_DEFER_ACCEPT")]
     pub require_validation: bool,
 }
 
-/// Whether a new connection of a peer replaces its older ones from the same address.
+/// Whether a peer's new connection replaces its older ones from the same address.
 ///
 /// ```
 /// use kcpx::{Config, SessionPolicy};
 ///
 /// let mut config = Config::new();
-/// config.session_policy = SessionPolicy::Replace; // One connection for each address.
+/// config.session_policy = SessionPolicy::Replace; // One connection per address.
 /// # assert!(config.validate().is_ok());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,8 +72,8 @@ pub enum SessionPolicy {
     /// The older connections stay. The default.
     #[default]
     KeepBoth,
-    /// The older connections end with [`Replaced`](crate::ConnectionError::Replaced), once the peer
-    /// of the new one is validated. kcp-go replaces without validation.
+    /// The older connections end with [`Replaced`](crate::ConnectionError::Replaced), once the new peer
+    /// is validated. kcp-go replaces without validation.
     Replace,
 }
 
@@ -108,18 +106,18 @@ impl Limits {
     }
 }
 
-/// Connection migration (RFC 9000 section 9): whether a connection that a peer opened moves to the
-/// peer's new address, after a change of networks or a NAT rebinding.
+/// Connection migration (RFC 9000 section 9): whether a connection opened by a peer moves to the peer's
+/// new address, after a change of networks or a NAT rebinding.
 ///
-/// It migrates once the peer has answered a PATH_CHALLENGE at the new address (RFC 9000 8.2), sent
-/// at most once a second and address. While two connections with different peers have the same
-/// conversation id, neither migrates. Other implementations answer the challenge too. For a change
-/// of the own address there is [`Endpoint::rebind`](crate::Endpoint::rebind).
+/// A connection migrates once the peer has answered a PATH_CHALLENGE at the new address (RFC 9000 8.2),
+/// sent at most once a second and address. Two connections of different peers with the same conversation
+/// id do not migrate. Other implementations answer the challenge too. For a change of this side's address
+/// see [`Endpoint::rebind`](crate::Endpoint::rebind).
 ///
 /// ```
 /// use kcpx::{Algorithm, Cipher, Config, Migration};
 ///
-/// let key = [7; 16]; // 16 random bytes that both sides have.
+/// let key = [7; 16]; // 16 random bytes shared by both sides.
 /// let mut config = Config::new().cipher(Cipher::new(Algorithm::Aes128Gcm, &key)?);
 /// config.migration = Migration::Authenticated;
 /// assert!(config.validate().is_ok());
@@ -133,8 +131,8 @@ pub enum Migration {
     Off,
     /// With an AEAD cipher, whose packets cannot be forged.
     Authenticated,
-    /// With any cipher that has a key. Without an AEAD an attacker on the path can alter packets, and
-    /// so redirect the connection.
+    /// With any cipher that has a key. Without an AEAD, an attacker on the path can alter packets and
+    /// redirect the connection.
     AnyCipher,
 }
 

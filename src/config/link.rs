@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use super::{Config, SEGMENT_HEADER};
 
-/// Smallest window in segments: that of a peer whose window is not known yet (`IKCP_WND_RCV`).
+/// Smallest window in segments: the assumed window of an unknown peer (`IKCP_WND_RCV`).
 const MIN_WINDOW: u64 = 32;
 
 impl Config {
-    /// The defaults with windows and buffers for the bandwidth-delay product of a path: 5/4 of
-    /// `bits_per_second` times `rtt`, so that the path stays full while a lost segment is
-    /// retransmitted. Between 32 and 65,535 segments of 1,400 bytes; kernel and stream buffers grow
-    /// with the windows. [`CongestionControl::Model`](crate::CongestionControl::Model) begins to send
-    /// with 9/10 of this bandwidth ([`KcpConfig::initial_rate`](crate::KcpConfig::initial_rate)) instead
-    /// of doubling from 32 segments on. A value that is too large costs some packets in the first round
-    /// trips, and then what the path delivers decides.
+    /// The defaults, with windows and buffers for a path: 5/4 of its bandwidth-delay product,
+    /// `bits_per_second` times `rtt`, so that the path stays full while a lost segment is retransmitted.
+    /// Windows are 32 to 65,535 segments of 1,400 bytes; kernel and stream buffers grow with them.
+    /// [`CongestionControl::Model`](crate::CongestionControl::Model) starts at 9/10 of the bandwidth
+    /// ([`KcpConfig::initial_rate`](crate::KcpConfig::initial_rate)) instead of doubling from 32
+    /// segments. If the values are too large, some packets are lost in the first round trips, until
+    /// measured bandwidth takes over.
     ///
-    /// The window also bounds the loss at a bottleneck: on a shared path pass the connection's share
-    /// of the bandwidth. See docs/tuning.md.
+    /// The window also limits the loss at a bottleneck: on a shared path pass the connection's share of
+    /// the bandwidth. See docs/tuning.md.
     #[doc(alias = "BDP")]
     ///
     /// ```

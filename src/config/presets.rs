@@ -1,4 +1,4 @@
-//! `Config::interactive` and `Config::bulk`: what traffic needs, measured.
+//! `Config::interactive` and `Config::bulk`: measured settings for two kinds of traffic.
 
 use super::{AutoRedundancy, Config, Redundancy, Timing};
 
@@ -6,14 +6,14 @@ use super::{AutoRedundancy, Config, Redundancy, Timing};
 const BULK_BUFFER: usize = 4 << 20;
 
 impl Config {
-    /// For messages that are to arrive soon: games, calls, requests and their answers.
+    /// For messages that must arrive soon: games, calls, requests and responses.
     ///
-    /// The defaults with [`Timing::FAST3`] and [`Redundancy::Auto`]: redundancy as the measured loss asks
-    /// for and none without loss, up to 2.0 bytes sent per byte of data (`max_overhead`). With an RTT of 50 ms and
-    /// messages of 1 KiB each 10 ms, 99 of 100 arrive within 35 ms at 5 % loss and within 65 ms at 20 %.
-    /// Each side needs it for what it sends. Peers of this crate get repair symbols; for kcp-go set
-    /// [`AutoRedundancy::stock`]. Transfers, with more than 256 segments in flight, get no
-    /// redundancy.
+    /// The defaults with [`Timing::FAST3`] and [`Redundancy::Auto`]: no redundancy without loss,
+    /// otherwise the amount that measured loss requires, up to 2.0 bytes sent per byte of data
+    /// (`max_overhead`). At an RTT of 50 ms with a 1 KiB message every 10 ms, 99 of 100 messages arrive
+    /// within 35 ms at 5 % loss and within 65 ms at 20 %. Each side needs it for its own data. Peers of
+    /// this crate get repair symbols; for kcp-go set [`AutoRedundancy::stock`]. Transfers, with more than
+    /// 256 segments in flight, get no redundancy.
     ///
     /// ```
     /// use kcpx::{Config, Timing};
@@ -28,14 +28,14 @@ impl Config {
         Self::new().timing(Timing::FAST3).redundancy(Redundancy::Auto(auto))
     }
 
-    /// For transfers of much data: files, backups, tunnels.
+    /// For large transfers: files, backups, tunnels.
     ///
     /// The defaults, whose windows grow from 1,024 to 8,192 segments with the path
-    /// ([`KcpConfig::auto_windows`](crate::KcpConfig::auto_windows)), with stream buffers of 4 MiB each
-    /// way instead of 256 KiB, and no redundancy: what is lost is retransmitted.
-    /// [`CongestionControl::Model`](crate::CongestionControl::Model) finds the bandwidth, also of paths
-    /// with random loss. Where the bandwidth is known, [`Config::for_link`] begins with it; where 5 % are
-    /// lost and the peer decodes FEC, `FecConfig::BULK` besides is up to twice as fast.
+    /// ([`KcpConfig::auto_windows`](crate::KcpConfig::auto_windows)), with stream buffers of 4 MiB
+    /// instead of 256 KiB. No redundancy: lost data is retransmitted.
+    /// [`CongestionControl::Model`](crate::CongestionControl::Model) finds the bandwidth, also on paths
+    /// with random loss. If the bandwidth is known, use [`Config::for_link`]. At 5 % loss and with a peer
+    /// that decodes FEC, adding `FecConfig::BULK` is up to twice as fast.
     ///
     /// ```
     /// use kcpx::Config;

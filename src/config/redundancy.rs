@@ -1,10 +1,10 @@
-//! What is sent beside retransmissions so that losses cost no round trip.
+//! Redundancy against losses.
 
 use crate::error::ConfigError;
 use crate::fec::FecConfig;
 
-/// What a connection sends beside retransmissions so that a loss costs no round trip. Each side
-/// sets it for what it sends.
+/// Data that a connection sends in addition to retransmissions, so that a loss costs no round trip. Each
+/// side sets it for its own data.
 ///
 /// ```
 /// use kcpx::{AutoRedundancy, Config, FecConfig, Redundancy};
@@ -16,25 +16,25 @@ use crate::fec::FecConfig;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Redundancy {
-    /// Nothing: a lost segment arrives a round trip later. Where losses are frequent, the
-    /// retransmissions of messages leave in several copies. The default.
+    /// Nothing: a lost segment arrives a round trip later. At frequent losses, retransmissions of
+    /// messages leave in several copies. The default.
     #[default]
     Off,
-    /// Reed-Solomon parity of a fixed layout, as kcp-go sends it with `dataShards` and
-    /// `parityShards`. All of it leaves, whatever is lost. The peer must decode FEC: kcp-go and this
-    /// crate do, the C implementation takes no datagram with a FEC header.
+    /// Reed-Solomon parity of a fixed layout, as in kcp-go (`dataShards` and `parityShards`), independent
+    /// of loss. The peer must decode FEC: kcp-go and this crate do; the C implementation takes no
+    /// datagram with a FEC header.
     ///
-    /// A stage outside of the state machine: users of [`proto::Kcp`](crate::proto::Kcp) apply
+    /// A stage outside the state machine: users of [`proto::Kcp`](crate::proto::Kcp) apply
     /// [`fec`](crate::fec) themselves.
     Fec(FecConfig),
-    /// As much as the measured loss asks for, within a limit. Needs
+    /// The amount that measured loss requires, within a limit. Requires
     /// [`close_notify`](crate::KcpConfig::close_notify), by which a peer shows that it takes repair
     /// symbols.
     Auto(AutoRedundancy),
 }
 
 impl Redundancy {
-    /// The FEC layout that peers without repair symbols are sent.
+    /// FEC layout for peers without repair symbols.
     pub(crate) fn fec(&self) -> Option<FecConfig> {
         match self {
             Self::Off => None,
@@ -43,7 +43,7 @@ impl Redundancy {
         }
     }
 
-    /// The limits of automatic redundancy, if that is on.
+    /// Limits of automatic redundancy, if it is on.
     pub(crate) fn auto(&self) -> Option<AutoRedundancy> {
         match self {
             Self::Auto(auto) => Some(*auto),
@@ -62,14 +62,14 @@ impl Redundancy {
     }
 }
 
-/// Limits of [`Redundancy::Auto`]: repair symbols of a sliding-window code to peers of this crate, the
-/// fewest with which a loss delays one message in a hundred by more than a quarter of a round trip (10
-/// ms if that is more). Nothing leaves while losses alone delay fewer, nor while the round trip shows
-/// a queue, nor where losses come in bursts that symbols do not recover.
+/// Limits of [`Redundancy::Auto`]. Peers of this crate get repair symbols of a sliding-window code: the
+/// fewest with which a loss delays at most one message in a hundred by more than a quarter of a round
+/// trip (at least 10 ms). None are sent while losses alone delay fewer, while the round trip shows a
+/// queue, or while losses come in bursts that symbols do not recover.
 ///
-/// To other peers copies of small messages ride in the datagrams of newer ones, or leave 20 ms later
-/// by themselves, if the limit admits a copy of nearly each message. Only for flows of messages: bulk
-/// transfers, with more than 256 segments in flight, get nothing.
+/// For other peers, copies of small messages leave in the datagrams of newer ones, or 20 ms later by
+/// themselves, if the limit allows a copy of nearly each message. Only for message flows: bulk transfers,
+/// with more than 256 segments in flight, get nothing.
 ///
 /// ```
 /// use kcpx::{AutoRedundancy, Config, Redundancy};
@@ -83,15 +83,13 @@ impl Redundancy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AutoRedundancy {
-    /// Most bytes sent for 1,000 bytes of data, 1,000 to 4,000: headers of packets and segments,
-    /// retransmissions, repair symbols and copies included. Default 1,600. Only repair symbols and
-    /// copies yield to it: where retransmissions alone exceed it, symbols may replace some of them but
-    /// add no bytes. Slow flows and small messages may send 12,000 bytes per second of redundancy
-    /// whatever the limit is.
+    /// Most bytes sent per 1,000 bytes of data, 1,000 to 4,000: headers of packets and segments,
+    /// retransmissions, repair symbols and copies included. Default 1,600. Only repair symbols and copies
+    /// are reduced for it: if retransmissions alone exceed it, symbols may replace some of them but add
+    /// no bytes. Slow flows and small messages may always send 12,000 bytes per second of redundancy.
     pub max_overhead_per_mille: u16,
-    /// FEC layout for peers that take no repair symbols, such as kcp-go: they are sent all of its
-    /// parity instead of copies, whatever is lost. Default `None`: copies. Those peers must decode
-    /// FEC.
+    /// FEC layout for peers without repair symbols, such as kcp-go, instead of copies: all of its parity
+    /// leaves, independent of loss. Those peers must decode FEC. Default `None`: copies.
     pub stock: Option<FecConfig>,
 }
 
@@ -120,7 +118,7 @@ impl AutoRedundancy {
         self
     }
 
-    /// Sets the FEC layout for peers that take no repair symbols. Default none.
+    /// Sets the FEC layout for peers without repair symbols. Default none.
     #[must_use]
     pub fn stock(mut self, fec: FecConfig) -> Self {
         self.stock = Some(fec);

@@ -1,4 +1,4 @@
-//! Defaults, presets, and the errors of validation.
+//! Defaults, presets, and validation errors.
 
 use std::num::NonZeroU8;
 

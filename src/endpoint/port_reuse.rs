@@ -51,7 +51,7 @@ impl Bound {
 pub(super) fn register(requests: &Arc<RequestQueue>, bound: Bound) {
     let mut endpoints = lock(&ENDPOINTS);
     if endpoints.len() == endpoints.capacity() {
-        // Amortised: as many endpoints were added since the last cleanup as it left.
+        // Amortised: the list has doubled since the last cleanup.
         endpoints.retain(|(endpoint, _)| endpoint.strong_count() > 0);
         let left = endpoints.len();
         endpoints.reserve(left.max(16));

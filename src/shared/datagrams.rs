@@ -25,7 +25,7 @@ const UNASKED_CAPACITY: usize = 16 * 1024;
 pub(crate) enum DatagramSupport {
     /// Not known yet: outgoing datagrams wait. `asked`: a HELLO asks the peer.
     Unknown { asked: bool },
-    /// Yes, or this side sends FEC headers, in which kcp-go takes them.
+    /// Yes, or this side sends FEC headers, with which kcp-go takes them.
     Supported,
     /// Not without FEC.
     Unsupported,

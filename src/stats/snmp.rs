@@ -1,17 +1,17 @@
-//! Statistics as text: kcp-go's `Snmp` names where it has the same counter.
+//! Statistics as text, with kcp-go's `Snmp` names where they exist.
 
 use std::fmt;
 
 use super::{ConnectionStats, EndpointStats};
 use crate::fec::FecStats;
 
-/// Writes a counter per line, names padded to one width.
+/// Writes one counter per line, with names padded to one width.
 fn write_lines(f: &mut fmt::Formatter<'_>, lines: &[(&str, u64)]) -> fmt::Result {
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     lines.iter().try_for_each(|(name, value)| writeln!(f, "{name:<width$} {value}"))
 }
 
-/// One counter per line, with the names of kcp-go's `Snmp` where it has the same counter.
+/// One counter per line, with the name in kcp-go's `Snmp` if it exists.
 impl fmt::Display for ConnectionStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_lines(
@@ -51,7 +51,7 @@ impl fmt::Display for ConnectionStats {
     }
 }
 
-/// One counter per line, with the names of kcp-go's `Snmp` where it has the same counter.
+/// One counter per line, with the name in kcp-go's `Snmp` if it exists.
 impl fmt::Display for EndpointStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_lines(
@@ -89,7 +89,7 @@ impl fmt::Display for EndpointStats {
     }
 }
 
-/// One counter per line, with the names of kcp-go's `Snmp` where it has the same counter.
+/// One counter per line, with the name in kcp-go's `Snmp` if it exists.
 impl fmt::Display for FecStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_lines(

@@ -2,7 +2,7 @@
 
 use std::ops::Add;
 
-/// Transient errors of a socket by class. None of them ended the endpoint.
+/// Transient socket errors by class. They do not end the endpoint.
 ///
 /// ```
 /// use kcpx::Endpoint;
@@ -17,16 +17,16 @@ use std::ops::Add;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SocketErrors {
-    /// The datagram exceeds the MTU of the path or the system (`EMSGSIZE`).
+    /// The datagram exceeds the MTU of the path or system (`EMSGSIZE`).
     pub too_large: u64,
     /// The system was out of buffers (`ENOBUFS`, `ENOMEM`).
     pub no_buffers: u64,
-    /// Denied, such as by a firewall (`EPERM`, `EACCES`).
+    /// Denied, for example by a firewall (`EPERM`, `EACCES`).
     pub denied: u64,
     /// The peer's port is closed (`ECONNREFUSED`, `ECONNRESET`).
     pub refused: u64,
-    /// No route to the peer, or the local address is gone (`ENETUNREACH`, `EHOSTUNREACH`,
-    /// `ENETDOWN`, `EADDRNOTAVAIL`).
+    /// No route to the peer, or the local address is gone (`ENETUNREACH`, `EHOSTUNREACH`, `ENETDOWN`,
+    /// `EADDRNOTAVAIL`).
     pub unreachable: u64,
     /// All other errors.
     pub other: u64,

@@ -117,8 +117,8 @@ impl Datagrams {
         poll_fn(|cx| poll(&self.shared, cx, &mut waiter)).await
     }
 
-    /// Polls for a datagram, as [`recv`](Self::recv). Of several tasks that poll one handle, the last one
-    /// is woken; clones wait independently.
+    /// Polls for a datagram, as [`recv`](Self::recv). If several tasks poll one handle,
+    /// the last one is woken; clones wait independently.
     ///
     /// # Errors
     ///

@@ -335,7 +335,7 @@ fn write(shared: &Shared, wait: &mut Wait<'_>, bufs: &[IoSlice<'_>]) -> Poll<io:
 }
 
 /// Reads once from `reader` and writes the bytes. Waits for capacity first, so that everything read is
-/// written and no buffer is held meanwhile.
+/// written and no buffer is held during the wait.
 fn write_from(
     shared: &Shared,
     cx: &mut Context<'_>,

@@ -40,7 +40,7 @@ use crate::util::sync::{Arc, Ordering};
 /// It reads and writes through [`AsyncRead`] and [`AsyncWrite`], with the methods of
 /// `AsyncReadExt` and `AsyncWriteExt`; the halves are [`AsyncBufRead`] as well:
 ///
-/// * `write` takes as many bytes as fit into the send buffer, at least one, and waits while it is full.
+/// * `write` takes the bytes that fit into the send buffer, at least one, and waits while it is full.
 ///   Chunks below 64 bytes are charged 64. In message mode each write starts a new segment; only
 ///   [`send_message`](Self::send_message) keeps the boundaries of larger messages.
 /// * `flush` hands written data to the protocol at once. It does not wait for the peer.
@@ -182,7 +182,7 @@ impl KcpStream {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe. Of several waiting tasks, the last one is woken.
+    /// Cancel safe. If several tasks wait, the last one is woken.
     pub async fn established(&self) -> Result<()> {
         poll_fn(|cx| self.handle().poll_established(cx.waker())).await
     }
@@ -275,7 +275,7 @@ impl KcpStream {
 
 /// Writing beyond `AsyncWrite`.
 impl KcpStream {
-    /// Writes as many bytes as fit into the send buffer, without waiting. Returns their number.
+    /// Writes the bytes that fit into the send buffer, without waiting. Returns their number.
     ///
     /// # Errors
     ///
@@ -286,7 +286,7 @@ impl KcpStream {
         self.writer().try_write(buf)
     }
 
-    /// Writes as many bytes of several buffers as fit into the send buffer, in order, without
+    /// Writes the bytes of several buffers that fit into the send buffer, in order, without
     /// waiting. Returns their number.
     ///
     /// # Errors

@@ -124,7 +124,7 @@ pub struct OwnedReadHalf {
 /// use tokio::io::AsyncWriteExt;
 /// use tokio::sync::mpsc;
 ///
-/// One task writes the data of several senders.
+/// /// One task writes the data of several senders.
 /// async fn write_all(mut write: OwnedWriteHalf, mut queue: mpsc::Receiver<Vec<u8>>) {
 ///     while let Some(bytes) = queue.recv().await {
 ///         if write.write_all(&bytes).await.is_err() {
@@ -324,7 +324,7 @@ macro_rules! write_methods {
                 Writer::new(self.handle())
             }
 
-            /// Writes as many bytes as fit into the send buffer, without waiting. Returns their
+            /// Writes the bytes that fit into the send buffer, without waiting. Returns their
             /// number.
             ///
             /// # Errors
@@ -334,7 +334,7 @@ macro_rules! write_methods {
                 self.writer().try_write(buf)
             }
 
-            /// Writes as many bytes of several buffers as fit into the send buffer, in order,
+            /// Writes the bytes of several buffers that fit into the send buffer, in order,
             /// without waiting. Returns their number.
             ///
             /// # Errors

@@ -30,7 +30,7 @@ mod unix {
 
     use crate::util::sync::Arc;
 
-    /// Errors are those of the socket's error queue (`sys/refusal.rs`).
+    /// Errors arrive in the socket's error queue (`sys/refusal.rs`).
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const RECEIVING: Interest = Interest::READABLE.add(Interest::ERROR);
     #[cfg(not(any(target_os = "linux", target_os = "android")))]

@@ -143,7 +143,7 @@ pub trait Transport: Send + 'static {
 ///
 /// use kcpx::Transmit;
 ///
-/// /// Sends as many of the datagrams as the socket takes.
+/// /// Sends the datagrams that the socket takes.
 /// fn send(socket: &UdpSocket, transmit: &Transmit<'_>) -> io::Result<usize> {
 ///     let mut taken = 0;
 ///     for datagram in transmit.datagrams() {

@@ -1,13 +1,13 @@
 //! One-way link model: loss, delay, jitter, reordering, duplication, corruption, rate and MTU.
 //!
-//! Time is an argument, and what becomes of a datagram depends on the seed, its rank, its length
-//! and the time alone: no I/O, no clock. So the model serves a pair of state machines, endpoints
-//! on simulated sockets, and the cores of other implementations alike.
+//! Time is an argument. A datagram's fate depends only on the seed, its rank, its length and the time: no
+//! I/O, no clock. So the model serves pairs of state machines, endpoints on simulated sockets, and the
+//! cores of other implementations.
 //!
 //! Units: microseconds, bytes, bytes per second; probabilities in parts per million (ppm).
 //!
-//! Every datagram draws from a generator of its own, keyed by its rank, so that two runs that
-//! differ in one setting stay comparable datagram by datagram.
+//! Each datagram draws from its own generator, keyed by its rank, so that runs that differ in one setting
+//! stay comparable datagram by datagram.
 
 mod queue;
 
@@ -40,8 +40,8 @@ impl GilbertElliott {
     }
 }
 
-/// Burst loss by time, the same model in continuous time: both states last an exponentially
-/// distributed time, whatever is sent, and in the bad state every datagram is lost.
+/// Burst loss by time, the same model in continuous time: both states last an exponentially distributed
+/// time, independent of traffic, and in the bad state every datagram is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BurstDurations {
     /// Mean duration of the good state, in µs, at least 1.
@@ -62,7 +62,7 @@ impl BurstDurations {
 pub struct LinkConfig {
     /// One-way propagation delay, in µs.
     pub delay: u64,
-    /// Uniform jitter: up to this much is added to the delay of each datagram, in µs.
+    /// Uniform jitter in µs: up to this is added to each datagram's delay.
     pub jitter: u64,
     /// Jitter never reorders.
     pub keep_order: bool,
@@ -72,7 +72,7 @@ pub struct LinkConfig {
     pub burst: Option<GilbertElliott>,
     /// Burst loss by time on top of both.
     pub burst_by_time: Option<BurstDurations>,
-    /// Probability in ppm that a datagram is held back, and for how long at most, in µs.
+    /// Probability in ppm that a datagram is held back, and the longest hold in µs.
     pub reorder: u32,
     pub reorder_by: u64,
     /// Probability in ppm that a datagram is duplicated: one to `copies` duplicates, each up to
@@ -87,30 +87,29 @@ pub struct LinkConfig {
     pub queue: u64,
     /// The bottleneck is a policer: a token bucket of `queue` bytes that delays nothing.
     pub policer: bool,
-    /// A bottleneck that is recorded, instead of `rate`; never a policer.
+    /// A recorded bottleneck instead of `rate`; never a policer.
     pub trace: Option<Trace>,
-    /// With `trace`, datagrams that the queue holds, instead of `queue` bytes; 0: `queue` counts.
+    /// With `trace`: queue length in datagrams instead of `queue` bytes; 0: `queue` applies.
     pub queue_packets: usize,
-    /// The propagation delay is recorded, instead of `delay`. A datagram does not overtake those
-    /// before it when the delay falls.
+    /// A recorded propagation delay instead of `delay`. Datagrams do not overtake earlier ones when the
+    /// delay falls.
     pub delay_trace: Option<DelayTrace>,
-    /// Path MTU in bytes: larger datagrams disappear without a report. 0: no limit.
+    /// Path MTU in bytes: larger datagrams disappear silently. 0: no limit.
     pub mtu: usize,
-    /// Above the MTU, datagrams whose sender allows IP fragmentation arrive nevertheless.
+    /// Datagrams above the MTU arrive if their sender allows IP fragmentation.
     pub fragments: bool,
-    /// Outages: from when to when nothing passes, in µs.
+    /// Outages in µs, from and until: nothing passes.
     pub partitions: Vec<(u64, u64)>,
 }
 
 impl LinkConfig {
-    /// A link with propagation delay alone, in µs.
+    /// A link with this propagation delay in µs.
     #[must_use]
     pub fn delay(delay: u64) -> Self {
         Self { delay, ..Self::default() }
     }
 
-    /// Probability (0 to 1) that one datagram does not arrive intact; a full queue and outages do
-    /// not count.
+    /// Probability (0 to 1) that a datagram does not arrive intact, apart from full queues and outages.
     #[must_use]
     pub fn mean_loss(&self) -> f64 {
         let certain = f64::from(CERTAIN);
@@ -119,7 +118,7 @@ impl LinkConfig {
         1.0 - kept(bad) * kept(bad_by_time) * kept(self.loss) * kept(self.corrupt)
     }
 
-    /// Stationary shares of the bad states, in ppm: by datagram, by time.
+    /// Stationary shares of the bad states in ppm: by datagram, by time.
     fn bad_shares(&self) -> [u32; 2] {
         [
             self.burst.map_or(0, GilbertElliott::bad_share),
@@ -127,7 +126,7 @@ impl LinkConfig {
         ]
     }
 
-    /// Longest one-way delay in µs, duplicates aside.
+    /// Longest one-way delay in µs, except for duplicates.
     #[must_use]
     pub fn longest_delay(&self) -> u64 {
         let queue = match (&self.trace, self.queue_packets) {
@@ -145,8 +144,8 @@ impl LinkConfig {
         delay + self.jitter + held_back + queueing
     }
 
-    /// The same link without outages, with independent losses of at most one half instead of bursts:
-    /// a slow sender may not outlive a burst that lasts a number of datagrams.
+    /// The same link without outages, with independent loss of at most one half instead of bursts: a slow
+    /// sender may not outlive a burst measured in datagrams.
     #[must_use]
     pub fn healed(&self) -> Self {
         let [bad, bad_by_time] = self.bad_shares();
@@ -200,16 +199,16 @@ impl fmt::Display for LinkConfig {
 
 /// Corruption of one datagram.
 ///
-/// UDP carries a checksum, so a damaged datagram normally never reaches the application: a test
-/// of exact delivery has to drop whatever is not [`Damage::None`].
+/// UDP carries a checksum, so damaged datagrams normally never reach the application: a test of exact
+/// delivery must drop everything but [`Damage::None`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
     None,
-    /// An odd number of bit flips drawn from this seed, so that at least one bit differs.
+    /// An odd number of bit flips drawn from this seed: at least one bit differs.
     Flip(u64),
     /// Truncated to this many bytes.
     Cut(usize),
-    /// The first bytes of the datagram, this many, are appended once more.
+    /// This number of bytes from the start is appended once more.
     Join(usize),
 }
 
@@ -233,7 +232,7 @@ impl Damage {
     }
 }
 
-/// Counters of one link, in datagrams but for `accepted_bytes`.
+/// Counters of one link, in datagrams except for `accepted_bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStats {
     pub offered: u64,
@@ -243,7 +242,7 @@ pub struct LinkStats {
     pub queue_full: u64,
     pub copies: u64,
     pub damaged: u64,
-    /// Bytes that passed the bottleneck, those lost behind it included.
+    /// Bytes that passed the bottleneck, including those lost behind it.
     pub accepted_bytes: u64,
 }
 
@@ -255,7 +254,7 @@ pub struct Link {
     /// State of the Gilbert-Elliott model.
     bad: bool,
     bursts: BurstSchedule,
-    /// With a rate: when the bottleneck has sent its whole queue, in µs.
+    /// With a rate: when the bottleneck has sent its queue, in µs.
     free_at: u64,
     trace_queue: Option<TraceQueue>,
     waits: WaitRecord,
@@ -300,7 +299,7 @@ impl Link {
         self.stats
     }
 
-    /// How long a datagram that is offered at `now` waits in the queue, in µs.
+    /// Queueing delay in µs of a datagram offered at `now`.
     #[must_use]
     pub fn wait(&self, now: u64) -> u64 {
         if let Some(queue) = &self.trace_queue {
@@ -309,21 +308,21 @@ impl Link {
         if self.config.policer { 0 } else { self.free_at.saturating_sub(now) }
     }
 
-    /// How long datagrams waited in the queue of the bottleneck so far; those dropped do not count.
+    /// Queueing delays so far, except of dropped datagrams.
     #[must_use]
     pub fn waits(&self) -> Waits {
         self.waits.summary()
     }
 
-    /// Forgets the waits so far, and counts those of datagrams offered from `from` on, in µs.
+    /// Restarts the record of queueing delays with datagrams offered at `from` µs or later.
     pub fn count_waits_from(&mut self, from: u64) {
         self.waits.restart(from);
     }
 
-    /// Offers a datagram of `len` bytes at `now` (µs, never decreasing). Calls `arrive` once per
-    /// copy that passes, with its time of arrival in µs.
+    /// Offers a datagram of `len` bytes at `now` (µs, never decreasing). Calls `arrive` with the arrival
+    /// time in µs of each copy that passes.
     pub fn send(&mut self, now: u64, len: usize, mut arrive: impl FnMut(u64, Damage)) {
-        // Always the same draws in the same order: settings change fates, never luck.
+        // Always the same draws in the same order, so that settings do not change later draws.
         let mut rng = Rng::keyed(self.seed, self.stats.offered);
         self.stats.offered += 1;
         let config = &self.config;
@@ -365,7 +364,7 @@ impl Link {
             at = at.max(self.latest);
             self.latest = at;
         }
-        // After `latest`: a datagram held back does not hold back the others.
+        // After `latest`, since a datagram held back does not hold back others.
         at += if held_back { extra } else { 0 };
         self.stats.damaged += u64::from(damage != Damage::None);
         arrive(at, damage);
@@ -377,7 +376,7 @@ impl Link {
         }
     }
 
-    /// When the last bit has left the bottleneck, in µs; `None` for a full queue.
+    /// When the last bit leaves the bottleneck, in µs; `None` if the queue is full.
     fn transmit(&mut self, now: u64, len: usize) -> Option<u64> {
         let config = &self.config;
         if let Some(queue) = &mut self.trace_queue {
@@ -410,8 +409,8 @@ impl Link {
     }
 }
 
-/// The states of [`BurstDurations`] over time, from a generator of their own: the bursts of a seed
-/// are the same whatever is sent. Begins in the good state at time 0.
+/// States of [`BurstDurations`] over time, from their own generator: a seed's bursts do not depend on
+/// traffic. Begins in the good state at time 0.
 #[derive(Clone, Debug)]
 struct BurstSchedule {
     rng: Rng,
@@ -425,7 +424,7 @@ impl BurstSchedule {
         Self { rng: Rng::keyed(seed, u64::MAX), bad: false, ends_at: None }
     }
 
-    /// Whether the state at `now` is the bad one.
+    /// Whether the state at `now` is bad.
     fn is_bad(&mut self, mean: BurstDurations, now: u64) -> bool {
         let mut ends_at = self.ends_at.unwrap_or_else(|| self.rng.exponential(mean.good));
         while ends_at <= now {

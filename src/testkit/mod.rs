@@ -1,6 +1,6 @@
-//! Test support, one home for unit tests, fuzz targets and the members of the workspace: a seeded
-//! generator, the model of a link, recorded networks, and packet scripts. Private: behind
-//! `_testkit`, not covered by semantic versioning.
+//! Test support for unit tests, fuzz targets and the members of the workspace: a seeded generator, a link
+//! model, recorded networks, and packet scripts. Private: behind `_testkit`, not covered by semantic
+//! versioning.
 
 #![allow(missing_docs, reason = "fields and methods of test support say enough with their names")]
 #![allow(

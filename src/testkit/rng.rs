@@ -1,10 +1,10 @@
-//! Seeded pseudo-random numbers: the same seed draws the same plan on every machine and version.
+//! Seeded pseudo-random numbers: a seed gives the same plan on every machine and version.
 
 use chacha20::ChaCha8Rng;
 use rand_core::{Rng as _, SeedableRng as _};
 
-/// ChaCha8 (its output is specified, unlike that of `rand::SmallRng`), with the draws that plans
-/// and link models need.
+/// ChaCha8, whose output is specified, unlike that of `rand::SmallRng`, with draws for plans and link
+/// models.
 #[derive(Debug)]
 pub struct Rng(ChaCha8Rng);
 
@@ -65,8 +65,8 @@ impl Rng {
         self.below(1_000_000) < u64::from(ppm)
     }
 
-    /// An exponentially distributed number with this mean. By von Neumann's comparisons of uniform
-    /// numbers, since the last bits of a logarithm differ between machines.
+    /// An exponentially distributed number with this mean, by von Neumann's comparisons of uniform
+    /// numbers: the last bits of a logarithm differ between machines.
     pub fn exponential(&mut self, mean: u64) -> u64 {
         let mut whole = 0;
         loop {
@@ -123,7 +123,7 @@ mod tests {
         let all: Vec<u64> = (0..100_000).map(|_| rng.exponential(1_000)).collect();
         let mean = all.iter().sum::<u64>() / 100_000;
         assert!((985..1_015).contains(&mean), "mean {mean}");
-        // Beyond t: exp(-t / mean).
+        // Share beyond t: exp(-t / mean).
         for (beyond, share) in [(100, 90_484), (1_000, 36_788), (3_000, 4_979)] {
             let count = all.iter().filter(|&&n| n > beyond).count();
             assert!(count.abs_diff(share) < 600, "{count} beyond {beyond}");

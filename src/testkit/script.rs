@@ -1,8 +1,7 @@
-//! Packet scripts: one rule of the protocol at a time, in the style of packetdrill.
+//! Packet scripts in the style of packetdrill: one protocol rule at a time.
 //!
-//! A script drives one [`Kcp`] under a virtual clock and plays its peer. Every segment that leaves
-//! must be expected, at the exact moment at which it leaves; anything else panics with the log of
-//! the script.
+//! A script drives one [`Kcp`] under a virtual clock and plays its peer. Every sent segment must be
+//! expected at its exact time; anything else panics with the script's log.
 //!
 //! ```
 //! # #[cfg(feature = "_testkit")] {
@@ -30,7 +29,7 @@ use crate::error::ConnectionError;
 
 /// The conversation id of every script.
 pub const CONV: u32 = 0x1122_3344;
-/// Receive window that the scripted peer advertises unless a segment says otherwise, in segments.
+/// Receive window in segments that the scripted peer advertises by default.
 pub const PEER_WINDOW: u16 = 128;
 
 /// `n` milliseconds.
@@ -39,8 +38,7 @@ pub const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// The default configuration without timers of its own: no keepalive, no idle or dead-peer
-/// timeout.
+/// The default configuration without keepalive, idle and dead-peer timers.
 #[must_use]
 pub fn quiet() -> KcpConfig {
     KcpConfig {
@@ -51,7 +49,7 @@ pub fn quiet() -> KcpConfig {
     }
 }
 
-/// A segment to receive, or a pattern for one to expect: fields that were not set match anything.
+/// A received segment, or a pattern for an expected one: unset fields match anything.
 #[derive(Clone, Debug)]
 pub struct Segment {
     command: Command,
@@ -74,14 +72,14 @@ pub fn push(sn: u32, payload: &[u8]) -> Segment {
     Segment { payload: Some(payload.to_vec()), ..segment(Command::Push, Some(sn)) }
 }
 
-/// An acknowledgement of `sn`. Received without [`Segment::ts`], it echoes the timestamp of the
-/// latest transmission of `sn`, as a receiver does.
+/// An acknowledgement of `sn`. When received without [`Segment::ts`], it echoes the timestamp of the
+/// latest transmission of `sn`, like a receiver.
 #[must_use]
 pub fn ack(sn: u32) -> Segment {
     segment(Command::Ack, Some(sn))
 }
 
-/// A ping: a PUSH without payload and with a number far behind the receive window.
+/// A ping: a PUSH without payload whose number is far behind the receive window.
 #[must_use]
 pub fn ping() -> Segment {
     Segment { len: Some(0), ..segment(Command::Push, None) }
@@ -181,7 +179,7 @@ pub struct Script {
     kcp: Kcp,
     start: Instant,
     now: Duration,
-    /// What left and was not expected yet.
+    /// Sent segments that were not expected yet.
     sent: VecDeque<(Header, Vec<u8>)>,
     /// Timestamp of the latest transmission of each number.
     stamps: HashMap<u32, u32>,
@@ -194,7 +192,7 @@ pub struct Script {
 ///
 /// # Panics
 ///
-/// When the configuration is not valid.
+/// When the configuration is invalid.
 #[must_use]
 pub fn script(config: &KcpConfig) -> Script {
     let start = Instant::now();
@@ -211,7 +209,7 @@ pub fn script(config: &KcpConfig) -> Script {
 }
 
 impl Script {
-    /// Time passes until `at`, counted from the start. Nothing may leave before it.
+    /// Time passes until `at`, counted from the start. Nothing may be sent before it.
     #[must_use]
     #[track_caller]
     pub fn at(mut self, at: Duration) -> Self {
@@ -230,7 +228,7 @@ impl Script {
         self
     }
 
-    /// The application writes `data`; at most the send capacity is used.
+    /// The application writes `data`, which must fit the send capacity.
     #[must_use]
     pub fn write(mut self, data: &[u8]) -> Self {
         assert!(data.len() <= self.kcp.send_capacity(), "no capacity\n{}", self.log);
@@ -240,7 +238,7 @@ impl Script {
         self
     }
 
-    /// The application reads everything, which must be `data`.
+    /// The application reads everything; it must equal `data`.
     #[must_use]
     #[track_caller]
     pub fn read(mut self, data: &[u8]) -> Self {
@@ -254,7 +252,7 @@ impl Script {
         self
     }
 
-    /// Anything else that the application or the endpoint does.
+    /// Any other action of the application or the endpoint.
     #[must_use]
     pub fn with(mut self, act: impl FnOnce(&mut Kcp, Instant)) -> Self {
         let now = self.instant();
@@ -298,8 +296,8 @@ impl Script {
         self
     }
 
-    /// The peer acknowledges the segment that was expected last, with its number and timestamp: how
-    /// pings and MTU probes are answered. `una` as given.
+    /// The peer acknowledges the last expected segment with its number and timestamp, as it answers pings
+    /// and MTU probes.
     #[must_use]
     #[track_caller]
     pub fn recv_ack_of_last(self, una: u32) -> Self {
@@ -307,7 +305,7 @@ impl Script {
         self.recv(ack(last.sn.0).ts(last.ts.0).una(una))
     }
 
-    /// The next segment leaves now, and matches `want`.
+    /// The next segment is sent now and matches `want`.
     #[must_use]
     #[track_caller]
     pub fn expect(mut self, want: Segment) -> Self {
@@ -324,7 +322,7 @@ impl Script {
         self
     }
 
-    /// Nothing more leaves now.
+    /// Nothing more is sent now.
     #[must_use]
     #[track_caller]
     pub fn expect_none(self) -> Self {
@@ -334,7 +332,7 @@ impl Script {
         self
     }
 
-    /// The connection is closed for this reason, or not at all.
+    /// The connection is closed for this reason, or is open.
     #[must_use]
     #[track_caller]
     pub fn expect_close_reason(self, reason: Option<ConnectionError>) -> Self {
@@ -342,13 +340,13 @@ impl Script {
         self
     }
 
-    /// The state machine, for everything else that is to be asserted.
+    /// The state machine, for other assertions.
     #[must_use]
     pub fn kcp(&self) -> &Kcp {
         &self.kcp
     }
 
-    /// Header of the segment that was expected last.
+    /// Header of the last expected segment.
     #[must_use]
     pub fn last(&self) -> Header {
         self.last.expect("a segment was expected before")
@@ -366,7 +364,7 @@ impl Script {
         writeln!(self.log, "{:>9.3} ms  {what}", self.now.as_secs_f64() * 1e3).unwrap();
     }
 
-    /// Timers that are due, and everything that leaves.
+    /// Runs due timers and collects what is sent.
     fn run(&mut self) {
         if self.timeout().is_some_and(|at| at <= self.now) {
             self.kcp.handle_timeout(self.instant());

@@ -1,8 +1,8 @@
-//! Recorded networks: when packets may leave, and how long they travel.
+//! Recorded networks: packet opportunities and delays.
 //!
-//! A [`Trace`] has mahimahi's format and meaning, a [`DelayTrace`] has one delay for each 10 ms.
-//! Both begin again at their end. Time is an argument in microseconds, as in
-//! [`link`](super::link); `models` has traces without a recording.
+//! A [`Trace`] has mahimahi's format and meaning, a [`DelayTrace`] one delay per 10 ms. Both repeat. Time
+//! is an argument in microseconds, as in [`link`](super::link); `models` generates traces without a
+//! recording.
 
 mod models;
 
@@ -13,17 +13,17 @@ use thiserror::Error;
 
 pub use models::Satellite;
 
-/// Bytes that one opportunity carries: a packet of full size.
+/// Bytes per opportunity: a full-sized packet.
 pub const OPPORTUNITY: u64 = 1_500;
-/// Milliseconds that one line of a [`DelayTrace`] lasts.
+/// Milliseconds per line of a [`DelayTrace`].
 pub const DELAY_STEP_MS: u64 = 10;
-/// A recording of a day is a mistake, and times stay far from overflow.
+/// A longer recording is a mistake, and times stay far from overflow.
 const LONGEST_MS: u32 = 86_400_000;
-/// Beyond this a packet would rather be lost.
+/// Beyond this delay a packet would rather be lost.
 const LONGEST_DELAY_MS: u32 = 10_000;
 const MICROS: u64 = 1_000;
 
-/// Why a text is no trace. Lines count from 1.
+/// Why a text is not a trace. Lines count from 1.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -39,15 +39,15 @@ pub enum TraceError {
     TooLarge { line: usize, ms: u64, most: u32 },
 }
 
-/// A mahimahi trace: each line is a millisecond at which up to 1,500 bytes of the queue may leave.
-/// Several equal lines are several opportunities, and the trace begins again after its last line.
+/// A mahimahi trace: each line is a millisecond at which up to 1,500 bytes may leave the queue. Equal
+/// lines are several opportunities, and the trace repeats after its last line.
 ///
 /// Clones are cheap.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Trace {
     /// Opportunities in ms, sorted; the last one is the period, which is above 0.
     times: Arc<[u32]>,
-    /// Where time 0 is in the trace, in ms, below the period.
+    /// Position of time 0 in the trace, in ms, below the period.
     offset: u32,
 }
 
@@ -56,7 +56,7 @@ impl Trace {
     ///
     /// # Errors
     ///
-    /// The first line that is wrong, and what to do about it.
+    /// The first invalid line, with its correction.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let times = numbers(text, LONGEST_MS)?;
         let unsorted = times.windows(2).position(|pair| pair[1] < pair[0]);
@@ -70,7 +70,7 @@ impl Trace {
         }
     }
 
-    /// The same trace, begun this many milliseconds after its beginning.
+    /// The same trace, started at this offset in milliseconds.
     #[must_use]
     pub fn with_offset(self, ms: u64) -> Self {
         let offset = (ms % u64::from(self.period())) as u32;
@@ -83,7 +83,7 @@ impl Trace {
         self.times.len() as u64 * OPPORTUNITY * 1_000 / u64::from(self.period())
     }
 
-    /// The longest time in µs until this many bytes have left, whenever the first of them comes.
+    /// Longest time in µs in which this number of bytes leaves, for any start.
     #[must_use]
     pub fn longest(&self, bytes: u64) -> u64 {
         let len = self.times.len();
@@ -91,19 +91,19 @@ impl Trace {
         let at = |place: usize| {
             u64::from(self.times[place % len]) + (place / len) as u64 * u64::from(self.period())
         };
-        // The first comes when an opportunity has just passed.
+        // The worst start is just after an opportunity.
         let longest = (0..len).map(|place| at(place + count) - at(place)).max();
         longest.unwrap_or_default() * MICROS
     }
 
-    /// After how many milliseconds it begins again.
+    /// Length of the trace in milliseconds.
     #[must_use]
     pub fn period(&self) -> u32 {
         self.times[self.times.len() - 1]
     }
 }
 
-/// Without its opportunities, which may be a million.
+/// Leaves out the opportunities: there may be a million.
 impl fmt::Debug for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (count, period, offset) = (self.times.len(), self.period(), self.offset);
@@ -111,21 +111,21 @@ impl fmt::Debug for Trace {
     }
 }
 
-/// When the first and the last byte of a packet leave, in µs.
+/// When a packet's first and last byte leave, in µs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
     pub begins: u64,
     pub ends: u64,
 }
 
-/// What packets have used of a trace so far. Packets leave in the order in which they come.
+/// The used part of a trace. Packets leave in order of arrival.
 #[derive(Clone, Debug)]
 pub struct Cursor {
     trace: Trace,
-    /// The first opportunity that is not used up: its place, and when its lap began, in ms.
+    /// The first opportunity not used up: its place, and the start of its lap in ms.
     place: usize,
     lap: u64,
-    /// What it still carries, in bytes, at least 1.
+    /// Bytes left in it, at least 1.
     left: u64,
 }
 
@@ -141,8 +141,8 @@ impl Cursor {
         &self.trace
     }
 
-    /// When a packet leaves that comes at `now` (µs, never decreasing). As with mahimahi, an
-    /// opportunity at this very moment is lost, and so is what nothing was there to use.
+    /// When a packet that arrives at `now` leaves (µs, never decreasing). As in mahimahi, an opportunity
+    /// at the same moment is lost, as are unused ones.
     pub fn send(&mut self, now: u64, len: usize) -> Departure {
         self.skip(now);
         let begins = self.at();
@@ -159,7 +159,7 @@ impl Cursor {
         Departure { begins, ends }
     }
 
-    /// When the current opportunity is, in µs.
+    /// Time of the current opportunity in µs.
     fn at(&self) -> u64 {
         (self.lap + u64::from(self.trace.times[self.place]) - u64::from(self.trace.offset)) * MICROS
     }
@@ -173,7 +173,7 @@ impl Cursor {
         }
     }
 
-    /// Loses the opportunities up to `now`.
+    /// Drops the opportunities up to `now`.
     fn skip(&mut self, now: u64) {
         // Mostly there are few; after a pause a search is faster.
         for _ in 0..8 {
@@ -193,12 +193,11 @@ impl Cursor {
     }
 }
 
-/// One-way delays in whole milliseconds, one line for each 10 ms, begun again at the end. Clones
-/// are cheap.
+/// One-way delays in whole milliseconds, one line per 10 ms, repeated at the end. Clones are cheap.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DelayTrace {
     delays: Arc<[u32]>,
-    /// Where time 0 is in the trace, in ms.
+    /// Position of time 0 in the trace, in ms.
     offset: u64,
 }
 
@@ -207,19 +206,19 @@ impl DelayTrace {
     ///
     /// # Errors
     ///
-    /// The first line that is wrong, and what to do about it.
+    /// The first invalid line, with its correction.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         Ok(Self { delays: numbers(text, LONGEST_DELAY_MS)?.into(), offset: 0 })
     }
 
-    /// The same trace, begun this many milliseconds after its beginning.
+    /// The same trace, started at this offset in milliseconds.
     #[must_use]
     pub fn with_offset(self, ms: u64) -> Self {
         let offset = ms % (self.delays.len() as u64 * DELAY_STEP_MS);
         Self { offset, ..self }
     }
 
-    /// The delay at this time, both in µs.
+    /// The delay at `now`, both in µs.
     #[must_use]
     pub fn at(&self, now: u64) -> u64 {
         let step = (now / MICROS + self.offset) / DELAY_STEP_MS;
@@ -240,12 +239,12 @@ impl fmt::Debug for DelayTrace {
     }
 }
 
-/// One number on each line, and at least one.
+/// Parses one number per line, at least one.
 fn numbers(text: &str, most: u32) -> Result<Vec<u32>, TraceError> {
     let number = |(line, text): (usize, &str)| {
         let (line, text) = (line + 1, text.trim());
         let ms: u64 = text.parse().map_err(|_| {
-            // What is no trace may have long lines.
+            // Invalid files may have long lines.
             let text = text.chars().take(20).collect();
             TraceError::NoNumber { line, text, most }
         })?;

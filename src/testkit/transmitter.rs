@@ -1,5 +1,5 @@
-//! What the driver does with the datagrams of one connection before they reach the socket, without
-//! a socket: simulations of the state machine transmit as the driver does. No cipher.
+//! The driver's stages between a connection and the socket, without a socket, for simulations of the
+//! state machine. No cipher.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::fec::FecConfig;
 use crate::proto::Kcp;
 use crate::util::path::Path;
 
-/// Sends the datagrams of one connection, with FEC or without.
+/// Sends the datagrams of one connection, with or without FEC.
 #[derive(Debug)]
 pub struct Transmitter {
     codec: PacketCodec,
@@ -27,7 +27,7 @@ impl Transmitter {
         Self { codec, tx: SendBatch::default(), fec: fec.map(FecSender::new) }
     }
 
-    /// Calls `send` with each datagram that leaves now, parity included.
+    /// Calls `send` with each datagram that leaves now, including parity.
     pub fn transmit(&mut self, now: Instant, kcp: &mut Kcp, mut send: impl FnMut(&[u8])) {
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let mut in_gso_batch = false;
@@ -35,7 +35,7 @@ impl Transmitter {
             let to = (Path::to(to), 0);
             let appended = self.writer().transmit(now, kcp, to, (in_gso_batch, usize::MAX));
             self.tx.drain(&mut send);
-            // As in the driver: after a GSO batch comes anything else, if it is due.
+            // As in the driver: data behind a GSO batch follows if it is due.
             if appended.datagrams == 0 && !in_gso_batch {
                 break;
             }
@@ -45,7 +45,7 @@ impl Transmitter {
         self.tx.drain(&mut send);
     }
 
-    /// When [`Self::transmit`] is to be called for FEC.
+    /// When FEC needs the next call of [`Self::transmit`].
     pub fn deadline(&self, kcp: &Kcp) -> Option<Instant> {
         self.fec.as_ref()?.deadline(kcp.conv())
     }

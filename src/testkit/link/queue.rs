@@ -1,21 +1,21 @@
-//! The queue of a recorded bottleneck, and how long datagrams wait in a queue.
+//! The queue of a recorded bottleneck, and records of queueing delay.
 
 use std::collections::VecDeque;
 
 use crate::testkit::trace::{Cursor, Departure, Trace};
 
-/// What a queue holds at most: datagrams, or bytes where that is 0.
+/// Capacity of a queue: datagrams, or bytes if that is 0.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limit {
     pub(super) datagrams: usize,
     pub(super) bytes: u64,
 }
 
-/// A queue that drops at its tail, in front of a recorded bottleneck.
+/// A drop-tail queue in front of a recorded bottleneck.
 #[derive(Clone, Debug)]
 pub(super) struct TraceQueue {
     cursor: Cursor,
-    /// When the datagrams in it will have left, in µs, with their lengths, and the sum of these.
+    /// Departure times in µs and lengths of queued datagrams, and the sum of the lengths.
     departures: VecDeque<(u64, usize)>,
     bytes: u64,
 }
@@ -25,12 +25,12 @@ impl TraceQueue {
         Self { cursor: Cursor::new(trace), departures: VecDeque::new(), bytes: 0 }
     }
 
-    /// How long the last datagram in it still waits at `now`, in µs.
+    /// Queueing delay in µs left for the last datagram at `now`.
     pub(super) fn wait(&self, now: u64) -> u64 {
         self.departures.back().map_or(0, |(at, _)| at.saturating_sub(now))
     }
 
-    /// When a datagram leaves that comes at `now` (µs, never decreasing); `None` for a full queue.
+    /// When a datagram that arrives at `now` leaves (µs, never decreasing); `None` if the queue is full.
     pub(super) fn send(&mut self, now: u64, len: usize, limit: Limit) -> Option<Departure> {
         while let Some((_, len)) = self.departures.front().filter(|(at, _)| *at <= now) {
             self.bytes -= *len as u64;
@@ -50,7 +50,7 @@ impl TraceQueue {
     }
 }
 
-/// How long datagrams waited in the queue, from arrival until their first bit left, in µs.
+/// Queueing delays from arrival until the first bit leaves, in µs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
     pub count: usize,
@@ -60,7 +60,7 @@ pub struct Waits {
     pub max: u64,
 }
 
-/// What [`Waits`] is a summary of.
+/// The delays behind [`Waits`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct WaitRecord {
     waits: Vec<u32>,
@@ -68,7 +68,7 @@ pub(super) struct WaitRecord {
 }
 
 impl WaitRecord {
-    /// Forgets all, and records what arrives from `from` on, in µs.
+    /// Forgets all delays and records arrivals at `from` µs or later.
     pub(super) fn restart(&mut self, from: u64) {
         self.waits.clear();
         self.from = from;
@@ -83,7 +83,7 @@ impl WaitRecord {
     pub(super) fn summary(&self) -> Waits {
         let mut waits = self.waits.clone();
         waits.sort_unstable();
-        // The least wait that so many percent of all do not exceed.
+        // The percentile by the nearest-rank method.
         let part = |percent: usize| {
             let rank = (waits.len() * percent).div_ceil(100);
             waits.get(rank.saturating_sub(1)).copied().unwrap_or_default().into()

@@ -34,7 +34,7 @@ fn bursts_by_time_have_their_mean_loss_and_duration_at_any_rate() {
     let burst_by_time = Some(BurstDurations { good: 475_000, bad: 25_000 });
     let config = LinkConfig { burst_by_time, ..LinkConfig::default() };
     assert!((config.mean_loss() - 0.05).abs() < 1e-9);
-    // 2,000 bursts in 1,000 s, seen by one and by two datagrams per millisecond.
+    // 2,000 bursts in 1,000 s, seen at one and at two datagrams per millisecond.
     for step in [1_000, 500] {
         let mut link = Link::new(config.clone(), 1);
         let (mut bursts, mut lost, mut before) = (0_u64, 0_u64, true);
@@ -64,7 +64,7 @@ fn jitter_reorders_unless_keep_order() {
 fn full_queue_drops_the_tail() {
     let config = LinkConfig { rate: Some(500_000), queue: 10_000, ..LinkConfig::default() };
     let (all, stats) = arrivals(config, 1_000);
-    // Offered: twice the rate. The queue fills, then half of the datagrams is dropped.
+    // The offered load is twice the rate. The queue fills, then half of the datagrams is dropped.
     assert!((500..515).contains(&all.len()), "{}", all.len());
     assert_eq!(stats.queue_full + all.len() as u64, 1_000);
     assert!(all.windows(2).skip(50).all(|pair| pair[1].1 - pair[0].1 == 2_000));
@@ -126,10 +126,10 @@ fn trace(text: &str) -> Option<Trace> {
 
 #[test]
 fn trace_is_a_bottleneck_with_a_queue_of_bytes_or_packets() {
-    // One opportunity each 2 ms for a datagram of 1,000 bytes each 1 ms.
+    // One opportunity per 2 ms for a datagram of 1,000 bytes per 1 ms.
     let by_bytes = LinkConfig { trace: trace("2"), queue: 10_000, ..LinkConfig::delay(500) };
     let (all, stats) = arrivals(by_bytes.clone(), 1_000);
-    // 750 kB/s: three of four pass, and those of the full queue.
+    // 750 kB/s: three of four pass, plus the full queue.
     assert!((750..765).contains(&all.len()), "{}", all.len());
     assert_eq!(stats.queue_full + all.len() as u64, 1_000);
     assert_eq!(stats.accepted_bytes, all.len() as u64 * 1_000);
@@ -175,7 +175,7 @@ fn recorded_delay_falls_without_reordering() {
     let (all, _) = arrivals(config, 20);
     let at: Vec<_> = all.iter().map(|(_, at)| at / 1_000).collect();
     assert_eq!(at[..10], [30, 31, 32, 33, 34, 35, 36, 37, 38, 39]);
-    // 15 to 24 ms without those before.
+    // 15 to 24 ms without the earlier datagrams.
     assert_eq!(at[10..], [39; 10]);
 }
 

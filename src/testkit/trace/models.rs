@@ -1,5 +1,5 @@
-//! Traces from a seed with the mean, spread and gaps of recorded ones, so that tests
-//! need no recording. Integers alone: the same seed gives the same trace on every machine.
+//! Seeded traces with the mean, spread and gaps of recorded ones, so that tests need no recordings.
+//! Integers only: a seed gives the same trace on every machine.
 
 use super::{DELAY_STEP_MS, DelayTrace, OPPORTUNITY, Trace};
 use crate::testkit::rng::Rng;
@@ -11,7 +11,7 @@ pub struct Satellite {
     pub delay: DelayTrace,
 }
 
-/// What a rate does. It walks over `levels`, and stays equally often at each.
+/// A rate model: a walk over `levels` that is equally often at each.
 struct Model {
     /// kbit/s, rising.
     levels: &'static [u64],
@@ -26,9 +26,9 @@ struct Model {
     outage: u32,
 }
 
-/// How many levels the rate moves at most in one change.
+/// Most levels that the rate moves in one change.
 const STEP: u64 = 3;
-/// Time between two handovers of a satellite link, in ms.
+/// Time between handovers of a satellite link, in ms.
 const HANDOVER_MS: u64 = 15_000;
 
 const LTE: Model = Model {
@@ -64,8 +64,8 @@ const SATELLITE: Model = Model {
 };
 
 impl Trace {
-    /// A phone at rest in an LTE cell: 16 Mbit/s on average, 0.2 to 60 Mbit/s, with holes of some
-    /// 10 ms and few outages.
+    /// A phone at rest in an LTE cell: 16 Mbit/s on average, 0.2 to 60 Mbit/s, with holes of some 10 ms
+    /// and few outages.
     #[must_use]
     pub fn lte(seed: u64, seconds: u32) -> Self {
         generate(&LTE, seed, seconds, |_| false)
@@ -77,13 +77,13 @@ impl Trace {
         generate(&DRIVE, seed, seconds, |_| false)
     }
 
-    /// A satellite link that changes its satellite every 15 s: 50 Mbit/s on average; with each change
+    /// A satellite link that changes its satellite every 15 s: 50 Mbit/s on average; at each change
     /// nothing passes for 40 to 130 ms, and the delay rises by 10 to 25 ms for a moment.
     #[must_use]
     pub fn satellite(seed: u64, seconds: u32) -> Satellite {
         let mut rng = Rng::keyed(seed, 1);
         let length = u64::from(seconds) * 1_000;
-        // From when to when nothing passes.
+        // Outages, from and until.
         let outages: Vec<_> = (1..=length.div_ceil(HANDOVER_MS))
             .map(|number| number * HANDOVER_MS - HANDOVER_MS / 2)
             .map(|from| from..from + rng.range(40, 130))
@@ -96,7 +96,7 @@ impl Trace {
         let mut delays = Vec::new();
         for ms in (0..length.max(DELAY_STEP_MS)).step_by(DELAY_STEP_MS as usize) {
             if ms % HANDOVER_MS == HANDOVER_MS / 2 {
-                // The other satellite is at another distance.
+                // The next satellite is at another distance.
                 base = rng.range(8, 11);
                 (extra, extra_ends) = (rng.range(10, 25), ms + rng.range(60, 140));
             }
@@ -107,14 +107,14 @@ impl Trace {
     }
 }
 
-/// A trace of this model in which nothing leaves in the milliseconds that are `cut`.
+/// A trace of this model without opportunities in the milliseconds that `cut` selects.
 fn generate(model: &Model, seed: u64, seconds: u32, cut: impl Fn(u64) -> bool) -> Trace {
     let mut rng = Rng::new(seed);
     let end = u64::from(seconds.clamp(1, 3_600)) * 1_000;
     let levels = model.levels.len() as u64;
     let mut level = rng.below(levels);
     let (mut hold_ends, mut blocked_until) = (0, 0);
-    // Bits that the radio could have sent, and which leave when the scheduler serves.
+    // Bits accumulated by the radio until the scheduler serves.
     let mut bits = 0;
     let mut times = Vec::new();
     for ms in 1..=end {

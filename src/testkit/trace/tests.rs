@@ -7,7 +7,7 @@ fn trace(times: &[u32]) -> Trace {
     Trace::parse(&lines.join("\n")).unwrap()
 }
 
-/// When packets of these lengths leave, in ms, which come one each `gap` µs.
+/// Departures in ms of packets with these lengths, one per `gap` µs.
 fn departures(trace: &Trace, lens: &[usize], gap: u64) -> Vec<(u64, u64)> {
     let mut cursor = Cursor::new(trace.clone());
     let sent = lens.iter().zip(0..).map(|(len, place)| cursor.send(place * gap, *len));
@@ -34,7 +34,7 @@ fn small_packets_share_an_opportunity_and_large_ones_continue_in_the_next() {
 fn unused_opportunities_are_lost_and_so_is_one_at_the_very_moment() {
     let trace = trace(&[0, 1, 1, 2, 3, 10]);
     assert_eq!(departures(&trace, &[100; 3], 1_000), [(1, 1), (2, 2), (3, 3)]);
-    // The rest of a used opportunity as well.
+    // The rest of a used opportunity is lost too.
     assert_eq!(departures(&trace, &[100, FULL], 1_500), [(1, 1), (2, 2)]);
     assert_eq!(departures(&trace, &[FULL; 2], 10_000), [(1, 1), (11, 11)]);
 }
@@ -62,7 +62,7 @@ fn offset_begins_in_the_middle_and_wraps() {
 #[test]
 fn longest_is_what_the_worst_moment_needs() {
     let trace = trace(&[1, 4, 9]);
-    // After 4 ms has passed: 9 ms. After 9 ms: 10, 13 and so on.
+    // Just after 4 ms: 9 ms. After 9 ms: 10, 13 and so on.
     assert_eq!(trace.longest(1), 5_000);
     assert_eq!(trace.longest(1_501), 8_000);
     assert_eq!(trace.longest(4 * OPPORTUNITY), 9_000 + 5_000);
@@ -87,7 +87,7 @@ fn errors_name_the_line_and_say_what_to_do() {
     assert_eq!(error, "line 2: 10001 ms is too large: write at most 10000 ms");
     assert_eq!(DelayTrace::parse("\n5").unwrap_err().to_string()[..9], *"line 1 is");
     assert_eq!(DelayTrace::parse(""), Err(TraceError::Empty));
-    // Line ends of Windows, and an end without one.
+    // Windows line ends, and a last line without one.
     assert_eq!(Trace::parse("1\r\n2\r\n"), Trace::parse("1\n2"));
 }
 
@@ -100,7 +100,7 @@ fn delays_last_ten_milliseconds_each_and_begin_again() {
     assert_eq!(delays.longest(), 30_000);
 }
 
-/// Mbit/s in each 100 ms.
+/// Mbit/s per 100 ms.
 fn rates(trace: &Trace) -> Vec<f64> {
     let mut rates = vec![0.0; trace.period().div_ceil(100) as usize];
     for time in trace.times.iter() {
@@ -114,7 +114,7 @@ fn gaps(trace: &Trace, least: u32) -> Vec<u32> {
     gaps.filter(|gap| *gap >= least).collect()
 }
 
-/// Means and gaps of models over many seeds are near those of recordings.
+/// The models' means and gaps over many seeds are near those of recordings.
 #[test]
 fn models_have_the_rates_and_gaps_of_recordings() {
     let seconds = 120;
@@ -140,7 +140,7 @@ fn models_have_the_rates_and_gaps_of_recordings() {
     assert!((3_800_000..6_000_000).contains(&drive), "{drive}");
     assert!((44_000_000..54_000_000).contains(&satellite), "{satellite}");
     assert!((100..350).contains(&outages), "{outages} in 20 minutes");
-    // Eight in each trace.
+    // Eight per trace.
     assert!((70..100).contains(&handovers), "{handovers} of 80");
     assert_eq!(Trace::lte(3, 5), Trace::lte(3, 5));
     assert_ne!(Trace::lte(3, 5), Trace::lte(4, 5));
