@@ -114,7 +114,7 @@ impl From<ConfigError> for io::Error {
 /// `docs/troubleshooting.md` for the causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
-pub enum Heard {
+pub enum TimeoutCause {
     /// Nothing: the address is wrong, a firewall drops the datagrams, or the peer drops them since its
     /// key or cipher differs.
     #[error("nothing came from its address (wrong address, firewall, or another key or cipher?)")]
@@ -149,14 +149,14 @@ pub enum Heard {
 /// contains it: use [`io::Error::get_ref`] and a downcast.
 ///
 /// ```
-/// use kcpx::{ConnectionError, Heard, KcpStream};
+/// use kcpx::{ConnectionError, TimeoutCause, KcpStream};
 ///
 /// fn advice(stream: &KcpStream) -> &'static str {
 ///     match stream.error() {
 ///         None => "it goes on",
 ///         Some(ConnectionError::Reset | ConnectionError::PeerRestarted) => "connect again",
 ///         Some(ConnectionError::IdleTimeout) => "is the network down?",
-///         Some(ConnectionError::DeadPeer(heard)) if heard == Heard::Nothing => "the same",
+///         Some(ConnectionError::DeadPeer(cause)) if cause == TimeoutCause::Nothing => "the same",
 ///         Some(error) if error.kind() == std::io::ErrorKind::TimedOut => "try later",
 ///         Some(_) => "it is over",
 ///     }
@@ -176,14 +176,14 @@ pub enum ConnectionError {
     Aborted,
     /// The peer did not answer within [`Config::connect_timeout`](crate::Config::connect_timeout).
     #[error("the peer did not answer within the connect timeout: {0}")]
-    ConnectTimeout(Heard),
+    ConnectTimeout(TimeoutCause),
     /// Both sides closed their streams (FIN) and everything arrived. Reads return the end of the stream
     /// instead; writes fail with `BrokenPipe`.
     #[error("the connection was closed by both sides")]
     Closed,
     /// Data or a ping was outstanding, and nothing valid arrived for the dead-peer timeout.
     #[error("the peer did not answer within the dead-peer timeout: {0}")]
-    DeadPeer(Heard),
+    DeadPeer(TimeoutCause),
     /// The endpoint of this connection has ended.
     #[error("the endpoint is closed")]
     EndpointClosed,
@@ -230,13 +230,13 @@ pub enum ConnectionError {
 
 impl ConnectionError {
     /// The same timeout with its cause.
-    pub(crate) fn with_heard(self, heard: impl FnOnce() -> Heard) -> Self {
+    pub(crate) fn with_cause(self, cause: impl FnOnce() -> TimeoutCause) -> Self {
         match self {
-            Self::ConnectTimeout(_) => Self::ConnectTimeout(heard()),
-            Self::DeadPeer(Heard::Nothing) => Self::DeadPeer(heard()),
-            Self::DeadPeer(Heard::Unvalidated) => Self::DeadPeer(match heard() {
-                heard @ (Heard::Unreadable(_) | Heard::Refusal) => heard,
-                _ => Heard::Unvalidated,
+            Self::ConnectTimeout(_) => Self::ConnectTimeout(cause()),
+            Self::DeadPeer(TimeoutCause::Nothing) => Self::DeadPeer(cause()),
+            Self::DeadPeer(TimeoutCause::Unvalidated) => Self::DeadPeer(match cause() {
+                cause @ (TimeoutCause::Unreadable(_) | TimeoutCause::Refusal) => cause,
+                _ => TimeoutCause::Unvalidated,
             }),
             other => other,
         }
@@ -285,18 +285,18 @@ mod tests {
 
     #[test]
     fn cause_of_a_timeout_is_filled_in_unless_it_has_one() {
-        let heard = |error: ConnectionError| error.with_heard(|| Heard::Unreadable(3));
+        let after = |error: ConnectionError| error.with_cause(|| TimeoutCause::Unreadable(3));
         let dead = ConnectionError::DeadPeer;
-        assert_eq!(heard(dead(Heard::Nothing)), dead(Heard::Unreadable(3)));
-        assert_eq!(heard(dead(Heard::SmallDatagrams)), dead(Heard::SmallDatagrams));
-        assert_eq!(heard(ConnectionError::Reset), ConnectionError::Reset);
+        assert_eq!(after(dead(TimeoutCause::Nothing)), dead(TimeoutCause::Unreadable(3)));
+        assert_eq!(after(dead(TimeoutCause::SmallDatagrams)), dead(TimeoutCause::SmallDatagrams));
+        assert_eq!(after(ConnectionError::Reset), ConnectionError::Reset);
     }
 
     #[test]
     fn connection_error_survives_the_conversion_to_io_error() {
-        let error = io::Error::from(ConnectionError::DeadPeer(Heard::Nothing));
+        let error = io::Error::from(ConnectionError::DeadPeer(TimeoutCause::Nothing));
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let cause = error.get_ref().and_then(|e| e.downcast_ref::<ConnectionError>());
-        assert_eq!(cause, Some(&ConnectionError::DeadPeer(Heard::Nothing)));
+        assert_eq!(cause, Some(&ConnectionError::DeadPeer(TimeoutCause::Nothing)));
     }
 }

@@ -174,7 +174,7 @@ pub use ecosystem::KcpConnectInfo;
 pub use ecosystem::KcpConnector;
 #[cfg(not(loom))]
 pub use endpoint::Endpoint;
-pub use error::{ConfigError, ConnectionError, Heard};
+pub use error::{ConfigError, ConnectionError, TimeoutCause};
 pub use fec::FecConfig;
 #[cfg(not(loom))]
 pub use listener::{Incoming, KcpListener};

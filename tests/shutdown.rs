@@ -9,7 +9,7 @@ use common::{
     Pair, assert_same, bytes, cause, guarded, is_pending, listener, on_both_runtimes, one_thread,
     open, pair, read, silent_peer, turns, two_threads, until,
 };
-use kcpx::{Config, ConnectionError, Heard, KcpStream};
+use kcpx::{Config, ConnectionError, KcpStream, TimeoutCause};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
 
@@ -228,16 +228,25 @@ fn dead_peer_wakes_every_waiter_with_an_error() {
         let (mut reader, mut writer) = stream.into_split();
         let data = bytes(7, 4 << 20);
         let (written, got) = tokio::join!(writer.write_all(&data), reader.read_u8());
-        assert_eq!(cause(written), ConnectionError::DeadPeer(Heard::Nothing));
-        assert_eq!(cause(got), ConnectionError::DeadPeer(Heard::Nothing));
+        assert_eq!(cause(written), ConnectionError::DeadPeer(TimeoutCause::Nothing));
+        assert_eq!(cause(got), ConnectionError::DeadPeer(TimeoutCause::Nothing));
 
         // And for everyone who asks later.
-        assert_eq!(writer.error(), Some(ConnectionError::DeadPeer(Heard::Nothing)));
+        assert_eq!(writer.error(), Some(ConnectionError::DeadPeer(TimeoutCause::Nothing)));
         let error = writer.write(b"x").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        assert_eq!(cause(reader.read_chunk().await), ConnectionError::DeadPeer(Heard::Nothing));
-        assert_eq!(cause(reader.try_read(&mut [0])), ConnectionError::DeadPeer(Heard::Nothing));
-        assert_eq!(cause(writer.shutdown().await), ConnectionError::DeadPeer(Heard::Nothing));
+        assert_eq!(
+            cause(reader.read_chunk().await),
+            ConnectionError::DeadPeer(TimeoutCause::Nothing)
+        );
+        assert_eq!(
+            cause(reader.try_read(&mut [0])),
+            ConnectionError::DeadPeer(TimeoutCause::Nothing)
+        );
+        assert_eq!(
+            cause(writer.shutdown().await),
+            ConnectionError::DeadPeer(TimeoutCause::Nothing)
+        );
         reader.readable().await.unwrap();
         writer.writable().await.unwrap();
     });
@@ -248,7 +257,10 @@ fn established_fails_after_the_dead_peer_timeout() {
     on_both_runtimes(|| async {
         let (mut stream, _silent) = to_silent_peer(hasty()).await;
         stream.write_all(b"anyone?").await.unwrap();
-        assert_eq!(cause(stream.established().await), ConnectionError::DeadPeer(Heard::Nothing));
+        assert_eq!(
+            cause(stream.established().await),
+            ConnectionError::DeadPeer(TimeoutCause::Nothing)
+        );
     });
 }
 

@@ -11,7 +11,7 @@ use common::{
     assert_same, bytes, cause, is_pending, listener, on_both_runtimes, open, pair, read,
     silent_peer, until,
 };
-use kcpx::{Config, ConnectionError, Heard, KcpListener, KcpStream, Mode};
+use kcpx::{Config, ConnectionError, KcpListener, KcpStream, Mode, TimeoutCause};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 #[test]
@@ -321,7 +321,7 @@ fn connect_fails_after_its_timeout() {
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         let text = error.to_string();
         assert!(text.starts_with("the peer did not answer within the connect timeout: "), "{text}");
-        assert_eq!(cause::<()>(Err(error)), ConnectionError::ConnectTimeout(Heard::Nothing));
+        assert_eq!(cause::<()>(Err(error)), ConnectionError::ConnectTimeout(TimeoutCause::Nothing));
     });
 }
 

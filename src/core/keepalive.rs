@@ -14,10 +14,7 @@
 use std::time::Duration;
 
 use crate::config::{KcpConfig, KeepaliveInterval};
-use crate::core::clock::{Micros, micros};
-use crate::core::segment::Header;
-use crate::core::seq::{Sn, Ts};
-use crate::error::{ConnectionError, Heard};
+use crate::error::{ConnectionError, TimeoutCause};
 use crate::util::deadline::earliest;
 
 /// How long after the first transmission of a ping its pong is valid, microseconds.
@@ -367,7 +364,7 @@ impl Keepalive {
         if let Some((timeout, since)) = self.dead_peer_timeout.zip(self.silent_since())
             && now.since(since) >= timeout
         {
-            return Err(ConnectionError::DeadPeer(Heard::Nothing));
+            return Err(ConnectionError::DeadPeer(TimeoutCause::Nothing));
         }
         if started && self.ping_start_at(ask_at).is_some_and(|at| now >= at) {
             let (was_due, regular) = (self.ping.is_due(), self.ping_start_at(None));
@@ -792,7 +789,7 @@ mod tests {
                 }
             }
         };
-        assert_eq!(error, ConnectionError::DeadPeer(Heard::Nothing));
+        assert_eq!(error, ConnectionError::DeadPeer(TimeoutCause::Nothing));
         assert_eq!((now, pings), (Micros(3_660 * SECOND), 59));
     }
 
@@ -882,7 +879,7 @@ mod tests {
         keepalive.poll_ping(Micros(0), Sn(0), Role::Active).unwrap();
         keepalive.update_outstanding(Micros(0), false, false);
         keepalive.update_outstanding(Micros(50 * SECOND), true, true);
-        let dead = ConnectionError::DeadPeer(Heard::Nothing);
+        let dead = ConnectionError::DeadPeer(TimeoutCause::Nothing);
         assert_eq!(keepalive.handle_timeout(Micros(60 * SECOND), true, None), Err(dead));
     }
 

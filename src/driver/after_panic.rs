@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::{Driver, TURN_PACKETS};
 use crate::driver::send_batch::SendBatch;
-use crate::error::{ConnectionError, Heard};
+use crate::error::{ConnectionError, TimeoutCause};
 use crate::sys::Socket;
 use crate::trace;
 
@@ -37,7 +37,8 @@ impl<S: Socket> Driver<S> {
             conn.end_early(ConnectionError::EndpointClosed);
             conn.publish_stats(None);
             // From now on it sends its RST alone.
-            let _time_wait = conn.advance_lifecycle(now, |_| Heard::Nothing, &mut self.scratch);
+            let _time_wait =
+                conn.advance_lifecycle(now, |_| TimeoutCause::Nothing, &mut self.scratch);
             self.ready.push_back(conn.id());
         }
         // A connection is served once or twice; each round serves some, or is the last.

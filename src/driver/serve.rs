@@ -10,7 +10,7 @@ use crate::core::time_wait::TimeWait;
 use crate::driver::memory::Holder;
 use crate::driver::packet_writer::PacketWriter;
 use crate::driver::send_batch::Flushed;
-use crate::error::Heard;
+use crate::error::TimeoutCause;
 use crate::shared::conn_id::ConnId;
 use crate::sys::Socket;
 use crate::util::deadline::earliest;
@@ -117,7 +117,7 @@ impl<S: Socket> Driver<S> {
         }
         conn.publish_max_fec_shards(self.peers.max_fec_shards(conn.peer()));
         let heard = |peer| match self.unusable.heard(now, peer) {
-            Heard::Nothing if self.peers.has_several(peer) => Heard::SharedAddress,
+            TimeoutCause::Nothing if self.peers.has_several(peer) => TimeoutCause::SharedAddress,
             heard => heard,
         };
         let time_wait = conn.advance_lifecycle(now, heard, &mut self.scratch);

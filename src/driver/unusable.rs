@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::driver::Driver;
 use crate::driver::expiring_map::ExpiringMap;
-use crate::error::Heard;
+use crate::error::TimeoutCause;
 use crate::sys::Socket;
 use crate::trace;
 
@@ -68,16 +68,16 @@ impl Unusable {
     }
 
     /// What came from `peer` lately, beside what its connections took.
-    pub(crate) fn heard(&self, now: Instant, peer: SocketAddr) -> Heard {
+    pub(crate) fn heard(&self, now: Instant, peer: SocketAddr) -> TimeoutCause {
         let counts = self.addresses.get_live(now, &peer).copied().unwrap_or_default();
         let is_refusal = |(at, of): (Instant, SocketAddr)| {
             of == peer && now.saturating_duration_since(at) <= PERIOD
         };
         match counts {
-            Counts { unreadable: count @ 1.., .. } => Heard::Unreadable(count),
-            _ if self.refused.is_some_and(is_refusal) => Heard::Refusal,
-            Counts { unmatched: count @ 1.., .. } => Heard::OtherConnections(count),
-            Counts { .. } => Heard::Nothing,
+            Counts { unreadable: count @ 1.., .. } => TimeoutCause::Unreadable(count),
+            _ if self.refused.is_some_and(is_refusal) => TimeoutCause::Refusal,
+            Counts { unmatched: count @ 1.., .. } => TimeoutCause::OtherConnections(count),
+            Counts { .. } => TimeoutCause::Nothing,
         }
     }
 }
@@ -127,16 +127,16 @@ mod tests {
     fn what_says_most_is_named() {
         let now = Instant::now();
         let mut unusable = Unusable::default();
-        assert_eq!(unusable.heard(now, from(1)), Heard::Nothing);
+        assert_eq!(unusable.heard(now, from(1)), TimeoutCause::Nothing);
         unusable.on_unmatched(now, from(1));
         unusable.on_unmatched(now, from(1));
-        assert_eq!(unusable.heard(now, from(1)), Heard::OtherConnections(2));
+        assert_eq!(unusable.heard(now, from(1)), TimeoutCause::OtherConnections(2));
         unusable.on_refused(now, from(2));
-        assert_eq!(unusable.heard(now, from(1)), Heard::OtherConnections(2));
+        assert_eq!(unusable.heard(now, from(1)), TimeoutCause::OtherConnections(2));
         unusable.on_refused(now, from(1));
-        assert_eq!(unusable.heard(now, from(1)), Heard::Refusal);
+        assert_eq!(unusable.heard(now, from(1)), TimeoutCause::Refusal);
         unusable.on_unreadable(now, from(1), true);
-        assert_eq!(unusable.heard(now, from(1)), Heard::Unreadable(1));
-        assert_eq!(unusable.heard(now + 2 * PERIOD, from(1)), Heard::Nothing);
+        assert_eq!(unusable.heard(now, from(1)), TimeoutCause::Unreadable(1));
+        assert_eq!(unusable.heard(now + 2 * PERIOD, from(1)), TimeoutCause::Nothing);
     }
 }

@@ -11,7 +11,7 @@ use tokio::io::{
 
 use super::*;
 use crate::config::Mode;
-use crate::error::Heard;
+use crate::error::TimeoutCause;
 use crate::shared::connection::tests::{Bench, Count};
 use crate::stream::split::{OwnedReadHalf, ReadHalf, ReuniteError};
 use crate::util::buffer_pool;
@@ -315,7 +315,7 @@ async fn established_and_connection_end_wake_waiters() {
     let mut cx = Context::from_waker(&waker);
     let mut readable = pin!(stream.readable());
     assert!(readable.as_mut().poll(&mut cx).is_pending());
-    bench.shared.end(ConnectionError::DeadPeer(Heard::Nothing), false).for_each(Waker::wake);
+    bench.shared.end(ConnectionError::DeadPeer(TimeoutCause::Nothing), false).for_each(Waker::wake);
     assert_eq!(count.woken(), 1);
     assert!(readable.as_mut().poll(&mut cx).is_ready());
 }

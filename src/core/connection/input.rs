@@ -16,7 +16,7 @@ use crate::core::segment::{self, Command, ControlType, HEADER_LEN, Header, Input
 use crate::core::send::{AckOutcome, AckSample, UnaOutcome};
 use crate::core::seq::Sn;
 use crate::core::stateless_reset;
-use crate::error::{ConnectionError, Heard};
+use crate::error::{ConnectionError, TimeoutCause};
 
 /// Largest window, segments. A number further before RCV.NXT belongs to a ping or an MTU probe, not
 /// to a retransmission.
@@ -213,7 +213,7 @@ impl Kcp {
         }
         self.establishment.on_ping(now);
         if self.role.on_ping(ping.sn) {
-            self.close_reason.get_or_insert(ConnectionError::DeadPeer(Heard::Nothing));
+            self.close_reason.get_or_insert(ConnectionError::DeadPeer(TimeoutCause::Nothing));
         }
     }
 

@@ -10,7 +10,7 @@ use super::sim_plan::{MILLIS, Plan, SECOND};
 use crate::config::{KcpConfig, Mode, Timing};
 use crate::core::segment::Command;
 use crate::core::seq::Sn;
-use crate::error::{ConnectionError, Heard};
+use crate::error::{ConnectionError, TimeoutCause};
 use crate::testkit::link::LinkConfig;
 
 fn plan(name: &'static str, bytes: u64) -> Plan {
@@ -196,7 +196,10 @@ fn oversized_segments_on_a_path_without_ip_fragments_end_in_dead_peer() {
         while sim.sides[0].ended().is_none() && sim.now < 300 * SECOND {
             sim.step();
         }
-        assert_eq!(sim.sides[0].ended(), Some(ConnectionError::DeadPeer(Heard::SmallDatagrams)));
+        assert_eq!(
+            sim.sides[0].ended(),
+            Some(ConnectionError::DeadPeer(TimeoutCause::SmallDatagrams))
+        );
         assert!((60..70).contains(&(sim.now / SECOND)), "{} us", sim.now);
         assert!(sim.now - sim.sides[0].heard_at < 30 * SECOND, "the peer answers");
     });

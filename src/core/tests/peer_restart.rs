@@ -4,7 +4,7 @@ use super::report::{each_seed, explained};
 use super::sim::Sim;
 use super::sim_plan::{DAY, HOUR, MILLIS, Plan, SECOND, Set};
 use crate::config::{CongestionControl, KcpConfig};
-use crate::error::{ConnectionError, Heard};
+use crate::error::{ConnectionError, TimeoutCause};
 use crate::testkit::link::{CERTAIN, LinkConfig};
 use crate::testkit::rng::Rng;
 
@@ -67,7 +67,7 @@ fn dead_peer_timeout_fires_60_to_70_s_after_the_last_datagram() {
                 let idle = side.kcp.close_reason() == Some(ConnectionError::IdleTimeout);
                 assert!(
                     idle || side.kcp.close_reason()
-                        == Some(ConnectionError::DeadPeer(Heard::Nothing))
+                        == Some(ConnectionError::DeadPeer(TimeoutCause::Nothing))
                 );
                 assert!(!idle || plan.sides[0].config.idle_timeout.is_some());
             }

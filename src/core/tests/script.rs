@@ -4,7 +4,7 @@ use std::num::NonZeroU8;
 
 use crate::config::{AckPolicy, Backoff, CongestionControl, KcpConfig, KeepaliveInterval, Timing};
 use crate::core::segment::CONTROL_CAPABLE;
-use crate::error::{ConnectionError, Heard};
+use crate::error::{ConnectionError, TimeoutCause};
 use crate::testkit::script::{
     Script, ack, fin, fin_ack, ms, mtu_probe, ping, push, quiet, rst, rst_ack, script,
     window_probe, window_update,
@@ -402,8 +402,9 @@ fn unanswered_pings_end_with_the_dead_peer_timeout() {
     for at in [2_000, 3_000, 4_000, 5_000, 6_000] {
         script = script.at(ms(at)).expect(ping().ts(cookie)).expect_none();
     }
-    let _ =
-        script.at(ms(7_000)).expect_close_reason(Some(ConnectionError::DeadPeer(Heard::Nothing)));
+    let _ = script
+        .at(ms(7_000))
+        .expect_close_reason(Some(ConnectionError::DeadPeer(TimeoutCause::Nothing)));
 }
 
 #[test]

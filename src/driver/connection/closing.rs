@@ -9,7 +9,7 @@ use crate::core::segment::Header;
 use crate::core::time_wait::TimeWait;
 use crate::driver::memory::SHORT_QUOTA;
 use crate::driver::scratch::Scratch;
-use crate::error::{ConnectionError, Heard};
+use crate::error::{ConnectionError, TimeoutCause};
 use crate::fec::{FecConfig, FecStats};
 use crate::util::deadline::earliest;
 use crate::util::sync::Ordering;
@@ -46,12 +46,12 @@ impl Conn {
     pub(in super::super) fn advance_lifecycle(
         &mut self,
         now: Instant,
-        heard: impl FnOnce(SocketAddr) -> Heard,
+        heard: impl FnOnce(SocketAddr) -> TimeoutCause,
         scratch: &mut Scratch,
     ) -> Option<TimeWait> {
         if !self.lifecycle.is_ended() {
             self.report_progress(now, scratch);
-            let error = self.end_error(now)?.with_heard(|| heard(self.peer()));
+            let error = self.end_error(now)?.with_cause(|| heard(self.peer()));
             self.deliver_rest(scratch);
             self.span.ended(error);
             let is_delivered = self.is_drained() && self.kcp.was_reset_orderly();
@@ -223,7 +223,7 @@ impl Conn {
             return Some(ConnectionError::Closed);
         }
         if passed(self.lifecycle.connect_deadline()) {
-            let timeout = ConnectionError::ConnectTimeout(Heard::Nothing);
+            let timeout = ConnectionError::ConnectTimeout(TimeoutCause::Nothing);
             return Some(if self.kcp.is_refused() { ConnectionError::Refused } else { timeout });
         }
         if passed(self.discard_deadline()) || passed(self.abandoned_deadline()) {
@@ -234,7 +234,7 @@ impl Conn {
             return Some(if self.is_drained() { ConnectionError::Closed } else { undelivered });
         }
         if passed(self.validation_deadline()) {
-            return Some(ConnectionError::DeadPeer(Heard::Unvalidated));
+            return Some(ConnectionError::DeadPeer(TimeoutCause::Unvalidated));
         }
         self.kcp.close_reason()
     }

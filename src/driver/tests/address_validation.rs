@@ -15,7 +15,7 @@ use super::sim_world::{World, addr};
 use crate::config::{AutoRedundancy, Config, CongestionControl, Redundancy, SessionPolicy, Timing};
 use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header, Segments};
 use crate::core::seq::{Sn, Ts};
-use crate::error::{ConnectionError, Heard};
+use crate::error::{ConnectionError, TimeoutCause};
 use crate::listener::KcpListener;
 use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
@@ -180,7 +180,7 @@ fn validation_timeout_ends_an_unvalidated_connection() {
     }
     assert_eq!(stream.error(), None);
     world.run_for(SECOND);
-    assert_eq!(stream.error(), Some(ConnectionError::DeadPeer(Heard::Unvalidated)));
+    assert_eq!(stream.error(), Some(ConnectionError::DeadPeer(TimeoutCause::Unvalidated)));
     assert_eq!(
         (listener.stats().unvalidated_connections, listener.stats().current_connections),
         (0, 0)
@@ -217,7 +217,7 @@ fn unvalidated_connections_are_bounded_and_further_ones_answered_without_state()
     assert_eq!(listener.stats().unvalidated_connections, 0);
     while let Some(stream) = now_or_never(&listener) {
         let error = stream.unwrap().0.error();
-        assert_eq!(error, Some(ConnectionError::DeadPeer(Heard::Unvalidated)));
+        assert_eq!(error, Some(ConnectionError::DeadPeer(TimeoutCause::Unvalidated)));
     }
     let endpoint = world.endpoint(CLIENT, &Config::new());
     world.finish(SECOND, async {

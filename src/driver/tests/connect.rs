@@ -8,7 +8,7 @@ use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::{Sn, Ts};
-use crate::error::{ConnectionError, Heard};
+use crate::error::{ConnectionError, TimeoutCause};
 use crate::testkit::link::LinkConfig;
 
 const PEER: u8 = 9;
@@ -35,7 +35,7 @@ fn connect_fails_after_the_connect_timeout() {
         world.port(PEER);
         let endpoint = world.waiting_endpoint(CLIENT, &config);
         let error = world.finish(MINUTE, endpoint.connect(addr(PEER))).unwrap_err();
-        assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout(Heard::Nothing)));
+        assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout(TimeoutCause::Nothing)));
         assert!(is_about(world.elapsed(), timeout), "{}", world.elapsed());
         world.run_for(SECOND);
         assert_eq!(endpoint.stats().current_connections, 0);
@@ -139,13 +139,13 @@ fn connect_takes_no_ping_for_an_answer() {
         Header { command: Command::Push, frg, ts: Ts(9), sn, ..initial }.emit(&mut ping);
         ping
     });
-    assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout(Heard::Nothing)));
+    assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout(TimeoutCause::Nothing)));
 }
 
 #[test]
 fn connect_takes_no_reflection_for_an_answer() {
     let error = connect_to(<[u8]>::to_vec);
-    assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout(Heard::Nothing)));
+    assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout(TimeoutCause::Nothing)));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn id_of_a_connect_without_an_answer_is_free_again() {
     let endpoint = world.waiting_endpoint(CLIENT, &Config::new().connect_timeout(SECOND));
     for _ in 0..3 {
         let error = world.finish(MINUTE, endpoint.connect_with_conv(addr(PEER), 7)).unwrap_err();
-        assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout(Heard::Nothing)));
+        assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout(TimeoutCause::Nothing)));
     }
 }
 
@@ -245,9 +245,9 @@ fn initial_segment_replaces_no_other_connection_of_the_socket() {
         assert!(numbers.len() >= 6 && numbers.iter().all(|(sn, _)| *sn != 0), "{numbers:?}");
         world.run_for(2 * SECOND);
         let error = result.try_recv().unwrap().unwrap_err();
-        let shared = ConnectionError::ConnectTimeout(Heard::SharedAddress);
+        let shared = ConnectionError::ConnectTimeout(TimeoutCause::SharedAddress);
         // The other one has just given up too.
-        let alone = ConnectionError::ConnectTimeout(Heard::Nothing);
+        let alone = ConnectionError::ConnectTimeout(TimeoutCause::Nothing);
         assert_eq!(cause(&error), Some(if answers { shared } else { alone }));
         assert!(!answers || error.to_string().contains("another connection with that address"));
     }

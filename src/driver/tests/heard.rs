@@ -6,7 +6,7 @@ use super::fixtures::{CLIENT, MINUTE, SECOND, SERVER, answer, cause, push};
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::crypto::{Algorithm, Cipher};
-use crate::error::{ConnectionError, Heard};
+use crate::error::{ConnectionError, TimeoutCause};
 use crate::testkit::link::LinkConfig;
 
 const PEER: u8 = 9;
@@ -37,11 +37,16 @@ fn connect(config: &Config, datagram: Option<&[u8]>) -> (ConnectionError, String
 fn connect_timeout_says_what_came_from_the_address() {
     let foreign = push(5, 7, b"of another connection");
     for (config, datagram, heard, text) in [
-        (Config::new(), None, Heard::Nothing, "nothing came"),
-        (sealed(1), None, Heard::Nothing, "another key or cipher?"),
-        (sealed(1), Some(&foreign[..]), Heard::Unreadable(10), "datagrams: 10 (another key"),
-        (Config::new(), Some(&[7; 100]), Heard::Unreadable(10), "another key or cipher?"),
-        (Config::new(), Some(&foreign[..]), Heard::OtherConnections(10), "other connections"),
+        (Config::new(), None, TimeoutCause::Nothing, "nothing came"),
+        (sealed(1), None, TimeoutCause::Nothing, "another key or cipher?"),
+        (sealed(1), Some(&foreign[..]), TimeoutCause::Unreadable(10), "address: 10 (another key"),
+        (Config::new(), Some(&[7; 100]), TimeoutCause::Unreadable(10), "another key or cipher?"),
+        (
+            Config::new(),
+            Some(&foreign[..]),
+            TimeoutCause::OtherConnections(10),
+            "other connections",
+        ),
     ] {
         let (error, message) = connect(&config, datagram);
         assert_eq!(error, ConnectionError::ConnectTimeout(heard));
@@ -51,7 +56,7 @@ fn connect_timeout_says_what_came_from_the_address() {
 
 #[test]
 fn connect_timeout_names_a_refusal_where_the_socket_has_one_peer() {
-    for (others, heard) in [(0, Heard::Refusal), (1, Heard::Nothing)] {
+    for (others, heard) in [(0, TimeoutCause::Refusal), (1, TimeoutCause::Nothing)] {
         let mut world = World::new(1, LinkConfig::delay(10_000));
         world.port(PEER);
         world.port(PEER + 1);
@@ -84,7 +89,7 @@ fn dead_peer_beside_another_connection_with_its_address_says_so() {
             }
         }
     }
-    let error = ConnectionError::DeadPeer(Heard::SharedAddress);
+    let error = ConnectionError::DeadPeer(TimeoutCause::SharedAddress);
     assert_eq!((first.error(), second.error()), (None, Some(error)));
     assert!(error.to_string().contains("another connection with that address"), "{error}");
 }
@@ -100,7 +105,7 @@ fn every_call_reports_the_same_error_of_a_timeout() {
     world.run_for(MINUTE - SECOND);
     world.inject(addr(SERVER), CLIENT, &[7; 100]);
     let error = world.finish(MINUTE, client.established()).unwrap_err();
-    let expected = ConnectionError::DeadPeer(Heard::Unreadable(1));
+    let expected = ConnectionError::DeadPeer(TimeoutCause::Unreadable(1));
     assert_eq!((cause(&error), client.error()), (Some(expected), Some(expected)));
     let text = error.to_string();
     assert!(text.contains("unreadable datagrams from its address: 1 "), "{text}");

@@ -13,7 +13,7 @@ use super::sim_network::Fate;
 use super::sim_world::{World, addr};
 use crate::config::{Config, KeepaliveInterval, KeepaliveSide};
 use crate::core::segment::{Command, Header, Segments};
-use crate::error::{ConfigError, ConnectionError, Heard};
+use crate::error::{ConfigError, ConnectionError, TimeoutCause};
 use crate::testkit::link::{CERTAIN, LinkConfig};
 
 // ----- Early pings -----
@@ -292,8 +292,8 @@ fn dead_peer_timeout_ends_an_unanswered_connect() {
     let before = world.elapsed();
     stream.try_write(b"anyone?").unwrap();
     let error = world.finish(2 * MINUTE, stream.read(&mut [0; 10])).unwrap_err();
-    assert_eq!(stream.error(), Some(ConnectionError::DeadPeer(Heard::Nothing)));
-    assert_eq!(cause(&error), Some(ConnectionError::DeadPeer(Heard::Nothing)));
+    assert_eq!(stream.error(), Some(ConnectionError::DeadPeer(TimeoutCause::Nothing)));
+    assert_eq!(cause(&error), Some(ConnectionError::DeadPeer(TimeoutCause::Nothing)));
     assert!(is_about(world.elapsed() - before, MINUTE));
     assert_eq!(endpoint.stats().current_connections, 0);
 }

@@ -13,7 +13,7 @@ use super::fixtures::{
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, ControlType, Header};
-use crate::error::{ConnectionError, Heard};
+use crate::error::{ConnectionError, TimeoutCause};
 use crate::testkit::link::{CERTAIN, LinkConfig};
 
 // ----- shutdown -----
@@ -40,7 +40,7 @@ fn shutdown_to_a_dead_peer_fails_after_linger() {
     let linger = Config::default().linger;
     for (linger, promised, end) in [
         (linger, linger, ConnectionError::LingerTimeout),
-        (HOUR, MINUTE, ConnectionError::DeadPeer(Heard::Nothing)),
+        (HOUR, MINUTE, ConnectionError::DeadPeer(TimeoutCause::Nothing)),
         (Duration::ZERO, Duration::ZERO, ConnectionError::LingerTimeout),
     ] {
         let Pair { mut world, mut client, .. } =

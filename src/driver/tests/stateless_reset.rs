@@ -17,7 +17,7 @@ use crate::core::seq::{Sn, Ts};
 use crate::core::stateless_reset::stateless_reset;
 use crate::crypto::{Algorithm, Cipher};
 use crate::driver::shard_state::ShardState;
-use crate::error::{ConnectionError, Heard};
+use crate::error::{ConnectionError, TimeoutCause};
 use crate::testkit::link::{CERTAIN, LinkConfig};
 
 /// A server of the same key that has no connection, and takes none.
@@ -339,6 +339,6 @@ fn connect_to_an_endpoint_that_never_listened_times_out() {
     let _silent = world.endpoint(SERVER, &Config::new());
     let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
     let error = world.finish(MINUTE, endpoint.connect(addr(SERVER))).unwrap_err();
-    assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout(Heard::Nothing)));
+    assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout(TimeoutCause::Nothing)));
     assert!(is_about(world.elapsed(), 10 * SECOND));
 }
