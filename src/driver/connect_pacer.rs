@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::shared::conn_id::ConnId;
+use crate::shared::notifier::ConnId;
 
 /// Initial datagrams per [`PERIOD`]: half of what the 208 KiB default of Linux
 /// `net.core.rmem_default` holds.

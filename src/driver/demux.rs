@@ -17,7 +17,7 @@ use crate::core::segment::{self, HEADER_LEN, Header};
 use crate::core::time_wait::{TIME_WAIT_DURATION, TimeWait, TimeWaitOutcome};
 use crate::driver::expiring_map::ExpiringMap;
 use crate::driver::live_convs::LiveConvs;
-use crate::shared::conn_id::ConnId;
+use crate::shared::notifier::ConnId;
 use crate::shared::requests::TimeWaitEntry;
 use crate::util::sync::{Arc, Mutex, lock};
 use crate::util::table::shrink_sparse;

@@ -13,7 +13,7 @@ use crate::driver::demux::{Demux, Route};
 use crate::driver::packet_codec::Opened;
 use crate::driver::packet_writer::PacketWriter;
 use crate::fec::{FecFlag, datagram_of, fec_flag, oob};
-use crate::shared::conn_id::ConnId;
+use crate::shared::notifier::ConnId;
 use crate::sys::{RecvFault, RxBatch, Socket, classify_recv, count};
 use crate::util::path::Path;
 

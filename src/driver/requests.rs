@@ -12,7 +12,7 @@ use crate::config::Setting;
 use crate::driver::recv_backoff::RecvBackoff;
 use crate::error::unresolved;
 use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
-use crate::shared::conn_id::ConnId;
+use crate::shared::notifier::ConnId;
 use crate::shared::requests::{Rebind, Request};
 use crate::sys::{Socket, UdpSocket};
 use crate::util::path::Path;

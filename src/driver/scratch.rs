@@ -9,7 +9,7 @@ use std::task::Waker;
 use bytes::Bytes;
 
 use crate::config::Setting;
-use crate::shared::conn_id::ConnId;
+use crate::shared::notifier::ConnId;
 use crate::shared::requests::Request;
 use crate::shared::send_queue::Outgoing;
 

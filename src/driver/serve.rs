@@ -11,7 +11,7 @@ use crate::driver::memory::Holder;
 use crate::driver::packet_writer::PacketWriter;
 use crate::driver::send_batch::Flushed;
 use crate::error::TimeoutCause;
-use crate::shared::conn_id::ConnId;
+use crate::shared::notifier::ConnId;
 use crate::sys::Socket;
 use crate::util::deadline::earliest;
 

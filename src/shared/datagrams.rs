@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 use bytes::Bytes;
 
 use crate::error::ConnectionError;
-use crate::shared::charge::charge;
+use crate::shared::memory_use::charge;
 use crate::shared::notifier::ConnNotifier;
 use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList};
 use crate::util::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};

@@ -1,8 +1,17 @@
-//! Memory of an endpoint, as its handles read and update it between two turns of the driver.
-//! `driver/memory.rs` explains the quotas.
+//! Memory accounting: the charge of queued chunks, and the memory of an endpoint, as its handles read
+//! and update it between two turns of the driver. `driver/memory.rs` explains the quotas.
 
 use crate::config::SEGMENT_CHARGE;
 use crate::util::sync::{AtomicUsize, Ordering};
+
+/// Minimum charge of a chunk in bytes, for its queue entry and allocation. Without it, single bytes and
+/// empty messages would fill a queue with many times the configured memory.
+pub(crate) const CHUNK_CHARGE: usize = 64;
+
+/// Charge of a chunk of `len` bytes.
+pub(super) fn charge(len: usize) -> usize {
+    len.max(CHUNK_CHARGE)
+}
 
 /// Divisor: one direction of a connection may use a quarter of the free memory.
 const THRESHOLD_DIVISOR: usize = 4;

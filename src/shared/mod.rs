@@ -2,8 +2,6 @@
 //! wakers. No protocol state.
 
 pub(crate) mod accept_queue;
-pub(crate) mod charge;
-pub(crate) mod conn_id;
 pub(crate) mod connection;
 pub(crate) mod datagrams;
 mod end_waiters;

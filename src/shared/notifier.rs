@@ -11,11 +11,18 @@ use std::net::SocketAddr;
 use std::task::Waker;
 
 use crate::config::Setting;
-use crate::shared::conn_id::ConnId;
 use crate::shared::memory_use::MemoryUse;
 use crate::stats::EndpointStats;
 use crate::util::queue::move_all;
 use crate::util::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
+
+/// Slot and generation. A reused slot has a new generation, so that notifications of an ended connection
+/// never reach its successor.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct ConnId {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
 
 /// The notifier of one endpoint. Shared by its driver, its connections and its `RequestQueue`.
 #[derive(Debug)]

@@ -8,12 +8,11 @@ use std::task::{Poll, Waker};
 use bytes::{Buf, Bytes};
 
 use crate::error::ConnectionError;
-use crate::shared::charge::charge;
+use crate::shared::memory_use::charge;
 use crate::shared::notifier::ConnNotifier;
 use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList};
-use crate::util::buffer_pool;
-use crate::util::queue;
 use crate::util::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+use crate::util::{buffer_pool, queue};
 
 /// State of the read side of a connection (the receiving states of RFC 9000 3.2).
 #[derive(Clone, Copy, Debug)]

@@ -266,8 +266,7 @@ mod loom_tests {
     use loom::thread;
 
     use super::*;
-    use crate::shared::conn_id::ConnId;
-    use crate::shared::notifier::ConnNotifier;
+    use crate::shared::notifier::{ConnId, ConnNotifier};
     use crate::util::loom::Sleeper;
 
     /// Takes turns as the driver does until `done`, parked in between.

@@ -8,7 +8,7 @@ use super::Conn;
 use super::lifecycle::Lifecycle;
 use crate::driver::scratch::Scratch;
 use crate::error::ConnectionError;
-use crate::shared::charge::CHUNK_CHARGE;
+use crate::shared::memory_use::CHUNK_CHARGE;
 use crate::shared::send_queue::Backlog;
 
 impl Conn {

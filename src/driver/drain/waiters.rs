@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tokio::sync::oneshot;
 
-use crate::shared::conn_id::ConnId;
+use crate::shared::notifier::ConnId;
 
 /// Calls that wait until no connection is left.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
-use crate::shared::charge::charge;
+use crate::shared::memory_use::charge;
 use crate::shared::requests::{Request, RequestQueue};
 use crate::util::queue::BURST_CAPACITY;
 

@@ -5,7 +5,7 @@ use std::mem;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::shared::charge::charge;
+use crate::shared::memory_use::charge;
 use crate::util::buffer_pool::{self, BUFFER_LEN, LARGE};
 use crate::util::queue;
 
