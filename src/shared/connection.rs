@@ -30,13 +30,13 @@ use crate::config::{Config, Mode, SEGMENT_HEADER, Setting, WritePolicy};
 use crate::error::{ConfigError, ConnectionError};
 use crate::fec::FecConfig;
 use crate::shared::datagrams::{DatagramSupport, Datagrams};
-use crate::shared::end_waiters::EndWaiters;
-use crate::shared::established::Established;
 use crate::shared::notifier::{ConnId, ConnNotifier, Notifier};
 use crate::shared::options::Options;
 use crate::shared::recv_queue::{ReadBuffer, RecvQueue};
 use crate::shared::send_queue::{Backlog, Outgoing, SendQueue, TakenWrites};
-use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiter, WakeList};
+use crate::shared::waiters::{
+    EndWaiters, Established, Registration, Wait, WaitQueue, Waiter, WakeList,
+};
 use crate::stats::{ConnectionStats, Snapshot};
 use crate::util::path::Path;
 use crate::util::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};

@@ -4,14 +4,10 @@
 pub(crate) mod accept_queue;
 pub(crate) mod connection;
 pub(crate) mod datagrams;
-mod end_waiters;
-mod established;
 pub(crate) mod memory_use;
 pub(crate) mod notifier;
 mod options;
 pub(crate) mod recv_queue;
 pub(crate) mod requests;
 pub(crate) mod send_queue;
-mod send_state;
 pub(crate) mod waiters;
-mod wakers;

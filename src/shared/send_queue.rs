@@ -1,7 +1,5 @@
 //! Send queue: bytes and messages written and not yet taken by the driver.
 
-mod chunks;
-
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
@@ -9,15 +7,12 @@ use std::task::{Poll, Waker, ready};
 
 use bytes::{Bytes, BytesMut};
 
-use self::chunks::Chunks;
-pub(crate) use self::chunks::Outgoing;
 use crate::error::ConnectionError;
 use crate::shared::memory_use::{MemoryUse, charge};
 use crate::shared::notifier::ConnNotifier;
-use crate::shared::send_state::SendState;
-use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList};
-use crate::shared::wakers::register_waker;
-use crate::util::buffer_pool::{self, LARGE};
+use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList, register_waker};
+use crate::util::buffer_pool::{self, BUFFER_LEN, LARGE};
+use crate::util::queue;
 use crate::util::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 
 /// The result of taking writes.
@@ -51,6 +46,196 @@ pub(crate) struct Backlog {
 impl Backlog {
     #[cfg(test)]
     pub(crate) const NONE: Self = Self { limit: usize::MAX, unsent: 0 };
+}
+
+/// State of the write side of a connection (the sending states of RFC 9000 3.1).
+#[derive(Clone, Copy, Debug)]
+enum SendState {
+    /// Writes are taken. Left on `shutdown`, or the end of the connection.
+    Open,
+    /// `shutdown` was called: writes fail with `BrokenPipe`. Left when the peer has acknowledged every
+    /// byte, or when the connection ends. `in_background`: the peer waits for this side to read, so
+    /// `shutdown` does not wait for the peer.
+    Closed { in_background: bool },
+    /// The peer has acknowledged every byte: `shutdown` and `flush` are `Ok`, also after the connection
+    /// has ended with `error`. Final. `closed`: `shutdown` was called; otherwise writes fail with the
+    /// error.
+    Drained { error: Option<ConnectionError>, closed: bool },
+    /// The connection ended while open or with unacknowledged bytes. Final. `closed`: `shutdown` was
+    /// called, so writes still fail with `BrokenPipe`.
+    Failed { error: ConnectionError, closed: bool },
+}
+
+impl SendState {
+    fn is_closed(self) -> bool {
+        match self {
+            Self::Open => false,
+            Self::Closed { .. } => true,
+            Self::Drained { closed, .. } | Self::Failed { closed, .. } => closed,
+        }
+    }
+
+    /// Why the connection ended, once it has.
+    fn error(self) -> Option<ConnectionError> {
+        match self {
+            Self::Open | Self::Closed { .. } => None,
+            Self::Drained { error, .. } => error,
+            Self::Failed { error, .. } => Some(error),
+        }
+    }
+
+    /// Fails unless writes are taken.
+    fn check_writable(self) -> io::Result<()> {
+        if self.is_closed() {
+            return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the write side was shut down"));
+        }
+        self.error().map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// `shutdown`. Returns whether this is the first call.
+    fn close(&mut self) -> bool {
+        let first = !self.is_closed();
+        match self {
+            Self::Open => *self = Self::Closed { in_background: false },
+            Self::Drained { closed, .. } | Self::Failed { closed, .. } => *closed = true,
+            Self::Closed { .. } => {}
+        }
+        first
+    }
+
+    /// The peer has acknowledged every byte, and the write side is closed or about to fail.
+    fn drain(&mut self) {
+        if matches!(self, Self::Open | Self::Closed { .. }) {
+            *self = Self::Drained { error: None, closed: self.is_closed() };
+        }
+    }
+
+    /// The connection has ended. The first error stays.
+    fn fail(&mut self, cause: ConnectionError) {
+        match self {
+            Self::Open => *self = Self::Failed { error: cause, closed: false },
+            Self::Closed { .. } => *self = Self::Failed { error: cause, closed: true },
+            Self::Drained { error, .. } => {
+                error.get_or_insert(cause);
+            }
+            Self::Failed { .. } => {}
+        }
+    }
+}
+
+/// A chunk of written data on its way to the protocol.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) data: Bytes,
+    /// True for a message, which keeps its boundaries; false for a piece of a byte stream.
+    pub(crate) message: bool,
+}
+
+/// The chunks of one connection.
+#[derive(Debug, Default)]
+struct Chunks {
+    queue: VecDeque<Outgoing>,
+    /// The last chunk, to which small writes append until it is taken.
+    tail: BytesMut,
+    /// Payload bytes.
+    bytes: usize,
+    /// Sum of the charges, see `CHUNK_CHARGE`.
+    charged: usize,
+}
+
+impl Chunks {
+    fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.tail.is_empty()
+    }
+
+    /// Payload bytes.
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Sum of the charges.
+    fn charged(&self) -> usize {
+        self.charged
+    }
+
+    fn push(&mut self, data: Bytes, message: bool) {
+        self.end_tail();
+        self.bytes += data.len();
+        self.charged += charge(data.len());
+        queue::push(&mut self.queue, Outgoing { data, message });
+    }
+
+    /// Appends about `count` bytes of a byte stream, written by `copy`, to the chunk of small writes.
+    /// Returns their exact number.
+    fn append(&mut self, count: usize, copy: impl FnOnce(&mut BytesMut)) -> usize {
+        if self.tail.len() + count > BUFFER_LEN {
+            self.end_tail();
+        }
+        let before = self.tail.len();
+        // The memory grows with the data, so that a few bytes never hold much of it, and becomes a pooled
+        // buffer once it is large enough.
+        if before < LARGE && before + count >= LARGE {
+            let mut pooled = buffer_pool::take();
+            pooled.extend_from_slice(&self.tail);
+            self.tail = pooled;
+        }
+        copy(&mut self.tail);
+        let len = self.tail.len();
+        self.bytes += len - before;
+        self.charged += charge(len) - if before == 0 { 0 } else { charge(before) };
+        len - before
+    }
+
+    /// Ends the chunk of small writes.
+    fn end_tail(&mut self) {
+        if !self.tail.is_empty() {
+            let data = buffer_pool::freeze_grown(mem::take(&mut self.tail));
+            queue::push(&mut self.queue, Outgoing { data, message: false });
+        }
+    }
+
+    /// Moves chunks to `out`, see [`SendQueue::take_writes`].
+    fn take(&mut self, mut limit: usize, unit: usize, out: &mut VecDeque<Outgoing>) {
+        let before = self.charged;
+        while limit > 0 {
+            if self.queue.is_empty() {
+                self.end_tail();
+            }
+            let Some(next) = self.queue.front_mut() else { break };
+            let len = next.data.len();
+            let cost = len.div_ceil(unit).max(1) * unit;
+            if cost > limit && !next.message {
+                self.bytes -= limit;
+                self.charged = self.charged - charge(len) + charge(len - limit);
+                let data = next.data.split_to(mem::take(&mut limit));
+                out.push_back(Outgoing { data, message: false });
+            } else if cost <= limit || self.charged == before {
+                self.bytes -= len;
+                self.charged -= charge(len);
+                limit = limit.saturating_sub(cost);
+                out.extend(self.queue.pop_front());
+            } else {
+                break;
+            }
+        }
+    }
+
+    /// Removes all chunks.
+    fn clear(&mut self) -> VecDeque<Outgoing> {
+        self.end_tail();
+        (self.bytes, self.charged) = (0, 0);
+        mem::take(&mut self.queue)
+    }
+
+    /// Takes the memory that a burst has left, to be dropped.
+    fn release_burst(&mut self) -> Option<VecDeque<Outgoing>> {
+        queue::release_burst(&mut self.queue)
+    }
+
+    /// Takes the memory of an empty queue, to be dropped.
+    fn release_memory(&mut self) -> Option<VecDeque<Outgoing>> {
+        queue::release(&mut self.queue)
+    }
 }
 
 /// The send queue of one connection.
@@ -503,5 +688,86 @@ impl WaitQueue for SendQueue {
         let waker = writes.writers.cancel(registration);
         writes.waiting &= !writes.writers.is_empty();
         waker
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn append(chunks: &mut Chunks, data: &[u8]) {
+        let count = chunks.append(data.len(), |tail| tail.extend_from_slice(data));
+        assert_eq!(count, data.len());
+    }
+
+    fn taken(chunks: &mut Chunks, limit: usize) -> Vec<Vec<u8>> {
+        let mut out = VecDeque::new();
+        chunks.take(limit, 1, &mut out);
+        out.into_iter().map(|chunk| chunk.data.to_vec()).collect()
+    }
+
+    #[test]
+    fn small_writes_are_one_chunk_until_it_is_taken() {
+        let mut chunks = Chunks::default();
+        append(&mut chunks, b"ab");
+        append(&mut chunks, b"cd");
+        assert_eq!((chunks.bytes(), chunks.charged()), (4, 64));
+        assert_eq!(taken(&mut chunks, 0), Vec::<Vec<u8>>::new());
+        append(&mut chunks, b"e");
+        assert_eq!(taken(&mut chunks, 2), [b"ab"]);
+        append(&mut chunks, b"f");
+        chunks.push(Bytes::from_static(b"large"), false);
+        append(&mut chunks, b"g");
+        assert_eq!(taken(&mut chunks, 99), [&b"cde"[..], b"f", b"large", b"g"]);
+        assert!(chunks.is_empty());
+        assert_eq!((chunks.bytes(), chunks.charged()), (0, 0));
+    }
+
+    #[test]
+    fn memory_of_small_writes_grows_with_them() {
+        let mut chunks = Chunks::default();
+        for written in 1..=LARGE {
+            append(&mut chunks, &[7]);
+            let capacity = chunks.tail.capacity();
+            assert!(
+                capacity <= (2 * written).max(64) || capacity == BUFFER_LEN && written == LARGE
+            );
+        }
+        append(&mut chunks, &vec![7; BUFFER_LEN - LARGE]);
+        assert_eq!((chunks.queue.len(), chunks.tail.len()), (0, BUFFER_LEN));
+        append(&mut chunks, &[7]);
+        assert_eq!((chunks.queue.len(), chunks.tail.len()), (1, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_taken_is_what_was_written(
+            steps in prop::collection::vec((0_u8..12, 1_usize..LARGE), 1..100),
+        ) {
+            let mut chunks = Chunks::default();
+            let (mut written, mut read) = (0_usize..0, Vec::new());
+            let numbered = |bytes: std::ops::Range<usize>| -> Vec<_> {
+                bytes.map(|at| u8::try_from(at % 251).unwrap()).collect()
+            };
+            for (step, len) in steps {
+                let data = numbered(written.end..written.end + len);
+                match step {
+                    0 => read.extend(taken(&mut chunks, len * 4).concat()),
+                    1 => chunks.push(Bytes::from(data), false),
+                    _ => append(&mut chunks, &data),
+                }
+                written.end += if step == 0 { 0 } else { len };
+                let queued = chunks.queue.iter().map(|chunk| chunk.data.len());
+                let tail = Some(chunks.tail.len()).filter(|len| *len > 0);
+                let lens: Vec<_> = queued.chain(tail).collect();
+                prop_assert_eq!(chunks.bytes(), lens.iter().sum::<usize>());
+                prop_assert_eq!(chunks.charged(), lens.iter().map(|len| charge(*len)).sum::<usize>());
+                prop_assert!(lens.iter().all(|len| *len <= BUFFER_LEN));
+            }
+            read.extend(taken(&mut chunks, usize::MAX).concat());
+            prop_assert!(read == numbered(written));
+            prop_assert!(chunks.is_empty() && chunks.bytes() == 0 && chunks.charged() == 0);
+        }
     }
 }

@@ -5,13 +5,25 @@
 //! find nothing wait again.
 
 use std::fmt;
+use std::io;
 use std::mem;
 use std::ops::{Deref, DerefMut};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
 use slab::Slab;
 
-use crate::shared::wakers::register_waker;
+use crate::error::ConnectionError;
+use crate::util::sync::{Mutex, lock};
+
+/// Stores `waker` unless the stored one wakes the same task. Returns the replaced one, to be dropped
+/// after the lock is released: dropping a task's last waker drops its handles, which take the same lock.
+#[must_use]
+pub(super) fn register_waker(slot: &mut Option<Waker>, waker: &Waker) -> Option<Waker> {
+    match slot {
+        Some(stored) if stored.will_wake(waker) => None,
+        _ => slot.replace(waker.clone()),
+    }
+}
 
 /// Tasks that wait for one event. Every wake empties it.
 #[derive(Debug, Default)]
@@ -176,6 +188,86 @@ impl Drop for Waiter<'_> {
 impl fmt::Debug for Waiter<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Waiter").field("registration", &self.registration).finish_non_exhaustive()
+    }
+}
+
+/// Backs `KcpStream::closed`. Allocated for the first task that waits: most connections have none.
+pub(super) struct EndWaiters(Mutex<Option<Box<Waiters>>>);
+
+impl EndWaiters {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// Registers a task. The caller checks for the end afterwards and drops the result.
+    pub(super) fn register(&self, wait: &mut Wait<'_>) -> Option<Waker> {
+        lock(&self.0).get_or_insert_default().register(wait)
+    }
+
+    /// Driver: the connection has ended. Returns the tasks to wake.
+    pub(super) fn take_all(&self) -> WakeList {
+        lock(&self.0).as_mut().map(|waiters| waiters.take_all()).unwrap_or_default()
+    }
+}
+
+impl WaitQueue for EndWaiters {
+    fn cancel(&self, registration: &Registration) -> Option<Waker> {
+        lock(&self.0).as_mut()?.cancel(registration)
+    }
+}
+
+/// Backs `KcpStream::established`: KCP has no handshake, so the first valid answer establishes.
+pub(super) struct Established(Mutex<EstablishedState>);
+
+enum EstablishedState {
+    /// The peer has acknowledged nothing. Initial state. Holds the task that waits.
+    Waiting(Option<Waker>),
+    /// The peer has answered. Final.
+    Established,
+    /// The connection ended before the peer had answered. Final.
+    Failed(ConnectionError),
+}
+
+impl Established {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(EstablishedState::Waiting(None)))
+    }
+
+    /// Enters `state` from `Waiting`. Returns the task to wake.
+    fn leave_waiting(&self, state: EstablishedState) -> Option<Waker> {
+        let mut current = lock(&self.0);
+        let EstablishedState::Waiting(waker) = &mut *current else { return None };
+        let waker = waker.take();
+        *current = state;
+        waker
+    }
+
+    /// Driver: the peer has answered. Returns the task to wake.
+    pub(super) fn set(&self) -> Option<Waker> {
+        self.leave_waiting(EstablishedState::Established)
+    }
+
+    /// Driver: the connection has ended. Returns the task to wake.
+    pub(super) fn fail(&self, error: ConnectionError) -> Option<Waker> {
+        self.leave_waiting(EstablishedState::Failed(error))
+    }
+
+    /// The last handle is gone. Returns the waker of the cancelled wait, to be dropped.
+    pub(super) fn detach(&self) -> Option<Waker> {
+        self.leave_waiting(EstablishedState::Waiting(None))
+    }
+
+    /// Ready once the peer has answered, or with the error that ended the connection first.
+    pub(super) fn poll(&self, waker: &Waker) -> Poll<io::Result<()>> {
+        let mut state = lock(&self.0);
+        let replaced = match &mut *state {
+            EstablishedState::Established => return Poll::Ready(Ok(())),
+            EstablishedState::Failed(error) => return Poll::Ready(Err((*error).into())),
+            EstablishedState::Waiting(slot) => register_waker(slot, waker),
+        };
+        drop(state);
+        drop(replaced);
+        Poll::Pending
     }
 }
 
