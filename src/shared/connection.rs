@@ -10,8 +10,6 @@
 //! [`deliver`](Shared::deliver); the handles call the rest, through [`Handle`]. One task waits per
 //! direction in `poll_*` calls, the last one to register, and any number in futures.
 
-mod addresses;
-mod end;
 #[cfg(all(test, loom))]
 mod loom_tests;
 #[cfg(all(test, not(loom)))]
@@ -20,6 +18,7 @@ pub(crate) mod tests;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -31,7 +30,6 @@ use crate::error::{ConfigError, ConnectionError};
 use crate::fec::FecConfig;
 use crate::shared::datagrams::{DatagramSupport, Datagrams};
 use crate::shared::notifier::{ConnId, ConnNotifier, Notifier};
-use crate::shared::options::Options;
 use crate::shared::recv_queue::{ReadBuffer, RecvQueue};
 use crate::shared::send_queue::{Backlog, Outgoing, SendQueue, TakenWrites};
 use crate::shared::waiters::{
@@ -446,6 +444,54 @@ impl Shared {
     }
 }
 
+/// Addresses.
+impl Shared {
+    /// Address of the peer.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.path().peer
+    }
+
+    /// The path to the peer.
+    pub(crate) fn path(&self) -> Path {
+        *lock(&self.path)
+    }
+
+    /// Address the socket is bound to.
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.notifier.endpoint().local()
+    }
+
+    /// The peer has migrated, or another address of this host is taken.
+    pub(crate) fn set_path(&self, path: Path) {
+        *lock(&self.path) = path;
+    }
+}
+
+/// The end of the connection, as the driver reports it and handles see it.
+impl Shared {
+    /// Ends the connection. Every pending and later call reports `error`, reads once the bytes
+    /// delivered before are read. What was written and not taken is discarded. The first error
+    /// stays. `is_delivered`: the peer has read what was taken. Returns all tasks to wake.
+    pub(crate) fn end(
+        &self,
+        error: ConnectionError,
+        is_delivered: bool,
+    ) -> impl Iterator<Item = Waker> + use<> {
+        let (writers, shutdown) = self.send.fail(error, is_delivered);
+        let (readers, receivers) = (self.recv.fail(error), self.datagrams.fail(error));
+        let established = self.established.fail(error);
+        let single = [shutdown, established].into_iter().flatten();
+        let ended = self.end_waiters.take_all();
+        writers.chain(readers).chain(receivers).chain(ended).chain(single)
+    }
+
+    /// Why the connection failed, once.
+    pub(crate) fn take_error(&self) -> Option<ConnectionError> {
+        let error = self.error().filter(|error| *error != ConnectionError::Closed)?;
+        self.options.take_error(error)
+    }
+}
+
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.describe("Shared", f)
@@ -499,4 +545,77 @@ impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.describe("Handle", f)
     }
+}
+
+/// Value of `Options::linger` while `Config::linger` applies.
+const CONFIGURED: usize = usize::MAX;
+/// Milliseconds in a day.
+const MAX_LINGER_MILLIS: u64 = 24 * 60 * 60 * 1_000;
+
+/// Options that the handle reads back: linger, nodelay, `take_error`. Shared state instead of requests: an
+/// option set just before a stream is dropped applies to the drop.
+struct Options {
+    /// Milliseconds, or `CONFIGURED`.
+    linger: AtomicUsize,
+    /// Milliseconds of `Config::linger`, rounded up.
+    configured_linger: u32,
+    nodelay: AtomicBool,
+    /// True once `take_error` has returned the connection's error.
+    error_taken: AtomicBool,
+}
+
+impl Options {
+    fn new(config: &Config) -> Self {
+        Self {
+            linger: AtomicUsize::new(CONFIGURED),
+            configured_linger: millis(config.linger).try_into().unwrap_or(u32::MAX),
+            nodelay: AtomicBool::new(config.kcp.write_policy == WritePolicy::Immediate),
+            error_taken: AtomicBool::new(false),
+        }
+    }
+
+    /// Linger time in effect (SO_LINGER).
+    fn linger(&self) -> Duration {
+        let configured = Duration::from_millis(self.configured_linger.into());
+        self.own_linger().unwrap_or(configured)
+    }
+
+    /// Linger time set for this connection; `None` while `Config::linger` applies.
+    fn own_linger(&self) -> Option<Duration> {
+        let millis = self.linger.load(Ordering::Relaxed);
+        (millis != CONFIGURED).then(|| Duration::from_millis(millis as u64))
+    }
+
+    /// Sets the linger time, rounded up to milliseconds. The caller notifies the driver, whose close
+    /// deadline depends on it.
+    fn set_linger(&self, time: Option<Duration>) -> Result<(), ConfigError> {
+        let millis = match time {
+            Some(time) => {
+                let millis = millis(time);
+                ConfigError::check("linger (ms)", millis, 0, MAX_LINGER_MILLIS)?;
+                usize::try_from(millis).unwrap_or(CONFIGURED)
+            }
+            None => CONFIGURED,
+        };
+        self.linger.store(millis, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn nodelay(&self) -> bool {
+        self.nodelay.load(Ordering::Relaxed)
+    }
+
+    fn set_write_policy(&self, policy: WritePolicy) {
+        self.nodelay.store(policy == WritePolicy::Immediate, Ordering::Relaxed);
+    }
+
+    /// Returns `error` on the first call.
+    fn take_error(&self, error: ConnectionError) -> Option<ConnectionError> {
+        (!self.error_taken.swap(true, Ordering::Relaxed)).then_some(error)
+    }
+}
+
+/// Whole milliseconds, rounded up: only zero is zero.
+fn millis(time: Duration) -> u128 {
+    time.as_nanos().div_ceil(1_000_000)
 }

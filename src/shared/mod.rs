@@ -6,7 +6,6 @@ pub(crate) mod connection;
 pub(crate) mod datagrams;
 pub(crate) mod memory_use;
 pub(crate) mod notifier;
-mod options;
 pub(crate) mod recv_queue;
 pub(crate) mod requests;
 pub(crate) mod send_queue;
