@@ -22,9 +22,9 @@ impl<S: Socket> Driver<S> {
             match drain {
                 Drain::Wait => {}
                 // It has no stream yet that could end.
-                Drain::Close if conn.is_connecting() => conn.shared().abort(),
-                Drain::Close => conn.shared().close_write(),
-                Drain::Abort => conn.shared().abort(),
+                Drain::Close if conn.is_connecting() => conn.shared().send.abort(),
+                Drain::Close => conn.shared().send.close(),
+                Drain::Abort => conn.shared().send.abort(),
             }
         }
         self.drain_waiters.replies.push(reply);

@@ -76,7 +76,7 @@ impl AcceptQueue {
         let mut backlog = lock(&self.backlog);
         if !backlog.is_open() {
             drop(backlog);
-            connection.abort();
+            connection.send.abort();
             return WakeList::default();
         }
         backlog.connections.push_back(connection);
@@ -122,7 +122,7 @@ impl AcceptQueue {
         let connections = mem::take(&mut backlog.connections);
         let accepting = backlog.accepting.take_all();
         drop(backlog);
-        connections.into_iter().for_each(|connection| connection.abort());
+        connections.into_iter().for_each(|connection| connection.send.abort());
         accepting.for_each(Waker::wake);
     }
 }

@@ -7,11 +7,12 @@ use std::task::{Poll, Waker};
 
 use bytes::Bytes;
 
+use crate::config::Setting;
 use crate::error::ConnectionError;
 use crate::shared::memory_use::charge;
 use crate::shared::notifier::ConnNotifier;
-use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList};
-use crate::util::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiter, Waiters, WakeList};
+use crate::util::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
 /// Charge limit of one queue in bytes. The oldest datagrams are dropped beyond it: newer ones matter
 /// more.
@@ -62,7 +63,8 @@ impl Queue {
 }
 
 /// The out-of-band datagrams of one connection.
-pub(super) struct Datagrams {
+pub(crate) struct Datagrams {
+    notifier: Arc<ConnNotifier>,
     /// True while a datagram may leave: a hint that saves the driver a lock.
     has_outgoing: AtomicBool,
     /// Charge of the received datagrams that are not read.
@@ -118,7 +120,7 @@ pub(super) type Unread = Option<[VecDeque<Bytes>; 2]>;
 
 /// Driver.
 impl Datagrams {
-    pub(super) fn new(support: DatagramSupport) -> Self {
+    pub(super) fn new(support: DatagramSupport, notifier: Arc<ConnNotifier>) -> Self {
         let state = State {
             active: None,
             support,
@@ -128,6 +130,7 @@ impl Datagrams {
             error: None,
         };
         Self {
+            notifier,
             has_outgoing: AtomicBool::new(false),
             unread: AtomicUsize::new(0),
             state: Mutex::new(state),
@@ -136,7 +139,7 @@ impl Datagrams {
 
     /// The next datagram to send. The others stay in the queue, so that the oldest is dropped when it is
     /// full.
-    pub(super) fn next_outgoing(&self) -> Option<Bytes> {
+    pub(crate) fn next_outgoing(&self) -> Option<Bytes> {
         if !self.has_outgoing() {
             return None;
         }
@@ -148,12 +151,12 @@ impl Datagrams {
     }
 
     /// Whether a datagram may leave: a hint that takes no lock.
-    pub(super) fn has_outgoing(&self) -> bool {
+    pub(crate) fn has_outgoing(&self) -> bool {
         self.has_outgoing.load(Ordering::Relaxed)
     }
 
     /// The peer has shown whether it takes datagrams: the queued ones may leave, or are discarded.
-    pub(super) fn set_supported(&self, supported: bool) {
+    pub(crate) fn set_supported(&self, supported: bool) {
         let mut state = lock(&self.state);
         state.support =
             if supported { DatagramSupport::Supported } else { DatagramSupport::Unsupported };
@@ -170,7 +173,7 @@ impl Datagrams {
     }
 
     /// Queues a received datagram within `quota` bytes. Returns the receivers to wake.
-    pub(super) fn deliver(&self, datagram: Bytes, quota: usize) -> WakeList {
+    pub(crate) fn deliver(&self, datagram: Bytes, quota: usize) -> WakeList {
         let mut state = lock(&self.state);
         if state.detached {
             return WakeList::default();
@@ -184,11 +187,11 @@ impl Datagrams {
 
     /// The driver removes the connection: unread datagrams count in `MemoryUse` until they are read or
     /// dropped.
-    pub(super) fn outlive(&self, notifier: &ConnNotifier) {
+    pub(super) fn outlive(&self) {
         let mut state = lock(&self.state);
         state.outlived = true;
         let unread = state.active.as_ref().map_or(0, |active| active.incoming.charged);
-        notifier.endpoint().memory().on_outlived(unread);
+        self.notifier.endpoint().memory().on_outlived(unread);
     }
 
     /// The connection has ended. Discards unsent datagrams; received ones stay readable. Returns the
@@ -208,7 +211,7 @@ impl Datagrams {
 /// Handles.
 impl Datagrams {
     /// Charge of the received datagrams that are not read.
-    pub(super) fn unread_bytes(&self) -> usize {
+    pub(crate) fn unread_bytes(&self) -> usize {
         self.unread.load(Ordering::Relaxed)
     }
 
@@ -218,23 +221,28 @@ impl Datagrams {
         state.active.as_ref().map_or(0, |active| active.outgoing.dropped + active.incoming.dropped)
     }
 
-    pub(super) fn support(&self) -> DatagramSupport {
+    pub(crate) fn support(&self) -> DatagramSupport {
         lock(&self.state).support
     }
 
-    /// Returns true once: a HELLO has to ask the peer.
-    pub(super) fn start(&self) -> bool {
+    /// The application has a handle. The first time, a HELLO asks whether the peer takes datagrams.
+    pub(crate) fn start(&self) {
         let mut state = lock(&self.state);
         state.in_use = true;
-        let is_first = state.support == DatagramSupport::Unknown { asked: false };
-        if is_first {
+        if state.support == (DatagramSupport::Unknown { asked: false }) {
             state.support = DatagramSupport::Unknown { asked: true };
+            drop(state);
+            self.notifier.set(Setting::Datagrams);
         }
-        is_first
+    }
+
+    /// A future that waits for a datagram.
+    pub(crate) fn waiter(&self) -> Waiter<'_> {
+        Waiter::new(self)
     }
 
     /// Queues a datagram to be sent.
-    pub(super) fn send(&self, datagram: Bytes, notifier: &ConnNotifier) -> io::Result<()> {
+    pub(crate) fn send(&self, datagram: Bytes) -> io::Result<()> {
         let mut state = lock(&self.state);
         state.check_open()?;
         if state.support == DatagramSupport::Unsupported {
@@ -248,16 +256,12 @@ impl Datagrams {
         }
         self.has_outgoing.store(true, Ordering::Relaxed);
         drop(state);
-        notifier.notify();
+        self.notifier.notify();
         Ok(())
     }
 
     /// The next datagram received.
-    pub(super) fn poll_recv(
-        &self,
-        wait: &mut Wait<'_>,
-        notifier: &ConnNotifier,
-    ) -> Poll<io::Result<Bytes>> {
+    pub(crate) fn poll_recv(&self, wait: &mut Wait<'_>) -> Poll<io::Result<Bytes>> {
         let mut state = lock(&self.state);
         let outlived = state.outlived;
         if let Some(active) = &mut state.active
@@ -265,7 +269,7 @@ impl Datagrams {
         {
             self.unread.store(active.incoming.charged, Ordering::Relaxed);
             if outlived {
-                notifier.endpoint().memory().on_outlived_read(charge(datagram.len()));
+                self.notifier.endpoint().memory().on_outlived_read(charge(datagram.len()));
             }
             return Poll::Ready(Ok(datagram));
         }
@@ -283,11 +287,11 @@ impl Datagrams {
 
     /// The last handle of the stream is gone: discards both queues and later datagrams. Returns the
     /// receivers to wake.
-    pub(super) fn detach(&self, notifier: &ConnNotifier) -> (WakeList, Unread) {
+    pub(super) fn detach(&self) -> (WakeList, Unread) {
         let mut state = lock(&self.state);
         if state.outlived {
             let unread = state.active.as_ref().map_or(0, |active| active.incoming.charged);
-            notifier.endpoint().memory().on_outlived_read(unread);
+            self.notifier.endpoint().memory().on_outlived_read(unread);
         }
         state.detached = true;
         let receivers = state.take_receivers();

@@ -274,13 +274,13 @@ impl ConnNotifier {
     }
 
     /// Driver: begins an exchange. Called before the queues are read, so that later changes notify again.
-    pub(super) fn begin_exchange(&self) {
+    pub(crate) fn begin_exchange(&self) {
         // A swap and not a store: it acquires what the last notification released.
         self.notified.swap(false, Ordering::AcqRel);
     }
 
     /// Sends the driver a setting. Settings apply in call order.
-    pub(super) fn set(&self, setting: Setting) {
+    pub(crate) fn set(&self, setting: Setting) {
         self.endpoint.set(self.id, setting);
     }
 }

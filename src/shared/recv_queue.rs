@@ -10,8 +10,8 @@ use bytes::{Buf, Bytes};
 use crate::error::ConnectionError;
 use crate::shared::memory_use::charge;
 use crate::shared::notifier::ConnNotifier;
-use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList};
-use crate::util::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiter, Waiters, WakeList};
+use crate::util::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 use crate::util::{buffer_pool, queue};
 
 /// State of the read side of a connection (the receiving states of RFC 9000 3.2).
@@ -28,7 +28,8 @@ enum RecvState {
 }
 
 /// The receive queue of one connection.
-pub(super) struct RecvQueue {
+pub(crate) struct RecvQueue {
+    notifier: Arc<ConnNotifier>,
     /// Charge limit in bytes, see `CHUNK_CHARGE`.
     capacity: usize,
     /// Copy of `Delivered::charged`, which the driver reads without the lock.
@@ -121,7 +122,7 @@ impl ReadBuffer {
 }
 
 impl RecvQueue {
-    pub(super) fn new(capacity: usize) -> Self {
+    pub(super) fn new(capacity: usize, notifier: Arc<ConnNotifier>) -> Self {
         let delivered = Delivered {
             chunks: VecDeque::new(),
             charged: 0,
@@ -134,7 +135,7 @@ impl RecvQueue {
         };
         let reader_has_data = AtomicBool::new(false);
         let charged_hint = AtomicUsize::new(0);
-        Self { capacity, charged_hint, delivered: Mutex::new(delivered), reader_has_data }
+        Self { notifier, capacity, charged_hint, delivered: Mutex::new(delivered), reader_has_data }
     }
 }
 
@@ -143,7 +144,7 @@ impl RecvQueue {
     /// Bytes that the queue takes now, within `quota`. The driver delivers while this is above zero: a
     /// chunk larger than that is still delivered, so that a message above the capacity arrives. At zero
     /// the reader notifies the driver once half of the queue is free.
-    pub(super) fn available(&self, quota: usize) -> usize {
+    pub(crate) fn available(&self, quota: usize) -> usize {
         let mut delivered = lock(&self.delivered);
         if delivered.detached {
             return self.capacity;
@@ -155,14 +156,14 @@ impl RecvQueue {
     }
 
     /// Whether the application left delivered data unread, now or when it dropped its last handle.
-    pub(super) fn has_unread(&self) -> bool {
+    pub(crate) fn has_unread(&self) -> bool {
         let delivered = lock(&self.delivered);
         let in_queue = !delivered.chunks.is_empty() || delivered.discarded;
         in_queue || self.reader_has_data.load(Ordering::Relaxed)
     }
 
     /// Charge of the queue and of data taken by the reader but not reported as read: a hint.
-    pub(super) fn charged(&self) -> usize {
+    pub(crate) fn charged(&self) -> usize {
         self.charged_hint.load(Ordering::Relaxed)
     }
 
@@ -170,12 +171,7 @@ impl RecvQueue {
     /// data did not fit, so the reader notifies the driver once half of the queue is free. Discards
     /// everything once detached. Returns the readers to wake.
     /// Returns the readers to wake.
-    pub(super) fn deliver(
-        &self,
-        chunks: &mut VecDeque<Bytes>,
-        held_back: bool,
-        notifier: &ConnNotifier,
-    ) -> WakeList {
+    pub(crate) fn deliver(&self, chunks: &mut VecDeque<Bytes>, held_back: bool) -> WakeList {
         let charged = chunks.iter().map(|chunk| charge(chunk.len())).sum::<usize>();
         let mut delivered = lock(&self.delivered);
         if delivered.detached {
@@ -195,13 +191,13 @@ impl RecvQueue {
         delivered.driver_blocked = held_back && !again;
         drop(delivered);
         if again {
-            notifier.notify();
+            self.notifier.notify();
         }
         readers
     }
 
     /// The peer has ended its stream, and all of it was delivered. Returns the readers to wake.
-    pub(super) fn set_eof(&self) -> WakeList {
+    pub(crate) fn set_eof(&self) -> WakeList {
         let mut delivered = lock(&self.delivered);
         delivered.state = RecvState::Eof;
         delivered.readers.take_all()
@@ -217,10 +213,10 @@ impl RecvQueue {
     }
 
     /// The driver removes the connection: unread data counts in `MemoryUse` until it is read or dropped.
-    pub(super) fn outlive(&self, notifier: &ConnNotifier) {
+    pub(super) fn outlive(&self) {
         let mut delivered = lock(&self.delivered);
         delivered.outlived = true;
-        notifier.endpoint().memory().on_outlived(delivered.charged);
+        self.notifier.endpoint().memory().on_outlived(delivered.charged);
     }
 
     /// Frees the memory of an empty queue of an idle connection.
@@ -232,16 +228,20 @@ impl RecvQueue {
 
 /// Handles.
 impl RecvQueue {
+    /// A future that waits to read.
+    pub(crate) fn waiter(&self) -> Waiter<'_> {
+        Waiter::new(self)
+    }
+
     /// Moves delivered data to the reader's buffer. Ready with a chunk in the buffer, with an empty
     /// buffer at the end of the stream, or with the error of an ended connection.
-    pub(super) fn poll_refill(
+    pub(crate) fn poll_refill(
         &self,
         buffer: &mut ReadBuffer,
         wait: &mut Wait<'_>,
-        notifier: &ConnNotifier,
     ) -> Poll<io::Result<()>> {
         let mut delivered = lock(&self.delivered);
-        let blocked = self.report(&mut delivered, mem::take(&mut buffer.read), notifier);
+        let blocked = self.report(&mut delivered, mem::take(&mut buffer.read));
         let (mut replaced, mut memory) = (None, [None, None]);
         if buffer.chunks.is_empty() {
             mem::swap(&mut delivered.chunks, &mut buffer.chunks);
@@ -268,14 +268,14 @@ impl RecvQueue {
         drop(delivered);
         drop((replaced, memory));
         if blocked {
-            notifier.notify();
+            self.notifier.notify();
         }
         outcome
     }
 
     /// Whether nothing more will be delivered. Always registers the task, also for an end of the
     /// connection after the end of the stream.
-    pub(super) fn is_closed(&self, wait: &mut Wait<'_>) -> bool {
+    pub(crate) fn is_closed(&self, wait: &mut Wait<'_>) -> bool {
         let mut delivered = lock(&self.delivered);
         let closed = !matches!(delivered.state, RecvState::Open);
         let replaced = delivered.readers.register(wait);
@@ -286,25 +286,25 @@ impl RecvQueue {
 
     /// Reports reads once they exceed an eighth of the capacity, early enough for a blocked driver. Until
     /// then [`available`](Self::available) is too low by that much.
-    pub(super) fn report_read(&self, buffer: &mut ReadBuffer, notifier: &ConnNotifier) {
+    pub(crate) fn report_read(&self, buffer: &mut ReadBuffer) {
         self.update_reader_has_data(buffer);
         if buffer.read <= self.capacity / 8 {
             return;
         }
         let read = mem::take(&mut buffer.read);
-        let blocked = self.report(&mut lock(&self.delivered), read, notifier);
+        let blocked = self.report(&mut lock(&self.delivered), read);
         if blocked {
-            notifier.notify();
+            self.notifier.notify();
         }
     }
 
     /// Frees the capacity of read data. Returns whether the driver waits for it.
     #[must_use]
-    fn report(&self, delivered: &mut Delivered, read: usize, notifier: &ConnNotifier) -> bool {
+    fn report(&self, delivered: &mut Delivered, read: usize) -> bool {
         let read = read.min(delivered.charged);
         delivered.charged -= read;
         if delivered.outlived {
-            notifier.endpoint().memory().on_outlived_read(read);
+            self.notifier.endpoint().memory().on_outlived_read(read);
         }
         self.charged_hint.store(delivered.charged, Ordering::Relaxed);
         delivered.charged <= self.capacity / 2 && mem::take(&mut delivered.driver_blocked)
@@ -319,10 +319,10 @@ impl RecvQueue {
     }
 
     /// The last handle is gone: discards later data. Returns the values to drop outside the lock.
-    pub(super) fn detach(&self, notifier: &ConnNotifier) -> (WakeList, VecDeque<Bytes>) {
+    pub(super) fn detach(&self) -> (WakeList, VecDeque<Bytes>) {
         let mut delivered = lock(&self.delivered);
         if delivered.outlived {
-            notifier.endpoint().memory().on_outlived_read(delivered.charged);
+            self.notifier.endpoint().memory().on_outlived_read(delivered.charged);
         }
         delivered.detached = true;
         delivered.discarded = !delivered.chunks.is_empty();

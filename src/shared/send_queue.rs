@@ -10,7 +10,9 @@ use bytes::{Bytes, BytesMut};
 use crate::error::ConnectionError;
 use crate::shared::memory_use::{MemoryUse, charge};
 use crate::shared::notifier::ConnNotifier;
-use crate::shared::waiters::{Registration, Wait, WaitQueue, Waiters, WakeList, register_waker};
+use crate::shared::waiters::{
+    Registration, Wait, WaitQueue, Waiter, Waiters, WakeList, register_waker,
+};
 use crate::util::buffer_pool::{self, BUFFER_LEN, LARGE};
 use crate::util::queue;
 use crate::util::sync::{Arc, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
@@ -239,7 +241,8 @@ impl Chunks {
 }
 
 /// The send queue of one connection.
-pub(super) struct SendQueue {
+pub(crate) struct SendQueue {
+    notifier: Arc<ConnNotifier>,
     /// Charge limit in bytes, see `CHUNK_CHARGE`.
     capacity: usize,
     memory: Arc<MemoryUse>,
@@ -274,7 +277,7 @@ struct Writes {
 }
 
 impl SendQueue {
-    pub(super) fn new(capacity: usize, memory: Arc<MemoryUse>) -> Self {
+    pub(super) fn new(capacity: usize, notifier: Arc<ConnNotifier>) -> Self {
         let writes = Writes {
             chunks: Chunks::default(),
             state: SendState::Open,
@@ -289,7 +292,8 @@ impl SendQueue {
             shutdown: None,
         };
         let (bound, charged_hint) = (AtomicUsize::new(usize::MAX), AtomicUsize::new(0));
-        Self { capacity, memory, bound, charged_hint, writes: Mutex::new(writes) }
+        let memory = notifier.endpoint().memory().clone();
+        Self { notifier, capacity, memory, bound, charged_hint, writes: Mutex::new(writes) }
     }
 
     /// Charge limit now: less than configured while memory is short or taken data waits to be sent.
@@ -379,7 +383,7 @@ impl SendQueue {
     }
 
     /// Some taken data has left. Returns the writers to wake.
-    pub(super) fn set_backlog(&self, backlog: Backlog) -> WakeList {
+    pub(crate) fn set_backlog(&self, backlog: Backlog) -> WakeList {
         if backlog.unsent == 0 && self.bound.load(Ordering::Relaxed) >= self.full_capacity() {
             return WakeList::default();
         }
@@ -406,7 +410,7 @@ impl SendQueue {
     }
 
     /// The write side is closed and the peer has acknowledged every byte. Returns the task in `shutdown`.
-    pub(super) fn set_drained(&self) -> Option<Waker> {
+    pub(crate) fn set_drained(&self) -> Option<Waker> {
         let mut writes = lock(&self.writes);
         writes.state.drain();
         writes.shutdown.take()
@@ -414,7 +418,7 @@ impl SendQueue {
 
     /// Lets `shutdown` return before the peer has acknowledged every byte. Returns the task in
     /// `shutdown`.
-    pub(super) fn deliver_in_background(&self) -> Option<Waker> {
+    pub(crate) fn deliver_in_background(&self) -> Option<Waker> {
         let mut writes = lock(&self.writes);
         if let SendState::Closed { in_background } = &mut writes.state {
             *in_background = true;
@@ -451,8 +455,13 @@ impl SendQueue {
 
 /// Handles.
 impl SendQueue {
+    /// A future that waits to write.
+    pub(crate) fn waiter(&self) -> Waiter<'_> {
+        Waiter::new(self)
+    }
+
     /// Payload bytes that the driver has not taken yet.
-    pub(super) fn unsent_bytes(&self) -> usize {
+    pub(crate) fn unsent_bytes(&self) -> usize {
         lock(&self.writes).chunks.bytes()
     }
 
@@ -463,7 +472,7 @@ impl SendQueue {
 
     /// Write readiness as of Tokio's sockets: starts when the queue has capacity or the connection has
     /// ended, and ends with a write that finds the queue full.
-    pub(super) fn poll_write_ready(&self, wait: &mut Wait<'_>) -> Poll<()> {
+    pub(crate) fn poll_write_ready(&self, wait: &mut Wait<'_>) -> Poll<()> {
         if self.available(self.charged_hint.load(Ordering::Relaxed)) > 0 {
             return Poll::Ready(());
         }
@@ -499,48 +508,42 @@ impl SendQueue {
     }
 
     /// As [`Self::poll_capacity`], but also fails while there is capacity.
-    pub(super) fn poll_reserve(&self, wait: &mut Wait<'_>) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_reserve(&self, wait: &mut Wait<'_>) -> Poll<io::Result<usize>> {
         lock(&self.writes).state.check_writable()?;
         self.poll_capacity(wait)
     }
 
     /// Queues `data`, at most as long as [`Self::poll_reserve`] returned to this writer.
-    pub(super) fn write_reserved(&self, data: Bytes, notifier: &ConnNotifier) -> io::Result<()> {
+    pub(crate) fn write_reserved(&self, data: Bytes) -> io::Result<()> {
         let writes = lock(&self.writes);
         writes.state.check_writable()?;
-        self.queue(writes, data, false, notifier);
+        self.queue(writes, data, false);
         Ok(())
     }
 
     /// Queues a chunk and notifies the driver outside the lock.
-    fn queue(
-        &self,
-        mut writes: MutexGuard<'_, Writes>,
-        data: Bytes,
-        message: bool,
-        notifier: &ConnNotifier,
-    ) {
+    fn queue(&self, mut writes: MutexGuard<'_, Writes>, data: Bytes, message: bool) {
         writes.chunks.push(data, message);
-        self.end_write(writes, notifier);
+        self.end_write(writes);
     }
 
     /// Notifies the driver of queued data, outside the lock.
-    fn end_write(&self, mut writes: MutexGuard<'_, Writes>, notifier: &ConnNotifier) {
+    fn end_write(&self, mut writes: MutexGuard<'_, Writes>) {
         (writes.dirty, writes.waiting) = (true, !writes.writers.is_empty());
         self.count(&writes);
         drop(writes);
-        notifier.notify();
+        self.notifier.notify();
     }
 
     /// Writes up to `len` bytes; `copy(n, out)` appends the first `n` to `out`. Queues exactly the bytes
     /// it returns when ready, none otherwise. `joins`: fewer than [`LARGE`] bytes may share a chunk with
     /// their neighbours; `copy` then runs under the lock.
-    pub(super) fn poll_write_with(
+    pub(crate) fn poll_write_with(
         &self,
         wait: &mut Wait<'_>,
-        (len, joins): (usize, bool),
+        len: usize,
+        joins: bool,
         copy: impl Fn(usize, &mut BytesMut),
-        notifier: &ConnNotifier,
     ) -> Poll<io::Result<usize>> {
         if len == 0 {
             // As with TCP, an empty write fails where a byte would.
@@ -561,11 +564,11 @@ impl SendQueue {
             }
             let Some(mut data) = data else {
                 let written = writes.chunks.append(count, |tail| copy(count, tail));
-                self.end_write(writes, notifier);
+                self.end_write(writes);
                 return Poll::Ready(Ok(written));
             };
             data.truncate(count);
-            self.queue(writes, data, false, notifier);
+            self.queue(writes, data, false);
             return Poll::Ready(Ok(count));
         }
     }
@@ -576,7 +579,6 @@ impl SendQueue {
         wait: &mut Wait<'_>,
         message: &[u8],
         max: usize,
-        notifier: &ConnNotifier,
     ) -> Poll<io::Result<()>> {
         if message.len() > max {
             let len = message.len();
@@ -600,7 +602,7 @@ impl SendQueue {
                 return Poll::Pending;
             }
             if let Some(copy) = copy.take() {
-                self.queue(writes, copy, true, notifier);
+                self.queue(writes, copy, true);
                 return Poll::Ready(Ok(()));
             }
             drop(writes);
@@ -609,7 +611,7 @@ impl SendQueue {
     }
 
     /// Sends written data without further delay.
-    pub(super) fn flush(&self, notifier: &ConnNotifier) -> io::Result<()> {
+    pub(crate) fn flush(&self) -> io::Result<()> {
         let mut writes = lock(&self.writes);
         if let SendState::Failed { error, .. } = writes.state {
             return Err(error.into());
@@ -620,31 +622,27 @@ impl SendQueue {
         writes.flush_requested |= dirty;
         drop(writes);
         if dirty {
-            notifier.notify();
+            self.notifier.notify();
         }
         Ok(())
     }
 
     /// Closes the write side. Written data is still delivered.
-    pub(super) fn close(&self, notifier: &ConnNotifier) {
+    pub(crate) fn close(&self) {
         let mut writes = lock(&self.writes);
         let first = writes.state.close();
         let writers = writes.writers.take_all();
         drop(writes);
         writers.for_each(Waker::wake);
         if first {
-            notifier.notify();
+            self.notifier.notify();
         }
     }
 
     /// Closes the write side. Ready once the peer has acknowledged every byte, or waits for this side to
     /// read.
-    pub(super) fn poll_shutdown(
-        &self,
-        waker: &Waker,
-        notifier: &ConnNotifier,
-    ) -> Poll<io::Result<()>> {
-        self.close(notifier);
+    pub(crate) fn poll_shutdown(&self, waker: &Waker) -> Poll<io::Result<()>> {
+        self.close();
         let mut writes = lock(&self.writes);
         match writes.state {
             SendState::Drained { .. } | SendState::Closed { in_background: true } => {
@@ -660,14 +658,14 @@ impl SendQueue {
     }
 
     /// Asks the driver to end the connection and discards queued data.
-    pub(super) fn abort(&self, notifier: &ConnNotifier) {
+    pub(crate) fn abort(&self) {
         let mut writes = lock(&self.writes);
         writes.reset_requested = true;
         let discarded = writes.chunks.clear();
         self.count(&writes);
         drop(writes);
         drop(discarded);
-        notifier.notify();
+        self.notifier.notify();
     }
 
     /// The last handle is gone. Returns the wakers of cancelled calls, to be dropped.

@@ -146,7 +146,7 @@ impl Iterator for WakeList {
 }
 
 /// Owner of [`Waiters`] and their lock.
-pub(super) trait WaitQueue: Sync {
+pub(crate) trait WaitQueue: Sync {
     /// [`Waiters::cancel`] under the lock. The caller drops the result.
     fn cancel(&self, registration: &Registration) -> Option<Waker>;
 }
@@ -217,7 +217,7 @@ impl WaitQueue for EndWaiters {
 }
 
 /// Backs `KcpStream::established`: KCP has no handshake, so the first valid answer establishes.
-pub(super) struct Established(Mutex<EstablishedState>);
+pub(crate) struct Established(Mutex<EstablishedState>);
 
 enum EstablishedState {
     /// The peer has acknowledged nothing. Initial state. Holds the task that waits.
@@ -243,7 +243,7 @@ impl Established {
     }
 
     /// Driver: the peer has answered. Returns the task to wake.
-    pub(super) fn set(&self) -> Option<Waker> {
+    pub(crate) fn set(&self) -> Option<Waker> {
         self.leave_waiting(EstablishedState::Established)
     }
 
@@ -258,7 +258,7 @@ impl Established {
     }
 
     /// Ready once the peer has answered, or with the error that ended the connection first.
-    pub(super) fn poll(&self, waker: &Waker) -> Poll<io::Result<()>> {
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<io::Result<()>> {
         let mut state = lock(&self.0);
         let replaced = match &mut *state {
             EstablishedState::Established => return Poll::Ready(Ok(())),

@@ -13,7 +13,7 @@ use crate::config::Setting;
 use crate::fec::{self, FecConfig, oob};
 use crate::shared::connection::Shared;
 use crate::shared::datagrams::DatagramSupport;
-use crate::shared::waiters::{Registration, Wait};
+use crate::shared::waiters::{Registration, Wait, WaitQueue};
 use crate::util::coop::cooperate;
 use crate::util::sync::{Arc, Ordering};
 
@@ -71,7 +71,7 @@ pub struct Datagrams {
 
 impl Datagrams {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        shared.start_datagrams();
+        shared.datagrams.start();
         Self { shared, registration: Registration::default() }
     }
 
@@ -95,7 +95,7 @@ impl Datagrams {
             let text = format!("the datagram has {size} bytes, at most {max} fit into the MTU");
             return Err(Error::new(ErrorKind::InvalidInput, text));
         }
-        self.shared.send_datagram(Bytes::copy_from_slice(datagram))
+        self.shared.datagrams.send(Bytes::copy_from_slice(datagram))
     }
 
     /// Waits for a datagram and returns it.
@@ -113,7 +113,7 @@ impl Datagrams {
     ///
     /// Cancel safe: no datagram is lost.
     pub async fn recv(&self) -> Result<Bytes> {
-        let mut waiter = self.shared.datagram_waiter();
+        let mut waiter = self.shared.datagrams.waiter();
         poll_fn(|cx| poll(&self.shared, cx, &mut waiter)).await
     }
 
@@ -133,7 +133,7 @@ impl Datagrams {
     ///
     /// [`WouldBlock`](ErrorKind::WouldBlock) if there is none; otherwise as [`recv`](Self::recv).
     pub fn try_recv(&self) -> Result<Bytes> {
-        match self.shared.poll_datagram(&mut Wait::No) {
+        match self.shared.datagrams.poll_recv(&mut Wait::No) {
             Poll::Ready(result) => result,
             Poll::Pending => Err(ErrorKind::WouldBlock.into()),
         }
@@ -143,7 +143,7 @@ impl Datagrams {
     /// known to take none. It falls with the path MTU.
     #[must_use]
     pub fn max_size(&self) -> Option<usize> {
-        let is_supported = self.shared.datagram_support() != DatagramSupport::Unsupported;
+        let is_supported = self.shared.datagrams.support() != DatagramSupport::Unsupported;
         is_supported.then(|| largest(&self.shared))
     }
 }
@@ -156,7 +156,7 @@ impl Clone for Datagrams {
 
 impl Drop for Datagrams {
     fn drop(&mut self) {
-        drop(self.shared.cancel_datagram(&self.registration));
+        drop(self.shared.datagrams.cancel(&self.registration));
     }
 }
 
@@ -171,7 +171,7 @@ fn poll(
     cx: &mut Context<'_>,
     registration: &mut Registration,
 ) -> Poll<Result<Bytes>> {
-    cooperate(cx, |cx| shared.poll_datagram(&mut Wait::Future(registration, cx.waker())))
+    cooperate(cx, |cx| shared.datagrams.poll_recv(&mut Wait::Future(registration, cx.waker())))
 }
 
 /// Size of the largest datagram that fits into the MTU.
@@ -226,6 +226,6 @@ pub(super) fn set_fec(shared: &Shared, fec: FecConfig) -> Result<()> {
     if max < FecConfig::MAX_SHARDS {
         shared.max_fec_shards.store(shards, Ordering::Relaxed);
     }
-    shared.set(Setting::Fec(fec));
+    shared.notifier.set(Setting::Fec(fec));
     Ok(())
 }

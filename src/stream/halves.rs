@@ -69,7 +69,7 @@ impl Reader {
         if count > 0 {
             let (handle, buffer) = self.buffer_mut();
             buffer.consume(count);
-            handle.report_read(buffer);
+            handle.recv.report_read(buffer);
         }
     }
 
@@ -113,7 +113,7 @@ impl Reader {
         let known = buffer.peek(before, one_message).map(<[u8]>::len).sum::<usize>();
         if buffer.front().is_none() || (known < before && !one_message) {
             let mut wait = Wait::new(cx.waker(), registration);
-            ready!(self.handle.poll_refill(&mut buffer, &mut wait))?;
+            ready!(self.handle.recv.poll_refill(&mut buffer, &mut wait))?;
         }
         buffer.peek(before, one_message).for_each(|part| buf.put_slice(part));
         Poll::Ready(Ok(before - buf.remaining()))
@@ -217,7 +217,7 @@ impl<'a> Writer<'a> {
         // A later write returns the error of an ended connection.
         cooperate(cx, |cx| {
             let mut wait = Wait::new(cx.waker(), registration);
-            self.shared.poll_write_ready(&mut wait).map(Ok)
+            self.shared.send.poll_write_ready(&mut wait).map(Ok)
         })
     }
 
@@ -239,7 +239,7 @@ fn poll_chunks(
 ) -> Poll<io::Result<()>> {
     match buffer.front() {
         Some(_) => Poll::Ready(Ok(())),
-        None => shared.poll_refill(buffer, wait),
+        None => shared.recv.poll_refill(buffer, wait),
     }
 }
 
@@ -254,7 +254,7 @@ fn poll_bytes(
         if buffer.front().is_some() {
             return Poll::Ready(Ok(()));
         }
-        ready!(shared.poll_refill(buffer, wait))?;
+        ready!(shared.recv.poll_refill(buffer, wait))?;
         if buffer.front().is_none() {
             return Poll::Ready(Ok(()));
         }
@@ -282,13 +282,13 @@ fn read(
             break;
         }
     }
-    shared.report_read(buffer);
+    shared.recv.report_read(buffer);
     limit - left
 }
 
 fn pop(shared: &Shared, buffer: &mut ReadBuffer) -> Bytes {
     let chunk = buffer.pop().unwrap_or_default();
-    shared.report_read(buffer);
+    shared.recv.report_read(buffer);
     // Only chunks of a byte stream share a buffer: each message has its own.
     if shared.mode == Mode::Stream { buffer_pool::into_recycled(chunk) } else { chunk }
 }
@@ -322,7 +322,8 @@ fn write(shared: &Shared, wait: &mut Wait<'_>, bufs: &[IoSlice<'_>]) -> Poll<io:
         let wait = if done == 0 { &mut *wait } else { &mut Wait::No };
         let part = (total - done).min(buffer_pool::BUFFER_LEN);
         match shared
-            .poll_write_with(wait, (part, joins), |count, out| gather(bufs, done, count, out))
+            .send
+            .poll_write_with(wait, part, joins, |count, out| gather(bufs, done, count, out))
         {
             Poll::Ready(Ok(taken)) => done += taken,
             _ if done > 0 => return Poll::Ready(Ok(done)),
@@ -341,7 +342,7 @@ fn write_from(
     cx: &mut Context<'_>,
     reader: &mut (impl AsyncRead + Unpin + ?Sized),
 ) -> Poll<io::Result<usize>> {
-    let capacity = ready!(shared.poll_reserve(&mut Wait::Polled(cx.waker())))?;
+    let capacity = ready!(shared.send.poll_reserve(&mut Wait::Polled(cx.waker())))?;
     let mut buffer = buffer_pool::take();
     let read = {
         let mut space = (&mut buffer).limit(capacity.min(buffer_pool::BUFFER_LEN));
@@ -350,7 +351,7 @@ fn write_from(
     };
     match read {
         Poll::Ready(Ok(count)) if count > 0 => {
-            shared.write_reserved(buffer_pool::freeze(buffer))?;
+            shared.send.write_reserved(buffer_pool::freeze(buffer))?;
             Poll::Ready(Ok(count))
         }
         nothing => {

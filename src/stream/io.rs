@@ -65,13 +65,13 @@ macro_rules! impl_write {
 
             /// Hands written data to the protocol, without waiting for acknowledgements.
             fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-                Poll::Ready(self.handle().flush())
+                Poll::Ready(self.handle().send.flush())
             }
 
             /// Closes the write side and waits until the peer has acknowledged every byte, or waits for
             /// this side to read.
             fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.handle().poll_shutdown(cx.waker())
+                self.handle().send.poll_shutdown(cx.waker())
             }
         }
     )*};

@@ -184,13 +184,13 @@ impl KcpStream {
     ///
     /// Cancel safe. If several tasks wait, the last one is woken.
     pub async fn established(&self) -> Result<()> {
-        poll_fn(|cx| self.handle().poll_established(cx.waker())).await
+        poll_fn(|cx| self.handle().established.poll(cx.waker())).await
     }
 
     /// Ends the connection at once (RFC 9293 3.10.5). Unacknowledged data may be lost. A peer that
     /// supports CONTROL segments gets an RST; others are not notified.
     pub fn abort(self) {
-        self.handle().abort();
+        self.handle().send.abort();
     }
 }
 
@@ -209,7 +209,7 @@ impl KcpStream {
     /// Cancel safe: nothing is consumed.
     pub async fn peek(&self, buf: &mut [u8]) -> Result<usize> {
         let mut buf = ReadBuf::new(buf);
-        let mut waiter = self.handle().read_waiter();
+        let mut waiter = self.handle().recv.waiter();
         poll_fn(|cx| self.read.poll_peek(cx, &mut buf, Some(&mut waiter))).await
     }
 
@@ -375,20 +375,20 @@ impl KcpStream {
     #[doc(alias = "SetWindowSize")]
     pub fn set_windows(&self, send: u16, recv: u16) -> std::result::Result<(), ConfigError> {
         check_windows(send, recv)?;
-        self.handle().set(Setting::Windows { send, recv });
+        self.handle().notifier.set(Setting::Windows { send, recv });
         Ok(())
     }
 
     /// Sets the timing preset (kcp-go `SetNoDelay`).
     #[doc(alias = "SetNoDelay")]
     pub fn set_timing(&self, preset: Timing) {
-        self.handle().set(Setting::Timing(preset));
+        self.handle().notifier.set(Setting::Timing(preset));
     }
 
     /// Sets when received data is acknowledged.
     #[doc(alias = "SetACKNoDelay")]
     pub fn set_ack_policy(&self, policy: AckPolicy) {
-        self.handle().set(Setting::AckPolicy(policy));
+        self.handle().notifier.set(Setting::AckPolicy(policy));
     }
 
     /// Sets when written data leaves.
@@ -411,14 +411,14 @@ impl KcpStream {
         let present = self.handle().mtu.fetch_min(usize::from(mtu), Ordering::Relaxed);
         let smallest = (overhead + SEGMENT_HEADER) as u64 + 1;
         ConfigError::check("mtu (bytes)", mtu, smallest, present as u64)?;
-        self.handle().set(Setting::Mtu(mtu));
+        self.handle().notifier.set(Setting::Mtu(mtu));
         Ok(())
     }
 
     /// Limits the bytes sent per second, headers included; `None` for no limit.
     #[doc(alias = "SetRateLimit")]
     pub fn set_rate_limit(&self, bytes_per_second: Option<NonZeroU64>) {
-        self.handle().set(Setting::RateLimit(bytes_per_second));
+        self.handle().notifier.set(Setting::RateLimit(bytes_per_second));
     }
 
     /// Sets the keepalive interval and idle timeout, as
@@ -437,7 +437,7 @@ impl KcpStream {
         idle_timeout: Option<Duration>,
     ) -> std::result::Result<(), ConfigError> {
         interval.validate(idle_timeout)?;
-        self.handle().set(Setting::Keepalive(interval, idle_timeout));
+        self.handle().notifier.set(Setting::Keepalive(interval, idle_timeout));
         Ok(())
     }
 
@@ -454,7 +454,7 @@ impl KcpStream {
         timeout: Option<Duration>,
     ) -> std::result::Result<(), ConfigError> {
         check_timeout("dead_peer_timeout (ms)", timeout)?;
-        self.handle().set(Setting::DeadPeerTimeout(timeout));
+        self.handle().notifier.set(Setting::DeadPeerTimeout(timeout));
         Ok(())
     }
 
@@ -467,7 +467,7 @@ impl KcpStream {
     #[doc(alias = "SetDUP")]
     pub fn set_duplicates(&self, duplicates: u8) -> std::result::Result<(), ConfigError> {
         check_duplicates(duplicates)?;
-        self.handle().set(Setting::Duplicates(duplicates));
+        self.handle().notifier.set(Setting::Duplicates(duplicates));
         Ok(())
     }
 }

@@ -14,7 +14,7 @@ impl KcpStream {
     ///
     /// None; the signature matches `TcpStream`.
     pub fn nodelay(&self) -> Result<bool> {
-        Ok(self.handle().nodelay())
+        Ok(self.handle().options.nodelay())
     }
 
     /// Sets whether written data leaves as soon as the windows allow:
@@ -39,7 +39,7 @@ impl KcpStream {
     ///
     /// None; the signature matches `TcpStream`.
     pub fn linger(&self) -> Result<Option<Duration>> {
-        Ok(self.handle().own_linger())
+        Ok(self.handle().options.own_linger())
     }
 
     /// Sets how long closing continues without progress, 0 s to 1 day in whole milliseconds; `None` for

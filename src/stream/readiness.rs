@@ -47,7 +47,7 @@ macro_rules! readable {
             ///
             /// Cancel safe.
             pub async fn readable(&self) -> Result<()> {
-                let mut waiter = self.$side.handle.read_waiter();
+                let mut waiter = self.$side.handle.recv.waiter();
                 poll_fn(|cx| self.$side.poll_readable(cx, Some(&mut waiter))).await
             }
 
@@ -83,7 +83,7 @@ macro_rules! writable {
             ///
             /// Cancel safe.
             pub async fn writable(&self) -> Result<()> {
-                let mut waiter = self.handle().write_waiter();
+                let mut waiter = self.handle().send.waiter();
                 poll_fn(|cx| self.writer().poll_write_ready(cx, Some(&mut waiter))).await
             }
         }
@@ -162,7 +162,7 @@ async fn ready(shared: &Shared, reader: Option<&Reader>, interest: Interest) -> 
         return Err(Error::new(ErrorKind::InvalidInput, text));
     }
     let reader = reader.filter(|_| interest.is_readable());
-    let (mut reading, mut writing) = (shared.read_waiter(), shared.write_waiter());
+    let (mut reading, mut writing) = (shared.recv.waiter(), shared.send.waiter());
     poll_fn(|cx| {
         let mut ready = match reader.map(|side| side.poll_open(cx, Some(&mut reading))) {
             Some(Poll::Ready(true)) => Ready::READABLE,
@@ -195,7 +195,7 @@ fn poll_end(
     if !urgent && !errors {
         return ready;
     }
-    if shared.is_recv_closed(&mut Wait::Future(registration, cx.waker())) && urgent {
+    if shared.recv.is_closed(&mut Wait::Future(registration, cx.waker())) && urgent {
         ready |= Ready::READ_CLOSED;
     }
     // Checked after the registration: a connection's error is set before its readers are woken.

@@ -252,7 +252,7 @@ macro_rules! read_methods {
             /// Cancel safe: nothing is consumed.
             pub async fn peek(&mut self, buf: &mut [u8]) -> Result<usize> {
                 let mut buf = ReadBuf::new(buf);
-                let mut waiter = self.side.handle.read_waiter();
+                let mut waiter = self.side.handle.recv.waiter();
                 poll_fn(|cx| self.side.poll_peek(cx, &mut buf, Some(&mut waiter))).await
             }
 
@@ -435,7 +435,7 @@ impl OwnedWriteHalf {
 impl Drop for OwnedWriteHalf {
     fn drop(&mut self) {
         if self.close_on_drop {
-            self.handle.close_write();
+            self.handle.send.close();
         }
     }
 }

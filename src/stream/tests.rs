@@ -114,13 +114,13 @@ async fn blocked_reader_and_writer_are_woken() {
             sent += bench.chunks().concat().len();
             taken.writers.for_each(Waker::wake);
         }
-        if bench.shared.recv_available(usize::MAX) >= 64 {
+        if bench.shared.recv.available(usize::MAX) >= 64 {
             bench.deliver(&[&[6; 64]], false);
         }
     }
     assert_eq!(sent, 300);
     assert_eq!(read.await.unwrap().unwrap(), [6; 300]);
-    bench.shared.set_drained().unwrap().wake();
+    bench.shared.send.set_drained().unwrap().wake();
     write.await.unwrap().unwrap();
 }
 
@@ -308,7 +308,7 @@ async fn message_calls_are_refused_in_stream_mode() {
 async fn established_and_connection_end_wake_waiters() {
     let (stream, bench) = stream(Mode::Stream, 1000, 1000);
     assert!(now(stream.established()).is_pending());
-    bench.shared.set_established();
+    bench.shared.established.set();
     ready(stream.established()).unwrap();
 
     let (count, waker) = Count::new();

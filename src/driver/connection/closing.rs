@@ -70,7 +70,7 @@ impl Conn {
 
     /// What the connection answers once it is removed.
     pub(in super::super) fn time_wait(&self) -> TimeWait {
-        self.kcp.time_wait(self.opened_by, self.shared.has_unread(), self.restarted_by)
+        self.kcp.time_wait(self.opened_by, self.shared.recv.has_unread(), self.restarted_by)
     }
 
     /// Whether the application has the connection, or can get it while there is a listener.
@@ -105,7 +105,7 @@ impl Conn {
             self.reported.established = true;
             self.lifecycle.on_established();
             self.span.established();
-            scratch.wakers.extend(self.shared.set_established());
+            scratch.wakers.extend(self.shared.established.set());
         }
         let una = self.kcp.una();
         if una != self.last_una {
@@ -119,13 +119,13 @@ impl Conn {
             self.lifecycle.on_window_report(self.last_received);
         }
         if self.is_drained() && self.lifecycle.on_drained(now, self.shared.linger()) {
-            scratch.wakers.extend(self.shared.set_drained());
+            scratch.wakers.extend(self.shared.send.set_drained());
         }
         let blocked = self.lifecycle.is_closing() && !self.is_drained();
         self.lifecycle.on_windows(now, blocked && self.kcp.windows_are_closed());
         if self.lifecycle.background_deadline().is_some_and(|at| now >= at) {
             self.lifecycle.on_background();
-            scratch.wakers.extend(self.shared.deliver_in_background());
+            scratch.wakers.extend(self.shared.send.deliver_in_background());
         }
         self.plan_memory_release(now);
     }
@@ -167,7 +167,7 @@ impl Conn {
     /// Takes what the handles have done before the endpoint ends. No FIN leaves to a peer whose data is unread
     /// (RFC 1122 4.2.2.13).
     pub(in super::super) fn exchange_last(&mut self, now: Instant, scratch: &mut Scratch) {
-        if self.shared.has_unread() || self.kcp.readable().is_some() {
+        if self.shared.recv.has_unread() || self.kcp.readable().is_some() {
             self.end_early(ConnectionError::RuntimeShutdown);
         }
         self.exchange_queues(now, scratch);
@@ -198,7 +198,7 @@ impl Conn {
             return None;
         }
         let truncated = self.has_unsent_writes || self.end_cause.is_some();
-        self.kcp.final_control(now, truncated, self.shared.has_unread())
+        self.kcp.final_control(now, truncated, self.shared.recv.has_unread())
     }
 
     /// Whether the peer has acknowledged everything that was written.

@@ -279,8 +279,8 @@ impl Conn {
     /// writer has done since the last exchange of queues may be missing.
     pub(super) fn account_memory(&mut self, memory: &mut Memory) {
         let holder = if self.is_unvalidated() { Holder::Unvalidated } else { Holder::Validated };
-        let received = self.kcp.recv_memory() + self.shared.unread_bytes();
-        let datagrams = self.shared.unread_datagrams();
+        let received = self.kcp.recv_memory() + self.shared.recv.charged();
+        let datagrams = self.shared.datagrams.unread_bytes();
         let held = CONNECTION_COST + received + datagrams + self.kcp.send_memory();
         memory.update(holder, self.held, held);
         (self.held, self.quota) = (held, memory.quota(holder));
@@ -408,7 +408,7 @@ impl Conn {
 
     #[cfg(test)]
     pub(super) fn data_memory(&self) -> usize {
-        let (unread, unsent) = (self.shared.unread_bytes(), self.shared.unsent_bytes());
+        let (unread, unsent) = (self.shared.recv.charged(), self.shared.send.unsent_bytes());
         self.kcp.recv_memory() + self.kcp.send_memory() + unread + unsent
     }
 

@@ -19,7 +19,7 @@ impl Conn {
         now: Instant,
         scratch: &mut Scratch,
     ) -> bool {
-        self.shared.begin_exchange();
+        self.shared.notifier.begin_exchange();
         self.report_datagram_support();
         self.take_writes(now, scratch);
         self.deliver(scratch)
@@ -39,7 +39,7 @@ impl Conn {
             && !was_delayed
             && self.reported.established
             && self.lifecycle == Lifecycle::Open
-            && !self.shared.has_datagrams()
+            && !self.shared.datagrams.has_outgoing()
             && self.kcp.delay_acks(now)
     }
 
@@ -102,7 +102,7 @@ impl Conn {
 
     /// Datagrams have left: writers may write as much more.
     pub(in super::super) fn admit_writers(&self, scratch: &mut Scratch) {
-        scratch.wakers.extend(self.shared.set_backlog(self.send_backlog()));
+        scratch.wakers.extend(self.shared.send.set_backlog(self.send_backlog()));
     }
 
     fn deliver(&mut self, scratch: &mut Scratch) -> bool {
@@ -116,14 +116,14 @@ impl Conn {
     }
 
     fn deliver_readable(&mut self, scratch: &mut Scratch) {
-        let mut capacity = self.shared.recv_available(self.quota);
+        let mut capacity = self.shared.recv.available(self.quota);
         while capacity > 0 {
             let Some(chunk) = self.kcp.recv() else { break };
             capacity = capacity.saturating_sub(chunk.len().max(CHUNK_CHARGE));
             scratch.chunks.push_back(chunk);
         }
         let held_back = self.kcp.readable().is_some();
-        scratch.wakers.extend(self.shared.deliver(&mut scratch.chunks, held_back));
+        scratch.wakers.extend(self.shared.recv.deliver(&mut scratch.chunks, held_back));
     }
 
     /// Delivers all data that was acknowledged and not read yet, at the end of the connection. The
@@ -132,7 +132,7 @@ impl Conn {
         while let Some(chunk) = self.kcp.recv() {
             scratch.chunks.push_back(chunk);
         }
-        scratch.wakers.extend(self.shared.deliver(&mut scratch.chunks, false));
+        scratch.wakers.extend(self.shared.recv.deliver(&mut scratch.chunks, false));
         self.report_eof(scratch);
     }
 
@@ -140,7 +140,7 @@ impl Conn {
     fn report_eof(&mut self, scratch: &mut Scratch) {
         if !self.reported.eof && self.kcp.peer_has_closed() {
             self.reported.eof = true;
-            scratch.wakers.extend(self.shared.set_eof());
+            scratch.wakers.extend(self.shared.recv.set_eof());
         }
     }
 
@@ -154,10 +154,10 @@ impl Conn {
         self.last_received = now;
         self.kcp.on_out_of_band_received(now);
         self.out_of_band.1 += 1;
-        let received = self.kcp.recv_memory() + self.shared.unread_bytes();
+        let received = self.kcp.recv_memory() + self.shared.recv.charged();
         let quota = self.quota.saturating_sub(received);
         let datagram = Bytes::copy_from_slice(payload);
-        scratch.wakers.extend(self.shared.deliver_datagram(datagram, quota));
+        scratch.wakers.extend(self.shared.datagrams.deliver(datagram, quota));
     }
 
     /// Lets datagrams leave, or discards them, once the peer has shown whether it takes them.
@@ -165,7 +165,7 @@ impl Conn {
         let accepts = self.kcp.peer_accepts_datagrams();
         if let Some(accepts) = accepts.filter(|_| accepts != self.reported.datagrams) {
             self.reported.datagrams = Some(accepts);
-            self.shared.set_datagrams_supported(accepts || self.shared.framed);
+            self.shared.datagrams.set_supported(accepts || self.shared.framed);
         }
     }
 }

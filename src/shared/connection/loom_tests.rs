@@ -8,6 +8,7 @@ use bytes::Bytes;
 use loom::thread;
 
 use super::*;
+use crate::shared::recv_queue::ReadBuffer;
 use crate::util::loom::Sleeper;
 
 fn connection(buffer: usize) -> (Arc<Shared>, Arc<Notifier>) {
@@ -32,21 +33,22 @@ fn notified(shared: &Shared, notifier: &Notifier) {
             Poll::Pending
         }
     });
-    shared.begin_exchange();
+    shared.notifier.begin_exchange();
 }
 
 fn write(shared: &Shared, waker: &Waker) -> Poll<io::Result<usize>> {
     shared
-        .poll_write_with(&mut Wait::Polled(waker), (1, true), |_, out| out.extend_from_slice(b"x"))
+        .send
+        .poll_write_with(&mut Wait::Polled(waker), 1, true, |_, out| out.extend_from_slice(b"x"))
 }
 
 fn read(shared: &Shared, queue: &mut ReadBuffer) -> io::Result<Bytes> {
     Sleeper::new().block_on(|waker| {
         if queue.front().is_none() {
-            std::task::ready!(shared.poll_refill(queue, &mut Wait::Polled(waker)))?;
+            std::task::ready!(shared.recv.poll_refill(queue, &mut Wait::Polled(waker)))?;
         }
         let chunk = queue.pop().unwrap();
-        shared.report_read(queue);
+        shared.recv.report_read(queue);
         Poll::Ready(Ok(chunk))
     })
 }
@@ -85,7 +87,7 @@ fn loom_write_against_take() {
 #[test]
 fn loom_write_against_backlog() {
     const NOTHING: Backlog = Backlog { limit: 1, unsent: 0 };
-    write_two_bytes(NOTHING, |shared| shared.set_backlog(NOTHING).for_each(Waker::wake));
+    write_two_bytes(NOTHING, |shared| shared.send.set_backlog(NOTHING).for_each(Waker::wake));
 }
 
 /// Two writers neither exceed the capacity nor lose a byte.
@@ -141,11 +143,11 @@ fn loom_deliver_against_read() {
         };
         let deliver = |chunk: &'static [u8], held_back| {
             let mut chunks = VecDeque::from([Bytes::from_static(chunk)]);
-            shared.deliver(&mut chunks, held_back).for_each(Waker::wake);
+            shared.recv.deliver(&mut chunks, held_back).for_each(Waker::wake);
         };
         deliver(b"a", true);
         notified(&shared, &notifier);
-        assert_eq!(shared.recv_available(usize::MAX), 1);
+        assert_eq!(shared.recv.available(usize::MAX), 1);
         deliver(b"b", false);
         reader.join().unwrap();
     });
@@ -156,7 +158,7 @@ fn loom_deliver_against_read() {
 fn loom_available_against_read() {
     loom::model(|| {
         let (shared, notifier) = connection(1);
-        drop(shared.deliver(&mut VecDeque::from([Bytes::from_static(b"a")]), false));
+        drop(shared.recv.deliver(&mut VecDeque::from([Bytes::from_static(b"a")]), false));
         let reader = {
             let shared = shared.clone();
             thread::spawn(move || {
@@ -164,9 +166,9 @@ fn loom_available_against_read() {
                 assert_eq!(read(&shared, &mut queue).unwrap(), "a");
             })
         };
-        if shared.recv_available(usize::MAX) == 0 {
+        if shared.recv.available(usize::MAX) == 0 {
             notified(&shared, &notifier);
-            assert_eq!(shared.recv_available(usize::MAX), 1);
+            assert_eq!(shared.recv.available(usize::MAX), 1);
         }
         reader.join().unwrap();
     });
@@ -181,7 +183,7 @@ fn loom_close_against_write() {
             let shared = shared.clone();
             thread::spawn(move || write(&shared, Waker::noop()).map(|result| result.is_ok()))
         };
-        shared.close_write();
+        shared.send.close();
         let mut out = VecDeque::new();
         notified(&shared, &notifier);
         let taken = shared.take_writes(10, 1, Backlog::NONE, &mut out);
@@ -200,12 +202,12 @@ fn loom_shutdown_against_drained() {
         let closer = {
             let shared = shared.clone();
             thread::spawn(move || {
-                Sleeper::new().block_on(|waker| shared.poll_shutdown(waker)).unwrap();
+                Sleeper::new().block_on(|waker| shared.send.poll_shutdown(waker)).unwrap();
             })
         };
         notified(&shared, &notifier);
         assert!(shared.take_writes(10, 1, Backlog::NONE, &mut VecDeque::new()).write_closed);
-        shared.set_drained().into_iter().for_each(Waker::wake);
+        shared.send.set_drained().into_iter().for_each(Waker::wake);
         closer.join().unwrap();
     });
 }
@@ -217,7 +219,7 @@ fn loom_drop_against_deliver() {
         let (shared, notifier) = connection(100);
         let handles = [Handle::new(shared.clone()), Handle::new(shared.clone())];
         let droppers = handles.map(|handle| thread::spawn(move || drop(handle)));
-        drop(shared.deliver(&mut VecDeque::from([Bytes::from_static(b"a")]), false));
+        drop(shared.recv.deliver(&mut VecDeque::from([Bytes::from_static(b"a")]), false));
         notified(&shared, &notifier);
         assert!(shared.take_writes(10, 1, Backlog::NONE, &mut VecDeque::new()).detached);
         for dropper in droppers {
@@ -238,7 +240,7 @@ fn loom_write_and_drop_against_take() {
             assert!(write(&handle, Waker::noop()).is_ready());
             drop(handle);
         });
-        shared.begin_exchange();
+        shared.notifier.begin_exchange();
         let mut out = VecDeque::new();
         let taken = shared.take_writes(10, 1, Backlog::NONE, &mut out);
         assert!(!taken.detached || out.len() == 1, "the write came before the drop");
@@ -272,10 +274,10 @@ fn loom_end_against_waiting() {
 fn waits_for_the_end(shared: &Arc<Shared>) -> thread::JoinHandle<()> {
     let shared = shared.clone();
     thread::spawn(move || {
-        let mut waiter = shared.read_waiter();
+        let mut waiter = shared.recv.waiter();
         Sleeper::new().block_on(|waker| {
             let mut wait = Wait::Future(&mut waiter, waker);
-            if shared.is_recv_closed(&mut wait) { Poll::Ready(()) } else { Poll::Pending }
+            if shared.recv.is_closed(&mut wait) { Poll::Ready(()) } else { Poll::Pending }
         });
     })
 }
@@ -286,7 +288,7 @@ fn loom_end_of_stream_against_two_futures() {
     loom::model(|| {
         let (shared, _notifier) = connection(100);
         let readers = [(); 2].map(|()| waits_for_the_end(&shared));
-        shared.set_eof().for_each(Waker::wake);
+        shared.recv.set_eof().for_each(Waker::wake);
         for reader in readers {
             reader.join().unwrap();
         }
@@ -302,11 +304,11 @@ fn loom_drop_of_a_future_against_wake() {
         let leaves = {
             let shared = shared.clone();
             thread::spawn(move || {
-                let mut waiter = shared.read_waiter();
-                shared.is_recv_closed(&mut Wait::Future(&mut waiter, Waker::noop()));
+                let mut waiter = shared.recv.waiter();
+                shared.recv.is_closed(&mut Wait::Future(&mut waiter, Waker::noop()));
             })
         };
-        shared.set_eof().for_each(Waker::wake);
+        shared.recv.set_eof().for_each(Waker::wake);
         stays.join().unwrap();
         leaves.join().unwrap();
     });

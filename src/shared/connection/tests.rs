@@ -3,11 +3,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Poll, Wake};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 
 use super::*;
 use crate::shared::memory_use::charge;
+use crate::shared::recv_queue::ReadBuffer;
 use crate::shared::requests::{Request, RequestQueue};
 use crate::util::queue::BURST_CAPACITY;
 
@@ -63,7 +64,7 @@ impl Bench {
         if ids.is_empty() {
             return false;
         }
-        self.shared.begin_exchange();
+        self.shared.notifier.begin_exchange();
         true
     }
 
@@ -82,7 +83,7 @@ impl Bench {
 
     pub(crate) fn deliver(&self, chunks: &[&[u8]], held_back: bool) -> bool {
         let mut chunks = chunks.iter().map(|chunk| Bytes::copy_from_slice(chunk)).collect();
-        let reader = self.shared.deliver(&mut chunks, held_back);
+        let reader = self.shared.recv.deliver(&mut chunks, held_back);
         assert!(chunks.is_empty());
         reader.inspect(Waker::wake_by_ref).count() > 0
     }
@@ -90,8 +91,12 @@ impl Bench {
     fn write(&self, waker: Option<&Waker>, data: &[u8]) -> Poll<io::Result<usize>> {
         let copy = |count, out: &mut BytesMut| out.extend_from_slice(&data[..count]);
         let mut wait = waker.map_or(Wait::No, Wait::Polled);
-        let part = (data.len(), self.shared.mode == Mode::Stream);
-        self.shared.poll_write_with(&mut wait, part, copy)
+        self.shared.send.poll_write_with(
+            &mut wait,
+            data.len(),
+            self.shared.mode == Mode::Stream,
+            copy,
+        )
     }
 }
 
@@ -128,7 +133,7 @@ fn bulk_writer_is_given_what_may_wait_and_woken_at_a_quarter_of_it() {
     let (count, waker) = Count::new();
     let backlog = |unsent| Backlog { limit: 16_000, unsent };
     let set = |bench: &Bench, unsent| {
-        bench.shared.set_backlog(backlog(unsent)).for_each(Waker::wake);
+        bench.shared.send.set_backlog(backlog(unsent)).for_each(Waker::wake);
     };
     // A burst fills the queue.
     assert_eq!(accepted(bench.write(Some(&waker), &vec![1; 150_000])), Some(100_000));
@@ -150,7 +155,7 @@ fn bulk_writer_is_given_what_may_wait_and_woken_at_a_quarter_of_it() {
     let fallen = Backlog { limit: 4_000, unsent: 0 };
     bench.take_behind(5_000, backlog(11_000)).writers.for_each(Waker::wake);
     assert_eq!(count.woken(), 1);
-    bench.shared.set_backlog(fallen).for_each(Waker::wake);
+    bench.shared.send.set_backlog(fallen).for_each(Waker::wake);
     assert_eq!(count.woken(), 2);
     assert_eq!(accepted(bench.write(Some(&waker), &[1; 900])), Some(900));
     let taken = bench.take_behind(5_000, fallen);
@@ -176,7 +181,7 @@ fn writer_waits_beside_another_that_writes_and_not_once_it_is_gone() {
     bench.take_behind(100, Backlog { limit: 16_000, unsent: 0 });
     assert_eq!(accepted(bench.write(None, &[1; 10])), Some(10));
     assert!(waits(&mut bench), "the first writer still waits");
-    bench.shared.close_write();
+    bench.shared.send.close();
     assert!(!waits(&mut bench));
 }
 
@@ -246,23 +251,23 @@ fn small_chunks_are_charged_64_bytes() {
         (0..100).take_while(|_| bench.shared.poll_send_message(&mut Wait::No, &[]).is_ready());
     assert_eq!(sent.count(), 10, "empty messages do not pile up");
     bench.deliver(&[b"".as_slice(); 10], false);
-    assert_eq!(bench.shared.recv_available(usize::MAX), 0);
+    assert_eq!(bench.shared.recv.available(usize::MAX), 0);
 }
 
 #[test]
 fn flush_is_reported_until_its_bytes_are_taken() {
     let mut bench = Bench::new(Mode::Stream, 1000, 1000);
-    bench.shared.flush().unwrap();
+    bench.shared.send.flush().unwrap();
     assert!(!bench.notified(), "nothing to push out");
     assert_eq!(accepted(bench.write(None, b"abcdef")), Some(6));
     assert!(bench.notified());
     assert!(!bench.take(2).flush);
-    bench.shared.flush().unwrap();
+    bench.shared.send.flush().unwrap();
     assert!(bench.notified());
     assert!(bench.take(2).flush);
     assert!(bench.take(2).flush);
     assert!(!bench.take(2).flush);
-    bench.shared.flush().unwrap();
+    bench.shared.send.flush().unwrap();
     assert!(!bench.notified());
 }
 
@@ -271,21 +276,21 @@ fn shutdown_is_ready_when_drained() {
     let mut bench = Bench::new(Mode::Stream, 1000, 1000);
     let (count, waker) = Count::new();
     assert_eq!(accepted(bench.write(None, b"abc")), Some(3));
-    assert!(bench.shared.poll_shutdown(&waker).is_pending());
+    assert!(bench.shared.send.poll_shutdown(&waker).is_pending());
     assert!(bench.notified());
     let taken = bench.take(100);
     assert!(taken.write_closed && !taken.more && !taken.detached && !taken.reset);
-    assert!(bench.shared.poll_shutdown(&waker).is_pending());
+    assert!(bench.shared.send.poll_shutdown(&waker).is_pending());
     assert!(!bench.notified(), "closing twice changes nothing");
     let Poll::Ready(Err(error)) = bench.write(None, b"d") else { panic!("closed") };
     assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
 
-    bench.shared.set_drained().unwrap().wake();
+    bench.shared.send.set_drained().unwrap().wake();
     assert_eq!(count.woken(), 1);
-    assert!(matches!(bench.shared.poll_shutdown(&waker), Poll::Ready(Ok(()))));
+    assert!(matches!(bench.shared.send.poll_shutdown(&waker), Poll::Ready(Ok(()))));
     let _readers = bench.shared.end(ConnectionError::EndpointClosed, false);
-    assert!(matches!(bench.shared.poll_shutdown(&waker), Poll::Ready(Ok(()))));
-    bench.shared.flush().unwrap();
+    assert!(matches!(bench.shared.send.poll_shutdown(&waker), Poll::Ready(Ok(()))));
+    bench.shared.send.flush().unwrap();
 }
 
 #[test]
@@ -301,8 +306,10 @@ fn shutdown_is_ok_behind_an_end_that_leaves_nothing_undelivered() {
         let Poll::Ready(Err(error)) = bench.write(None, b"x") else { panic!("it has ended") };
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         let is_ok = is_delivered && !queued;
-        assert_eq!(bench.shared.flush().is_ok(), is_ok);
-        let Poll::Ready(result) = bench.shared.poll_shutdown(&waker) else { panic!("it waits") };
+        assert_eq!(bench.shared.send.flush().is_ok(), is_ok);
+        let Poll::Ready(result) = bench.shared.send.poll_shutdown(&waker) else {
+            panic!("it waits")
+        };
         assert_eq!(result.is_ok(), is_ok);
         let Poll::Ready(Err(error)) = bench.write(None, b"x") else { panic!("closed") };
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
@@ -317,8 +324,8 @@ fn connection_end_wakes_all_waiters_and_the_first_error_stays() {
     let mut queue = ReadBuffer::default();
     assert_eq!(accepted(bench.write(None, &[0; 10])), Some(10));
     assert!(bench.write(Some(&waker), b"x").is_pending());
-    assert!(bench.shared.poll_refill(&mut queue, &mut Wait::Polled(&waker)).is_pending());
-    assert!(bench.shared.poll_established(&waker).is_pending());
+    assert!(bench.shared.recv.poll_refill(&mut queue, &mut Wait::Polled(&waker)).is_pending());
+    assert!(bench.shared.established.poll(&waker).is_pending());
     let ended = bench.shared.end(ConnectionError::LingerTimeout, false);
     ended.for_each(Waker::wake);
     assert_eq!(count.woken(), 3);
@@ -331,10 +338,10 @@ fn connection_end_wakes_all_waiters_and_the_first_error_stays() {
         Poll::Pending => false,
     };
     assert!(timed(bench.write(None, b"x").map_ok(drop)));
-    assert!(timed(bench.shared.poll_refill(&mut queue, &mut Wait::No)));
-    assert!(timed(bench.shared.poll_established(&waker)));
-    assert!(timed(Poll::Ready(bench.shared.flush())));
-    assert!(timed(bench.shared.poll_shutdown(&waker)));
+    assert!(timed(bench.shared.recv.poll_refill(&mut queue, &mut Wait::No)));
+    assert!(timed(bench.shared.established.poll(&waker)));
+    assert!(timed(Poll::Ready(bench.shared.send.flush())));
+    assert!(timed(bench.shared.send.poll_shutdown(&waker)));
     assert_eq!(bench.shared.stats().unsent_bytes, 0);
 }
 
@@ -343,28 +350,28 @@ fn blocked_driver_is_notified_at_half_free() {
     let mut bench = Bench::new(Mode::Stream, 1000, 800);
     let mut queue = ReadBuffer::default();
     bench.deliver(&[&[1; 500], &[2; 300]], false);
-    assert!(bench.shared.poll_refill(&mut queue, &mut Wait::No).is_ready());
+    assert!(bench.shared.recv.poll_refill(&mut queue, &mut Wait::No).is_ready());
     assert_eq!(
-        bench.shared.recv_available(usize::MAX),
+        bench.shared.recv.available(usize::MAX),
         0,
         "a move to the reader's own queue frees nothing"
     );
     queue.consume(390);
-    bench.shared.report_read(&mut queue);
+    bench.shared.recv.report_read(&mut queue);
     assert!(!bench.notified(), "410 of 800 are left");
     queue.consume(110);
-    bench.shared.report_read(&mut queue);
+    bench.shared.recv.report_read(&mut queue);
     assert!(bench.notified());
-    assert_eq!(bench.shared.recv_available(usize::MAX), 500);
+    assert_eq!(bench.shared.recv.available(usize::MAX), 500);
 
     // A delivery that holds data back asks for the same.
     bench.deliver(&[&[3; 500]], true);
     queue.consume(300);
-    bench.shared.report_read(&mut queue);
+    bench.shared.recv.report_read(&mut queue);
     assert!(!bench.notified(), "500 of 800 are left");
-    assert!(bench.shared.poll_refill(&mut queue, &mut Wait::No).is_ready());
+    assert!(bench.shared.recv.poll_refill(&mut queue, &mut Wait::No).is_ready());
     queue.consume(101);
-    bench.shared.report_read(&mut queue);
+    bench.shared.recv.report_read(&mut queue);
     assert!(bench.notified());
 }
 
@@ -382,14 +389,14 @@ fn reader_is_woken_once_per_registration() {
     let bench = Bench::new(Mode::Stream, 1000, 800);
     let (count, waker) = Count::new();
     let mut queue = ReadBuffer::default();
-    assert!(bench.shared.poll_refill(&mut queue, &mut Wait::Polled(&waker)).is_pending());
+    assert!(bench.shared.recv.poll_refill(&mut queue, &mut Wait::Polled(&waker)).is_pending());
     assert!(!bench.deliver(&[], false));
     assert!(bench.deliver(&[b"a"], false));
     assert!(!bench.deliver(&[b"b"], false));
     assert_eq!(count.woken(), 1);
-    assert!(bench.shared.poll_established(&waker).is_pending());
-    bench.shared.set_established().unwrap().wake();
-    assert!(bench.shared.poll_established(&waker).is_ready());
+    assert!(bench.shared.established.poll(&waker).is_pending());
+    bench.shared.established.set().unwrap().wake();
+    assert!(bench.shared.established.poll(&waker).is_ready());
 }
 
 #[test]
@@ -407,7 +414,7 @@ fn last_handle_dropped_detaches() {
     let taken = bench.take(100);
     assert!(taken.detached && !taken.reset);
     assert_eq!(bench.chunks(), [b"last words"]);
-    assert_eq!(bench.shared.recv_available(usize::MAX), 800);
+    assert_eq!(bench.shared.recv.available(usize::MAX), 800);
     bench.deliver(&[b"nor this"], false);
     assert!(bench.shared.recv.clear().is_empty());
 }
@@ -421,9 +428,9 @@ fn burst_memory_is_released() {
         bench.deliver(&[b"m"], false);
     }
     bench.take(usize::MAX);
-    assert!(bench.shared.poll_refill(&mut queue, &mut Wait::No).is_ready());
+    assert!(bench.shared.recv.poll_refill(&mut queue, &mut Wait::No).is_ready());
     while queue.pop().is_some() {}
-    assert!(bench.shared.poll_refill(&mut queue, &mut Wait::No).is_pending());
+    assert!(bench.shared.recv.poll_refill(&mut queue, &mut Wait::No).is_pending());
     let capacity = bench.shared.send.clear().capacity()
         + bench.shared.recv.clear().capacity()
         + queue.capacity();
@@ -496,7 +503,7 @@ proptest! {
                 Op::Deliver(sizes) => {
                     bench.notified();
                     let mut chunks = VecDeque::new();
-                    let mut available = bench.shared.recv_available(usize::MAX);
+                    let mut available = bench.shared.recv.available(usize::MAX);
                     let mut held_back = false;
                     for size in sizes {
                         if available == 0 {
@@ -507,7 +514,7 @@ proptest! {
                         chunks.push_back(Bytes::from(sequence(delivered, size)));
                         delivered += size;
                     }
-                    drop(bench.shared.deliver(&mut chunks, held_back));
+                    drop(bench.shared.recv.deliver(&mut chunks, held_back));
                     blocked = held_back;
                     prop_assert!(delivered - read <= recv + 200);
                 }
@@ -518,12 +525,12 @@ proptest! {
                         queue.consume(part.len());
                         bytes.extend(part);
                     }
-                    bench.shared.report_read(&mut queue);
+                    bench.shared.recv.report_read(&mut queue);
                     prop_assert_eq!(&bytes, &sequence(read, bytes.len()));
                     read += bytes.len();
                 }
                 Op::Refill => {
-                    let empty = bench.shared.poll_refill(&mut queue, &mut Wait::No).is_pending();
+                    let empty = bench.shared.recv.poll_refill(&mut queue, &mut Wait::No).is_pending();
                     prop_assert_eq!(empty, queue.front().is_none());
                     if empty && blocked {
                         prop_assert!(bench.notified(), "the driver waits for an empty queue");
