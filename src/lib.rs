@@ -184,7 +184,7 @@ pub use stream::KcpStream;
 #[cfg(not(loom))]
 pub use stream::datagram::Datagrams;
 #[cfg(not(loom))]
-pub use stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
+pub use stream::halves::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 #[cfg(not(loom))]
 pub use sys::transport::{RecvBatch, Transmit, Transport};
 

@@ -1,377 +1,441 @@
-//! [`Reader`] and [`Writer`]: the two directions of a stream, for `KcpStream` and its halves.
+//! Split halves of a stream: borrowed by [`KcpStream::split`], owned by [`KcpStream::into_split`].
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::pin::pin;
-use std::task::{Context, Poll, ready};
+use std::fmt;
+use std::future::poll_fn;
+use std::io::{IoSlice, IoSliceMut, Result};
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
 
-use bytes::{BufMut, Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use bytes::Bytes;
+use thiserror::Error;
+use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::config::Mode;
+use crate::error::ConnectionError;
+use crate::fec::FecConfig;
 use crate::shared::connection::{Handle, Shared};
-use crate::shared::recv_queue::ReadBuffer;
-use crate::shared::waiters::{Registration, Wait};
-use crate::util::buffer_pool;
-use crate::util::coop::cooperate;
-use crate::util::sync::{Mutex, MutexGuard, lock};
+use crate::shared::requests::RequestQueue;
+use crate::stats::ConnectionStats;
+use crate::stream::datagram::{Datagrams, set_fec};
+use crate::stream::rw::{Reader, Writer};
+use crate::stream::{KcpStream, closed, source};
+use crate::util::sync::{Arc, Ordering};
 
-/// Most slices of a vectored write that are gathered under the send queue's lock.
-const MAX_JOINED_SLICES: usize = 64;
+impl KcpStream {
+    /// Splits the stream into a read half and a write half that borrow it.
+    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        let shared = self.handle().uncounted();
+        (ReadHalf { side: &mut self.read }, WriteHalf { shared, stream: PhantomData })
+    }
 
-/// The read side of a connection.
-pub(crate) struct Reader {
-    pub(crate) handle: Handle,
-    /// Locked only by methods that take `&self`, for the time of a copy.
-    buffer: Mutex<ReadBuffer>,
+    /// Splits the stream into a read half and a write half for two tasks.
+    ///
+    /// Dropping the write half closes the write side.
+    #[must_use]
+    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        let handle = self.handle().clone();
+        (
+            OwnedReadHalf { side: self.read, requests: self.requests },
+            OwnedWriteHalf { handle, close_on_drop: true },
+        )
+    }
 }
 
-/// The write side of a connection. It borrows the connection, so that a stream holds one handle for both
-/// directions: small streams keep idle connections cheap.
-#[derive(Clone, Copy)]
-pub(crate) struct Writer<'a> {
-    shared: &'a Shared,
+/// The read half of a [`KcpStream`], borrowed by [`KcpStream::split`].
+///
+/// ```
+/// use kcpx::KcpStream;
+/// use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+///
+/// /// Answers each line.
+/// async fn serve(mut stream: KcpStream) -> std::io::Result<()> {
+///     let (read, mut write) = stream.split();
+///     let mut lines = read.lines();
+///     while let Some(line) = lines.next_line().await? {
+///         write.write_all(format!("{} bytes\n", line.len()).as_bytes()).await?;
+///     }
+///     write.shutdown().await
+/// }
+/// ```
+pub struct ReadHalf<'a> {
+    pub(super) side: &'a mut Reader,
 }
 
-impl Reader {
-    pub(super) fn new(handle: Handle) -> Self {
-        Self { handle, buffer: Mutex::new(ReadBuffer::default()) }
-    }
+/// The write half of a [`KcpStream`], borrowed by [`KcpStream::split`].
+///
+/// `shutdown` closes the write side. Dropping the half does nothing.
+///
+/// ```
+/// use kcpx::KcpStream;
+/// use tokio::io::AsyncWriteExt;
+///
+/// async fn echo(mut stream: KcpStream) -> std::io::Result<()> {
+///     let (mut read, mut write) = stream.split();
+///     tokio::io::copy(&mut read, &mut write).await?;
+///     write.shutdown().await
+/// }
+/// ```
+pub struct WriteHalf<'a> {
+    /// Not counted: a half that is in scope but no longer used must not keep a dropped stream attached.
+    shared: Arc<Shared>,
+    stream: PhantomData<&'a KcpStream>,
+}
 
-    /// Whether a read returns bytes of one message only.
-    fn one_message(&self) -> bool {
-        self.handle.mode == Mode::Message
-    }
+/// The owned read half of a [`KcpStream`], from [`KcpStream::into_split`].
+///
+/// Dropping it discards unread data; the connection goes on. The peer can then send at most one more
+/// receive buffer and window.
+///
+/// ```
+/// use kcpx::{KcpListener, KcpStream};
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// let listener = KcpListener::bind("127.0.0.1:0").await?;
+/// let client = KcpStream::connect(listener.local_addr()?).await?;
+/// let (server, _peer) = listener.accept().await?;
+/// let (_, mut write) = server.into_split();
+/// write.write_all(b"hello").await?;
+/// write.shutdown().await?;
+///
+/// let (mut read, _write) = client.into_split();
+/// let reader = tokio::spawn(async move {
+///     let mut text = String::new();
+///     read.read_to_string(&mut text).await.map(|_| text)
+/// });
+/// assert_eq!(reader.await??, "hello");
+/// # Ok(())
+/// # }
+/// ```
+pub struct OwnedReadHalf {
+    pub(super) side: Reader,
+    /// Requests to the stream's endpoint.
+    requests: Arc<RequestQueue>,
+}
 
-    fn buffer_mut(&mut self) -> (&Handle, &mut ReadBuffer) {
-        let buffer = self.buffer.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        (&self.handle, buffer)
-    }
+/// The owned write half of a [`KcpStream`], from [`KcpStream::into_split`].
+///
+/// Dropping it closes the write side (FIN); written data is still delivered. See
+/// [`forget`](Self::forget).
+///
+/// ```
+/// use kcpx::{KcpStream, OwnedWriteHalf};
+/// use tokio::io::AsyncWriteExt;
+/// use tokio::sync::mpsc;
+///
+/// /// One task writes the data of several senders.
+/// async fn write_all(mut write: OwnedWriteHalf, mut queue: mpsc::Receiver<Vec<u8>>) {
+///     while let Some(bytes) = queue.recv().await {
+///         if write.write_all(&bytes).await.is_err() {
+///             return;
+///         }
+///     }
+///     let _ = write.shutdown().await;
+/// }
+///
+/// fn start(stream: KcpStream) -> mpsc::Sender<Vec<u8>> {
+///     let (_read, write) = stream.into_split();
+///     let (sender, queue) = mpsc::channel(16);
+///     tokio::spawn(write_all(write, queue));
+///     sender
+/// }
+/// ```
+pub struct OwnedWriteHalf {
+    handle: Handle,
+    close_on_drop: bool,
+}
 
-    pub(crate) fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let one_message = self.one_message();
-        let (handle, buffer) = self.buffer_mut();
-        ready!(cooperate(cx, |cx| poll_bytes(handle, buffer, &mut Wait::Polled(cx.waker()))))?;
-        read(handle, buffer, one_message, buf.remaining(), |part| buf.put_slice(part));
-        Poll::Ready(Ok(()))
-    }
+/// The halves given to `reunite` belong to different streams. Returns them.
+///
+/// ```
+/// use kcpx::{KcpStream, OwnedReadHalf, OwnedWriteHalf, ReuniteError};
+///
+/// fn join(read: OwnedReadHalf, write: OwnedWriteHalf) -> Option<KcpStream> {
+///     match read.reunite(write) {
+///         Ok(stream) => Some(stream),
+///         Err(error) => {
+///             eprintln!("{error}");
+///             let ReuniteError(_read, _write) = error; // Both are still there.
+///             None
+///         }
+///     }
+/// }
+/// ```
+#[derive(Debug, Error)]
+#[error(
+    "the halves belong to different streams: read half of connection {} with {}, write half of \
+     connection {} with {}",
+    .0.conv(), .0.handle().peer(), .1.conv(), .1.handle().peer()
+)]
+pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
 
-    pub(crate) fn poll_fill_buf(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        let (handle, buffer) = self.buffer_mut();
-        ready!(cooperate(cx, |cx| poll_bytes(handle, buffer, &mut Wait::Polled(cx.waker()))))?;
-        Poll::Ready(Ok(buffer.front().map_or(&[], |chunk| chunk)))
-    }
-
-    pub(crate) fn consume(&mut self, count: usize) {
-        if count > 0 {
-            let (handle, buffer) = self.buffer_mut();
-            buffer.consume(count);
-            handle.recv.report_read(buffer);
-        }
-    }
-
-    /// The next non-empty chunk.
-    pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
-        let (handle, buffer) = self.buffer_mut();
-        ready!(cooperate(cx, |cx| poll_bytes(handle, buffer, &mut Wait::Polled(cx.waker()))))?;
-        Poll::Ready(Ok(pop(handle, buffer)))
-    }
-
-    /// The next message, or its rest after partial reads.
-    pub(crate) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
-        check_message_mode(&self.handle)?;
-        let (handle, buffer) = self.buffer_mut();
-        ready!(cooperate(cx, |cx| poll_chunks(handle, buffer, &mut Wait::Polled(cx.waker()))))?;
-        if buffer.front().is_none() {
-            let text = "the peer has ended its stream: no more messages will come";
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, text)));
-        }
-        Poll::Ready(Ok(pop(handle, buffer)))
-    }
-
-    pub(crate) fn poll_peek(
-        &self,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-        registration: Option<&mut Registration>,
-    ) -> Poll<io::Result<usize>> {
-        cooperate(cx, |cx| self.peek(cx, buf, registration))
-    }
-
-    fn peek(
-        &self,
-        cx: &Context<'_>,
-        buf: &mut ReadBuf<'_>,
-        registration: Option<&mut Registration>,
-    ) -> Poll<io::Result<usize>> {
-        let (mut buffer, one_message) = (self.lock_buffer(), self.one_message());
-        let before = buf.remaining();
-        // A task that waits for more bytes must see new ones although it read nothing.
-        let known = buffer.peek(before, one_message).map(<[u8]>::len).sum::<usize>();
-        if buffer.front().is_none() || (known < before && !one_message) {
-            let mut wait = Wait::new(cx.waker(), registration);
-            ready!(self.handle.recv.poll_refill(&mut buffer, &mut wait))?;
-        }
-        buffer.peek(before, one_message).for_each(|part| buf.put_slice(part));
-        Poll::Ready(Ok(before - buf.remaining()))
-    }
-
-    pub(crate) fn poll_readable(
-        &self,
-        cx: &mut Context<'_>,
-        registration: Option<&mut Registration>,
-    ) -> Poll<io::Result<()>> {
-        // A later read returns the error of an ended connection.
-        self.poll_open(cx, registration).map(|_open| Ok(()))
-    }
-
-    /// Ready with true when there is something to read, with false when nothing more will come.
-    pub(crate) fn poll_open(
-        &self,
-        cx: &mut Context<'_>,
-        registration: Option<&mut Registration>,
-    ) -> Poll<bool> {
-        cooperate(cx, |cx| {
-            let mut buffer = self.lock_buffer();
-            let mut wait = Wait::new(cx.waker(), registration);
-            let chunks = poll_chunks(&self.handle, &mut buffer, &mut wait);
-            chunks.map(|_ended| buffer.front().is_some())
-        })
-    }
-
-    pub(crate) fn try_read(&self, mut buf: &mut [u8]) -> io::Result<usize> {
-        let limit = buf.len();
-        self.try_read_with(limit, |part| buf.put_slice(part))
-    }
-
-    pub(crate) fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let limit = bufs.iter().map(|buf| buf.len()).sum();
-        let mut bufs = bufs.iter_mut();
-        let mut space: &mut [u8] = &mut [];
-        self.try_read_with(limit, |mut part| {
-            while !part.is_empty() {
-                if space.is_empty() {
-                    let Some(next) = bufs.next() else { return };
-                    space = next;
-                }
-                let count = part.len().min(space.len());
-                let (now, later) = part.split_at(count);
-                space.put_slice(now);
-                part = later;
+/// Methods of all halves.
+macro_rules! describe {
+    ($($half:ty: $name:literal, $($handle:ident).+, $uncounted:ident;)*) => {$(
+        impl $half {
+            pub(super) fn handle(&self) -> &Shared {
+                &self.$($handle).+
             }
-        })
-    }
 
-    pub(crate) fn try_read_with(&self, limit: usize, put: impl FnMut(&[u8])) -> io::Result<usize> {
-        let mut buffer = self.lock_buffer();
-        or_would_block(poll_bytes(&self.handle, &mut buffer, &mut Wait::No))?;
-        Ok(read(&self.handle, &mut buffer, self.one_message(), limit, put))
-    }
+            /// Returns the address of the peer.
+            ///
+            /// # Errors
+            ///
+            /// None, as [`KcpStream::peer_addr`].
+            pub fn peer_addr(&self) -> Result<SocketAddr> {
+                Ok(self.handle().peer())
+            }
 
-    fn lock_buffer(&self) -> MutexGuard<'_, ReadBuffer> {
-        lock(&self.buffer)
-    }
-}
+            /// Returns the address that datagrams to the peer leave from.
+            ///
+            /// # Errors
+            ///
+            /// None, as [`KcpStream::local_addr`].
+            pub fn local_addr(&self) -> Result<SocketAddr> {
+                Ok(source(self.handle()))
+            }
 
-impl<'a> Writer<'a> {
-    pub(super) fn new(shared: &'a Shared) -> Self {
-        Self { shared }
-    }
+            /// Returns the conversation id, which both ends share.
+            #[must_use]
+            pub fn conv(&self) -> u32 {
+                self.handle().conv
+            }
 
-    pub(crate) fn poll_write(&self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
-    }
+            /// Returns the statistics of the connection.
+            #[must_use]
+            pub fn stats(&self) -> ConnectionStats {
+                self.handle().stats()
+            }
 
-    pub(crate) fn poll_write_vectored(
-        &self,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        cooperate(cx, |cx| write(self.shared, &mut Wait::Polled(cx.waker()), bufs))
-    }
+            /// Returns why the connection ended, once it has.
+            #[must_use]
+            pub fn error(&self) -> Option<ConnectionError> {
+                self.handle().error()
+            }
 
-    pub(crate) fn poll_write_from(
-        &self,
-        cx: &mut Context<'_>,
-        reader: &mut (impl AsyncRead + Unpin + ?Sized),
-    ) -> Poll<io::Result<usize>> {
-        cooperate(cx, |cx| write_from(self.shared, cx, reader))
-    }
+            /// Waits until the connection has ended, and returns why, as [`KcpStream::closed`].
+            ///
+            /// # Cancel safety
+            ///
+            /// Cancel safe. Any number of tasks may wait.
+            pub fn closed(&self) -> impl Future<Output = ConnectionError> + Send + Sync + use<> {
+                closed(self.$($handle).+.$uncounted())
+            }
 
-    pub(crate) fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
-        self.try_write_vectored(&[IoSlice::new(buf)])
-    }
-
-    pub(crate) fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        or_would_block(write(self.shared, &mut Wait::No, bufs))
-    }
-
-    pub(crate) fn poll_write_ready(
-        &self,
-        cx: &mut Context<'_>,
-        registration: Option<&mut Registration>,
-    ) -> Poll<io::Result<()>> {
-        // A later write returns the error of an ended connection.
-        cooperate(cx, |cx| {
-            let mut wait = Wait::new(cx.waker(), registration);
-            self.shared.send.poll_write_ready(&mut wait).map(Ok)
-        })
-    }
-
-    pub(crate) fn poll_send_message(
-        &self,
-        cx: &mut Context<'_>,
-        message: &[u8],
-    ) -> Poll<io::Result<()>> {
-        check_message_mode(self.shared)?;
-        cooperate(cx, |cx| self.shared.poll_send_message(&mut Wait::Polled(cx.waker()), message))
-    }
-}
-
-/// Ready when the buffer has a chunk, maybe an empty message, or at the end of the stream.
-fn poll_chunks(
-    shared: &Shared,
-    buffer: &mut ReadBuffer,
-    wait: &mut Wait<'_>,
-) -> Poll<io::Result<()>> {
-    match buffer.front() {
-        Some(_) => Poll::Ready(Ok(())),
-        None => shared.recv.poll_refill(buffer, wait),
-    }
-}
-
-/// Ready when the buffer has a byte, or at the end of the stream.
-fn poll_bytes(
-    shared: &Shared,
-    buffer: &mut ReadBuffer,
-    wait: &mut Wait<'_>,
-) -> Poll<io::Result<()>> {
-    loop {
-        buffer.skip_empty();
-        if buffer.front().is_some() {
-            return Poll::Ready(Ok(()));
+            /// Returns a handle for unreliable datagrams.
+            #[must_use]
+            pub fn datagrams(&self) -> Datagrams {
+                Datagrams::new(self.$($handle).+.$uncounted())
+            }
         }
-        ready!(shared.recv.poll_refill(buffer, wait))?;
-        if buffer.front().is_none() {
-            return Poll::Ready(Ok(()));
+
+        impl fmt::Debug for $half {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.handle().describe($name, f)
+            }
         }
+    )*};
+}
+
+macro_rules! read_methods {
+    ($($half:ty),*) => {$(
+        impl $half {
+            /// Waits for bytes and copies them without consuming them, as [`KcpStream::peek`].
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::peek`].
+            ///
+            /// # Cancel safety
+            ///
+            /// Cancel safe: nothing is consumed.
+            pub async fn peek(&mut self, buf: &mut [u8]) -> Result<usize> {
+                let mut buf = ReadBuf::new(buf);
+                let mut waiter = self.side.handle.recv.waiter();
+                poll_fn(|cx| self.side.poll_peek(cx, &mut buf, Some(&mut waiter))).await
+            }
+
+            /// Polls for bytes and copies them without consuming them, as [`KcpStream::poll_peek`].
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::peek`].
+            pub fn poll_peek(
+                &mut self,
+                cx: &mut Context<'_>,
+                buf: &mut ReadBuf<'_>,
+            ) -> Poll<Result<usize>> {
+                self.side.poll_peek(cx, buf, None)
+            }
+
+            /// Reads available bytes, without waiting. Returns their number.
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::try_read`].
+            pub fn try_read(&self, buf: &mut [u8]) -> Result<usize> {
+                self.side.try_read(buf)
+            }
+
+            /// Reads available bytes into several buffers, in order, without waiting. Returns their
+            /// number.
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::try_read`].
+            pub fn try_read_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> Result<usize> {
+                self.side.try_read_vectored(bufs)
+            }
+
+            /// Waits for bytes and returns them without a copy, as [`KcpStream::read_chunk`].
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::read_chunk`].
+            ///
+            /// # Cancel safety
+            ///
+            /// Cancel safe: nothing is lost.
+            pub async fn read_chunk(&mut self) -> Result<Bytes> {
+                poll_fn(|cx| self.side.poll_chunk(cx)).await
+            }
+
+            /// Waits for a message and returns it, as [`KcpStream::recv_message`].
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::recv_message`].
+            ///
+            /// # Cancel safety
+            ///
+            /// Cancel safe: nothing is lost.
+            pub async fn recv_message(&mut self) -> Result<Bytes> {
+                poll_fn(|cx| self.side.poll_message(cx)).await
+            }
+        }
+    )*};
+}
+
+macro_rules! write_methods {
+    ($($half:ty),*) => {$(
+        impl $half {
+            pub(super) fn writer(&self) -> Writer<'_> {
+                Writer::new(self.handle())
+            }
+
+            /// Writes the bytes that fit into the send buffer, without waiting. Returns their
+            /// number.
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::try_write`].
+            pub fn try_write(&self, buf: &[u8]) -> Result<usize> {
+                self.writer().try_write(buf)
+            }
+
+            /// Writes the bytes of several buffers that fit into the send buffer, in order,
+            /// without waiting. Returns their number.
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::try_write`].
+            pub fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> Result<usize> {
+                self.writer().try_write_vectored(bufs)
+            }
+
+            /// Reads once from `reader` and writes the bytes, as [`KcpStream::write_from`].
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::write_from`].
+            ///
+            /// # Cancel safety
+            ///
+            /// Cancel safe: everything read is written.
+            pub async fn write_from<R>(&mut self, reader: &mut R) -> Result<usize>
+            where
+                R: AsyncRead + Unpin + ?Sized,
+            {
+                poll_fn(|cx| self.writer().poll_write_from(cx, reader)).await
+            }
+
+            /// Waits for capacity and queues one message, as [`KcpStream::send_message`].
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::send_message`].
+            ///
+            /// # Cancel safety
+            ///
+            /// Cancel safe: a call that does not complete queues nothing.
+            pub async fn send_message(&mut self, message: &[u8]) -> Result<()> {
+                poll_fn(|cx| self.writer().poll_send_message(cx, message)).await
+            }
+
+            /// Changes the FEC layout of sent data, as [`KcpStream::set_fec`].
+            ///
+            /// # Errors
+            ///
+            /// As [`KcpStream::set_fec`].
+            pub fn set_fec(&self, fec: FecConfig) -> Result<()> {
+                set_fec(self.handle(), fec)
+            }
+
+            /// Returns the size in bytes of the largest message that can be sent now.
+            #[must_use]
+            pub fn max_message_size(&self) -> usize {
+                self.handle().max_message.load(Ordering::Relaxed)
+            }
+        }
+    )*};
+}
+
+describe!(
+    ReadHalf<'_>: "ReadHalf", side.handle, uncounted;
+    WriteHalf<'_>: "WriteHalf", shared, clone;
+    OwnedReadHalf: "OwnedReadHalf", side.handle, uncounted;
+    OwnedWriteHalf: "OwnedWriteHalf", handle, uncounted;
+);
+read_methods!(ReadHalf<'_>, OwnedReadHalf);
+write_methods!(WriteHalf<'_>, OwnedWriteHalf);
+
+impl OwnedReadHalf {
+    /// Joins the two halves of a stream.
+    ///
+    /// # Errors
+    ///
+    /// Both halves, if they belong to different streams.
+    pub fn reunite(self, write: OwnedWriteHalf) -> std::result::Result<KcpStream, ReuniteError> {
+        if !self.side.handle.is_same(&write.handle) {
+            return Err(ReuniteError(self, write));
+        }
+        write.forget();
+        Ok(KcpStream { read: self.side, requests: self.requests })
     }
 }
 
-/// Passes at most `limit` bytes to `put` and consumes them.
-fn read(
-    shared: &Shared,
-    buffer: &mut ReadBuffer,
-    one_message: bool,
-    limit: usize,
-    mut put: impl FnMut(&[u8]),
-) -> usize {
-    let mut left = limit;
-    while left > 0
-        && let Some(chunk) = buffer.front()
-    {
-        let part = &chunk[..chunk.len().min(left)];
-        let count = part.len();
-        put(part);
-        buffer.consume(count);
-        left -= count;
-        if one_message {
-            break;
-        }
+impl OwnedWriteHalf {
+    /// Joins the two halves of a stream.
+    ///
+    /// # Errors
+    ///
+    /// Both halves, if they belong to different streams.
+    pub fn reunite(self, read: OwnedReadHalf) -> std::result::Result<KcpStream, ReuniteError> {
+        read.reunite(self)
     }
-    shared.recv.report_read(buffer);
-    limit - left
-}
 
-fn pop(shared: &Shared, buffer: &mut ReadBuffer) -> Bytes {
-    let chunk = buffer.pop().unwrap_or_default();
-    shared.recv.report_read(buffer);
-    // Only chunks of a byte stream share a buffer: each message has its own.
-    if shared.mode == Mode::Stream { buffer_pool::into_recycled(chunk) } else { chunk }
-}
-
-fn check_message_mode(shared: &Shared) -> io::Result<()> {
-    match shared.mode {
-        Mode::Message => Ok(()),
-        mode @ Mode::Stream => {
-            let text =
-                format!("messages require Mode::Message, this connection is in {mode:?} mode");
-            Err(io::Error::new(io::ErrorKind::InvalidInput, text))
-        }
+    /// Drops the half without closing the write side. If the other half is gone too, this drops the
+    /// connection, see [`KcpStream`].
+    pub fn forget(mut self) {
+        self.close_on_drop = false;
     }
 }
 
-fn or_would_block<T>(poll: Poll<io::Result<T>>) -> io::Result<T> {
-    match poll {
-        Poll::Ready(result) => result,
-        Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-    }
-}
-
-/// Writes `bufs` in pieces of `BUFFER_LEN` bytes. The first piece may be pending or fail; a later one
-/// then ends the write with the bytes written so far.
-fn write(shared: &Shared, wait: &mut Wait<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-    let total = bufs.iter().map(|buf| buf.len()).sum::<usize>();
-    // In message mode each write starts a segment of its own.
-    let joins = shared.mode == Mode::Stream && bufs.len() <= MAX_JOINED_SLICES;
-    let mut done = 0;
-    loop {
-        let wait = if done == 0 { &mut *wait } else { &mut Wait::No };
-        let part = (total - done).min(buffer_pool::BUFFER_LEN);
-        match shared
-            .send
-            .poll_write_with(wait, part, joins, |count, out| gather(bufs, done, count, out))
-        {
-            Poll::Ready(Ok(taken)) => done += taken,
-            _ if done > 0 => return Poll::Ready(Ok(done)),
-            other => return other,
-        }
-        if done == total || !done.is_multiple_of(buffer_pool::BUFFER_LEN) {
-            return Poll::Ready(Ok(done));
-        }
-    }
-}
-
-/// Reads once from `reader` and writes the bytes. Waits for capacity first, so that everything read is
-/// written and no buffer is held during the wait.
-fn write_from(
-    shared: &Shared,
-    cx: &mut Context<'_>,
-    reader: &mut (impl AsyncRead + Unpin + ?Sized),
-) -> Poll<io::Result<usize>> {
-    let capacity = ready!(shared.send.poll_reserve(&mut Wait::Polled(cx.waker())))?;
-    let mut buffer = buffer_pool::take();
-    let read = {
-        let mut space = (&mut buffer).limit(capacity.min(buffer_pool::BUFFER_LEN));
-        // `read_buf` keeps no state between polls, so each poll may be of a new future.
-        pin!(reader.read_buf(&mut space)).poll(cx)
-    };
-    match read {
-        Poll::Ready(Ok(count)) if count > 0 => {
-            shared.send.write_reserved(buffer_pool::freeze(buffer))?;
-            Poll::Ready(Ok(count))
-        }
-        nothing => {
-            buffer_pool::give(buffer);
-            nothing
-        }
-    }
-}
-
-/// Appends `count` bytes of `bufs`, after the first `skip`, to `out`: header and body become one chunk.
-fn gather(bufs: &[IoSlice<'_>], mut skip: usize, count: usize, out: &mut BytesMut) {
-    let mut left = count;
-    for buf in bufs {
-        let rest = &buf[skip.min(buf.len())..];
-        skip -= buf.len() - rest.len();
-        let part = &rest[..rest.len().min(left)];
-        left -= part.len();
-        out.extend_from_slice(part);
-        if left == 0 {
-            break;
+impl Drop for OwnedWriteHalf {
+    fn drop(&mut self) {
+        if self.close_on_drop {
+            self.handle.send.close();
         }
     }
 }

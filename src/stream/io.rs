@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::KcpStream;
-use crate::stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use crate::stream::halves::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 
 macro_rules! impl_read {
     ($($reader:ty: $side:ident),*) => {$(

@@ -5,7 +5,7 @@ pub(crate) mod halves;
 mod io;
 mod options;
 mod readiness;
-pub(crate) mod split;
+pub(crate) mod rw;
 
 #[cfg(test)]
 mod tests;
@@ -30,7 +30,7 @@ use crate::shared::connection::{Handle, Shared};
 use crate::shared::requests::RequestQueue;
 use crate::shared::waiters::Wait;
 use crate::stats::ConnectionStats;
-use crate::stream::halves::{Reader, Writer};
+use crate::stream::rw::{Reader, Writer};
 use crate::sys::source_addr;
 use crate::util::sync::{Arc, Ordering};
 

@@ -13,7 +13,7 @@ use super::*;
 use crate::config::Mode;
 use crate::error::TimeoutCause;
 use crate::shared::connection::tests::{Bench, Count};
-use crate::stream::split::{OwnedReadHalf, ReadHalf, ReuniteError};
+use crate::stream::halves::{OwnedReadHalf, ReadHalf, ReuniteError};
 use crate::util::buffer_pool;
 use crate::util::sync::AtomicUsize;
 
