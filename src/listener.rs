@@ -16,7 +16,7 @@ use crate::shared::requests::{Drain, Request};
 use crate::shared::waiters::{Registration, Wait};
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
-use crate::util::coop::cooperate;
+use crate::util::task::cooperate;
 
 /// How long `close_all` waits for the peers of aborted connections.
 const RESET_TIMEOUT: Duration = Duration::from_secs(2);

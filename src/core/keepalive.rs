@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::config::{KcpConfig, KeepaliveInterval};
 use crate::error::{ConnectionError, TimeoutCause};
-use crate::util::deadline::earliest;
+use crate::util::earliest;
 
 /// How long after the first transmission of a ping its pong is valid, microseconds.
 pub(crate) const COOKIE_LIFE: u64 = 10_000_000;

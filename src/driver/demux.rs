@@ -19,8 +19,8 @@ use crate::driver::expiring_map::ExpiringMap;
 use crate::driver::live_convs::LiveConvs;
 use crate::shared::notifier::ConnId;
 use crate::shared::requests::TimeWaitEntry;
+use crate::util::shrink_sparse;
 use crate::util::sync::{Arc, Mutex, lock};
-use crate::util::table::shrink_sparse;
 
 /// Most connections in TIME-WAIT; beyond that the oldest is dropped.
 const MAX_TIME_WAITS: usize = 4_096;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::Driver;
 use crate::driver::exit_clock::ExitClock;
 use crate::sys::Socket;
-use crate::util::wake::wake_all;
+use crate::util::task::wake_all;
 
 /// Bytes that leave at the end at most, about.
 const MAX_LAST_BYTES: usize = 16_000_000;

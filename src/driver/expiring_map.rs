@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::time::Instant;
 
-use crate::util::table::shrink_sparse;
+use crate::util::shrink_sparse;
 
 #[derive(Debug)]
 pub(super) struct ExpiringMap<K, V> {

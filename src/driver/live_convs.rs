@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use crate::util::table::shrink_sparse;
+use crate::util::shrink_sparse;
 
 /// A multiset: two tables, since hardly any id is used twice and a count for each would take memory.
 #[derive(Debug, Default)]

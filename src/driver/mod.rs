@@ -98,10 +98,10 @@ use crate::shared::requests::RequestQueue;
 use crate::stats::EndpointStats;
 use crate::sys::{Socket, prefetch};
 use crate::trace;
-use crate::util::deadline::earliest;
+use crate::util::earliest;
 use crate::util::path::LocalIp;
 use crate::util::sync::{Arc, Mutex, lock};
-use crate::util::wake::wake_all;
+use crate::util::task::wake_all;
 
 /// Datagrams sent per turn, duplicates and parity included: six GSO batches of 46 datagrams. A
 /// batch is at most 65,000 bytes (`send_batch`), which is 46 datagrams of the default 1,400 bytes.

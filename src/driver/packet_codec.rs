@@ -13,7 +13,7 @@ use crate::crypto::{Overhead, PacketCipher};
 use crate::driver::fec_sender::FecSender;
 use crate::driver::send_batch::SendBatch;
 use crate::fec::{self, oob};
-use crate::util::framing::Framing;
+use crate::util::Framing;
 use crate::util::path::Path;
 
 /// Why a received datagram was dropped by the cipher.

@@ -8,7 +8,7 @@ use crate::core::connection::fec::FlowTiming;
 use crate::driver::fec_sender::FecSender;
 use crate::driver::packet_codec::{PacketCodec, SendExtras, Written};
 use crate::driver::send_batch::SendBatch;
-use crate::util::framing::Framing;
+use crate::util::Framing;
 use crate::util::path::Path;
 
 /// Send batch, packet codec and FEC, borrowed while one connection transmits.

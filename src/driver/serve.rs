@@ -13,7 +13,7 @@ use crate::driver::send_batch::Flushed;
 use crate::error::TimeoutCause;
 use crate::shared::notifier::ConnId;
 use crate::sys::Socket;
-use crate::util::deadline::earliest;
+use crate::util::earliest;
 
 /// Datagrams that one connection may send before the other ready connections come first: three
 /// GSO batches, half of what a turn may send (tests/fairness.rs).

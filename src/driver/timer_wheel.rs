@@ -13,7 +13,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::util::deadline::earliest;
+use crate::util::earliest;
 
 #[cfg(test)]
 mod tests;

@@ -362,7 +362,7 @@ mod loom_tests {
     use loom::thread;
 
     use super::*;
-    use crate::util::loom::Sleeper;
+    use crate::util::sync::Sleeper;
 
     /// An id pushed while the driver registers or drains reaches it. A lost wake deadlocks, which loom
     /// reports.

@@ -267,7 +267,7 @@ mod loom_tests {
 
     use super::*;
     use crate::shared::notifier::{ConnId, ConnNotifier};
-    use crate::util::loom::Sleeper;
+    use crate::util::sync::Sleeper;
 
     /// Takes turns as the driver does until `done`, parked in between.
     fn drive(queue: &RequestQueue, mut turn: impl FnMut(&[Request], &[ConnId]) -> bool) {

@@ -14,8 +14,8 @@ use crate::fec::{self, FecConfig, oob};
 use crate::shared::connection::Shared;
 use crate::shared::datagrams::DatagramSupport;
 use crate::shared::waiters::{Registration, Wait, WaitQueue};
-use crate::util::coop::cooperate;
 use crate::util::sync::{Arc, Ordering};
+use crate::util::task::cooperate;
 
 /// Unreliable datagrams beside a stream, from [`KcpStream::datagrams`] or a half of it.
 ///

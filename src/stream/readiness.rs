@@ -10,8 +10,8 @@ use tokio::io::{Interest, Ready};
 use crate::shared::connection::Shared;
 use crate::shared::waiters::{Registration, Wait};
 use crate::stream::KcpStream;
-use crate::stream::rw::{Reader, Writer};
 use crate::stream::halves::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+use crate::stream::rw::{Reader, Writer};
 
 impl KcpStream {
     /// Waits until the stream is ready for at least one operation of `interest`, and returns all that are

@@ -12,8 +12,8 @@ use crate::shared::connection::{Handle, Shared};
 use crate::shared::recv_queue::ReadBuffer;
 use crate::shared::waiters::{Registration, Wait};
 use crate::util::buffer_pool;
-use crate::util::coop::cooperate;
 use crate::util::sync::{Mutex, MutexGuard, lock};
+use crate::util::task::cooperate;
 
 /// Most slices of a vectored write that are gathered under the send queue's lock.
 const MAX_JOINED_SLICES: usize = 64;

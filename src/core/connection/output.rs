@@ -16,7 +16,7 @@ use crate::core::path::amplification::SendBudget;
 use crate::core::segment::{Command, HEADER_LEN, Header};
 use crate::core::send::SendCandidate;
 use crate::core::seq::{Sn, Ts};
-use crate::util::framing::Framing;
+use crate::util::Framing;
 
 /// Full datagrams sent before pending ACKs. The datagrams of a GSO batch are of equal size, only
 /// the last may be shorter, so ACKs wait for it. 44 = 65,000 / 1,472: largest batch

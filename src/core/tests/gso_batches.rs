@@ -7,7 +7,7 @@ use super::sim_plan::MILLIS;
 use crate::config::{KcpConfig, Mode, Timing, WritePolicy};
 use crate::core::segment::{Command, Segments};
 use crate::core::seq::Sn;
-use crate::util::framing::Framing;
+use crate::util::Framing;
 
 /// Framing of the datagrams that `poll_transmit_more` writes.
 const FRAMING: Framing = Framing { header_len: 20, trailer_len: 16 };

@@ -11,7 +11,7 @@ use crate::driver::memory::SHORT_QUOTA;
 use crate::driver::scratch::Scratch;
 use crate::error::{ConnectionError, TimeoutCause};
 use crate::fec::{FecConfig, FecStats};
-use crate::util::deadline::earliest;
+use crate::util::earliest;
 use crate::util::sync::Ordering;
 
 /// Time without data in either direction after which memory that only a busy connection needs is

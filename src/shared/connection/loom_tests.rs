@@ -9,7 +9,7 @@ use loom::thread;
 
 use super::*;
 use crate::shared::recv_queue::ReadBuffer;
-use crate::util::loom::Sleeper;
+use crate::util::sync::Sleeper;
 
 fn connection(buffer: usize) -> (Arc<Shared>, Arc<Notifier>) {
     let notifier = Notifier::new();

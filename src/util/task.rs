@@ -1,8 +1,24 @@
-//! Waking tasks of the application.
+//! Polling and waking tasks.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker, ready};
+
+use tokio::task::coop::poll_proceed;
+
+/// Polls within the task's budget, so that a task whose polls are always ready yields to other tasks and
+/// its own timeouts. A ready result costs one unit.
+pub(crate) fn cooperate<T>(
+    cx: &mut Context<'_>,
+    poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+) -> Poll<T> {
+    let coop = ready!(poll_proceed(cx));
+    let result = poll(cx);
+    if result.is_ready() {
+        coop.made_progress();
+    }
+    result
+}
 
 /// Wakes all tasks.
 ///
