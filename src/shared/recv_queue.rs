@@ -170,7 +170,6 @@ impl RecvQueue {
     /// Appends data that arrived in order; in message mode each chunk is a message. `held_back`: more
     /// data did not fit, so the reader notifies the driver once half of the queue is free. Discards
     /// everything once detached. Returns the readers to wake.
-    /// Returns the readers to wake.
     pub(crate) fn deliver(&self, chunks: &mut VecDeque<Bytes>, held_back: bool) -> WakeList {
         let charged = chunks.iter().map(|chunk| charge(chunk.len())).sum::<usize>();
         let mut delivered = lock(&self.delivered);

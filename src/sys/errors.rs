@@ -6,7 +6,7 @@
 use std::io::{self, ErrorKind};
 
 use super::gso::GsoRefusal;
-use super::ip_fragmentation::MAX_UNFRAGMENTED_V6;
+use super::options::MAX_UNFRAGMENTED_V6;
 use crate::stats::SocketErrors;
 
 /// The system has no memory for a datagram.

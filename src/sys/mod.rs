@@ -4,14 +4,9 @@
 //! same two addresses, back to back in memory; the last may be shorter. If the system segments and
 //! coalesces (`UDP_SEGMENT`, `UDP_GRO`), a batch is one system call; otherwise a batch is one datagram.
 
-mod bind;
-mod buffers;
-mod dscp;
 mod errors;
 mod gso;
-mod ip_fragmentation;
 mod options;
-mod pktinfo;
 mod prefetch;
 mod recv_batch;
 mod refusal;
@@ -23,8 +18,8 @@ pub(crate) mod transport;
 mod transport_socket;
 mod udp;
 
-pub(crate) use bind::{check_route, source_addr};
 pub(crate) use errors::{RecvFault, SendFault, classify_recv, classify_send, count};
+pub(crate) use options::{check_route, source_addr};
 pub(crate) use prefetch::prefetch;
 pub(crate) use recv_batch::{MAX_DATAGRAM, RxBatch};
 pub(crate) use refusal::RefusalWatch;

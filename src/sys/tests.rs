@@ -41,7 +41,7 @@ async fn writable(socket: UdpSocket) -> UdpSocket {
 #[cfg(target_os = "linux")]
 pub(crate) fn without_gro() -> UdpSocket {
     let config = SocketConfig { recv_buffer_size: Some(1 << 20), ..SocketConfig::default() };
-    let socket = bind::bind(V4.parse().unwrap(), &config).unwrap();
+    let socket = options::bind(V4.parse().unwrap(), &config).unwrap();
     let clone = socket.try_clone().unwrap();
     let socket = UdpSocket::from_std(socket).unwrap();
     options::set(&clone, libc::SOL_UDP, libc::UDP_GRO, 0).unwrap();
@@ -394,7 +394,7 @@ async fn recv_into_a_full_batch_receives_nothing() {
 #[test]
 fn bind_to_an_address_in_use_fails() {
     let first = std::net::UdpSocket::bind(V4).unwrap();
-    let error = bind::bind(first.local_addr().unwrap(), &SocketConfig::default()).unwrap_err();
+    let error = options::bind(first.local_addr().unwrap(), &SocketConfig::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
 }
 

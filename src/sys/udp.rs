@@ -11,14 +11,17 @@ use quinn_udp::UdpSocketState;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use tokio::io::unix::AsyncFd;
 
-use super::bind::{bind, bind_group, families, shares_port};
 use super::errors::{SendFault, classify_send, gso_refusal, shut_down};
 use super::gso::{Gso, GsoRefusal};
-use super::options::SavedOptions;
+use super::options::{
+    CLASS_SEND_HAS_GSO, CLASS_SEND_STATES_SOURCE, MAX_UNFRAGMENTED_V6, SavedOptions, bind,
+    bind_group, can_state_source, enable_pktinfo, families, has_traffic_class, may_be_source,
+    send_with_class, set_ip_fragmentation, shares_port, stated_source,
+};
+use super::recv_batch;
 use super::recv_batch::{MAX_GSO_BYTES, RxBatch};
 use super::registration::{Registered, Registration};
 use super::transport::Transmit;
-use super::{dscp, ip_fragmentation, pktinfo, recv_batch};
 use crate::config::SocketConfig;
 use crate::util::path::canonical;
 use crate::util::sync::Arc;
@@ -37,7 +40,7 @@ pub(crate) struct UdpSocket {
     states_source: bool,
     /// Whether the socket serves IPv4 peers, and IPv6 peers.
     families: (bool, bool),
-    /// Whether it has its own DSCP (sends then go through `dscp.rs`).
+    /// Whether it has its own DSCP (sends then go through [`send_with_class`]).
     has_traffic_class: bool,
     gso: Gso,
     /// Whether IP fragmentation is allowed: IPv6 datagrams above `MAX_UNFRAGMENTED_V6` then leave in
@@ -147,16 +150,16 @@ impl UdpSocket {
     fn register(socket: std::net::UdpSocket, saved: &SavedOptions) -> io::Result<Self> {
         let state = UdpSocketState::new((&socket).into())?;
         saved.restore(&socket);
-        let has_traffic_class = dscp::has_traffic_class(&socket);
-        let has_gso = dscp::HAS_GSO || !has_traffic_class;
+        let has_traffic_class = has_traffic_class(&socket);
+        let has_gso = CLASS_SEND_HAS_GSO || !has_traffic_class;
         let local = socket.local_addr()?;
         let is_wildcard = local.ip().to_canonical().is_unspecified();
         if is_wildcard {
-            pktinfo::enable(&socket, local);
+            enable_pktinfo(&socket, local);
         }
         Ok(Self {
             v6: local.is_ipv6(),
-            states_source: is_wildcard && (!has_traffic_class || dscp::STATES_SOURCE),
+            states_source: is_wildcard && (!has_traffic_class || CLASS_SEND_STATES_SOURCE),
             families: families(&socket, local),
             has_traffic_class,
             gso: Gso::new(if has_gso { state.max_gso_segments() } else { 1 }),
@@ -247,7 +250,7 @@ impl UdpSocket {
 
     /// Most datagrams of `size` bytes in one GSO batch to `dst` now.
     fn segments_of_next(&mut self, dst: SocketAddr, size: usize) -> usize {
-        let is_fragmented = size > ip_fragmentation::MAX_UNFRAGMENTED_V6;
+        let is_fragmented = size > MAX_UNFRAGMENTED_V6;
         if is_fragmented && self.fragments_v6 && dst.is_ipv6() {
             return 1;
         }
@@ -261,11 +264,12 @@ impl UdpSocket {
         &mut self,
         destination: SocketAddr,
         source: &mut Option<IpAddr>,
-        batch: (usize, &[u8]),
+        size: usize,
+        contents: &[u8],
     ) -> io::Result<()> {
-        match self.send_once(destination, source, batch) {
+        match self.send_once(destination, source, size, contents) {
             Err(error) if classify_send(&error) == SendFault::TooLarge => {
-                self.send_once(destination, source, batch)
+                self.send_once(destination, source, size, contents)
             }
             result => result,
         }
@@ -278,14 +282,15 @@ impl UdpSocket {
         &mut self,
         destination: SocketAddr,
         source: &mut Option<IpAddr>,
-        (size, contents): (usize, &[u8]),
+        size: usize,
+        contents: &[u8],
     ) -> io::Result<()> {
-        let mut result = self.try_send(destination, *source, (size, contents));
+        let mut result = self.try_send(destination, *source, size, contents);
         if let Err(error) = &result
             && source.is_some()
-            && pktinfo::may_be_source(error)
+            && may_be_source(error)
         {
-            let (kind, second) = (error.kind(), self.try_send(destination, None, (size, contents)));
+            let (kind, second) = (error.kind(), self.try_send(destination, None, size, contents));
             match second.as_ref().map_err(io::Error::kind) {
                 // The source was not the reason.
                 Err(same) if same == kind => {}
@@ -305,13 +310,15 @@ impl UdpSocket {
         &mut self,
         destination: SocketAddr,
         source: Option<IpAddr>,
-        (size, contents): (usize, &[u8]),
+        size: usize,
+        contents: &[u8],
     ) -> io::Result<()> {
         #[cfg(all(test, target_os = "linux"))]
         self.check_failures(destination, source.is_some(), contents.len() > size)?;
         if self.has_traffic_class {
-            let path = (destination, source);
-            return self.io.try_send(|socket| dscp::send(socket.into(), path, size, contents));
+            return self.io.try_send(|socket| {
+                send_with_class(socket.into(), destination, source, size, contents)
+            });
         }
         let transmit = quinn_udp::Transmit {
             destination,
@@ -350,7 +357,7 @@ impl UdpSocket {
     }
 
     pub(crate) fn set_ip_fragmentation(&mut self, allow: bool) {
-        self.fragments_v6 = ip_fragmentation::allow(self.io.socket(), allow);
+        self.fragments_v6 = set_ip_fragmentation(self.io.socket(), allow);
     }
 
     pub(crate) fn max_gso_segments(&self) -> usize {
@@ -367,7 +374,7 @@ impl UdpSocket {
         }
         let mut is_readable = false;
         // Only destinations that answers can leave from.
-        let has_local_ip = |peer| self.states_source && pktinfo::can_state_source(peer);
+        let has_local_ip = |peer| self.states_source && can_state_source(peer);
         // Receives until `WouldBlock`: only that clears Tokio's readiness, so that the next poll waits.
         let mut has_received = false;
         let mut fill = |socket: &Registered| {
@@ -403,7 +410,7 @@ impl UdpSocket {
     pub(crate) fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
         let Transmit { dst, segment_size, contents, local } = *transmit;
         let destination = self.destination(dst)?;
-        let mut source = self.states_source.then(|| pktinfo::source(destination, local)).flatten();
+        let mut source = self.states_source.then(|| stated_source(destination, local)).flatten();
         let size = segment_size.clamp(1, contents.len().max(1));
         let mut segments = self.segments_of_next(dst, size);
         let mut refusal = None;
@@ -412,7 +419,7 @@ impl UdpSocket {
             let (batch, _) = rest.split_at(rest.len().min(segments * size));
             let is_gso = batch.len() > size;
             let had_source = source.is_some();
-            let result = self.send_or_retry(destination, &mut source, (size, batch));
+            let result = self.send_or_retry(destination, &mut source, size, batch);
             self.source_gone |= had_source && source.is_none();
             match result {
                 Ok(()) => {

@@ -114,10 +114,10 @@ async fn gso_batches_with_dscp_arrive() {
 #[tokio::test]
 async fn ttl_is_set_for_both_ip_versions() {
     let config = SocketConfig { ttl: Some(7), ..SocketConfig::default() };
-    let v4 = bind::bind(V4.parse().unwrap(), &config).unwrap();
+    let v4 = options::bind(V4.parse().unwrap(), &config).unwrap();
     assert_eq!(SockRef::from(&v4).ttl_v4().unwrap(), 7);
     if has_v6() {
-        let dual = bind::bind(ANY_V6.parse().unwrap(), &config).unwrap();
+        let dual = options::bind(ANY_V6.parse().unwrap(), &config).unwrap();
         assert_eq!(SockRef::from(&dual).unicast_hops_v6().unwrap(), 7);
         assert_eq!(SockRef::from(&dual).ttl_v4().unwrap(), 7);
     }

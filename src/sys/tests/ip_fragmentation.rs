@@ -1,8 +1,7 @@
 //! IP fragmentation of a socket's datagrams.
 
 use super::*;
-use crate::sys::ip_fragmentation::MAX_UNFRAGMENTED_V6;
-use crate::sys::options::{get, set};
+use crate::sys::options::{MAX_UNFRAGMENTED_V6, get, set};
 
 const MODE: (i32, i32) = (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
 
