@@ -5,7 +5,6 @@
 
 use std::io::{self, ErrorKind};
 
-use super::gso::GsoRefusal;
 use super::options::MAX_UNFRAGMENTED_V6;
 use crate::stats::SocketErrors;
 
@@ -55,6 +54,15 @@ pub(crate) enum RecvFault {
     Ignore,
     /// The socket is unusable.
     Fatal,
+}
+
+/// Why the system refused a GSO batch and then took its datagrams one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GsoRefusal {
+    /// The system or the network device cannot segment.
+    Offload,
+    /// The segments exceed the route's MTU: single datagrams leave in IP fragments.
+    RouteMtu,
 }
 
 /// Classifies a send error. Unknown errors count as loss.

@@ -5,12 +5,10 @@
 //! coalesces (`UDP_SEGMENT`, `UDP_GRO`), a batch is one system call; otherwise a batch is one datagram.
 
 mod errors;
-mod gso;
 mod options;
 mod prefetch;
 mod recv_batch;
 mod refusal;
-mod registration;
 mod socket;
 #[cfg(test)]
 pub(crate) mod tests;

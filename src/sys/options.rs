@@ -500,8 +500,8 @@ pub(super) const CLASS_SEND_HAS_GSO: bool = cfg!(any(target_os = "linux", target
 /// Whether [`send_with_class`] can state a source.
 pub(super) const CLASS_SEND_STATES_SOURCE: bool = CLASS_SEND_HAS_GSO;
 
-/// Sends datagrams of `size` bytes with the socket's own traffic class (DSCP: `IP_TOS`, `IPV6_TCLASS`), with one
-/// system call; one datagram without [`CLASS_SEND_HAS_GSO`]. `source`: the local IP they leave from, on a
+/// Sends datagrams of `size` bytes with the socket's own traffic class (DSCP: `IP_TOS`, `IPV6_TCLASS`),
+/// with one system call; one datagram without [`CLASS_SEND_HAS_GSO`]. `source`: the local IP they leave from, on a
 /// wildcard socket.
 ///
 /// quinn-udp states a class with each datagram, for the ECN bits in it, which overrides the socket's

@@ -1,5 +1,6 @@
 //! The UDP socket: quinn-udp's system calls, GSO and GRO on a socket registered with Tokio.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::mem;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -11,22 +12,30 @@ use quinn_udp::UdpSocketState;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use tokio::io::unix::AsyncFd;
 
-use super::errors::{SendFault, classify_send, gso_refusal, shut_down};
-use super::gso::{Gso, GsoRefusal};
+#[cfg(not(unix))]
+use self::other::Registration;
+#[cfg(unix)]
+use self::unix::Registration;
+use super::errors::{GsoRefusal, SendFault, classify_send, gso_refusal, shut_down};
 use super::options::{
     CLASS_SEND_HAS_GSO, CLASS_SEND_STATES_SOURCE, MAX_UNFRAGMENTED_V6, SavedOptions, bind,
     bind_group, can_state_source, enable_pktinfo, families, has_traffic_class, may_be_source,
     send_with_class, set_ip_fragmentation, shares_port, stated_source,
 };
-use super::recv_batch;
-use super::recv_batch::{MAX_GSO_BYTES, RxBatch};
-use super::registration::{Registered, Registration};
+use super::recv_batch::{self, MAX_GSO_BYTES, RxBatch};
 use super::transport::Transmit;
 use crate::config::SocketConfig;
 use crate::util::path::canonical;
 use crate::util::sync::Arc;
 #[cfg(all(test, target_os = "linux"))]
 use crate::util::sync::{AtomicUsize, Ordering};
+
+/// The socket in a [`Registration`].
+#[cfg(unix)]
+type Registered = std::net::UdpSocket;
+/// The socket in a [`Registration`].
+#[cfg(not(unix))]
+type Registered = tokio::net::UdpSocket;
 
 /// A UDP socket, registered with the runtime it was created in.
 #[derive(Debug)]
@@ -460,5 +469,405 @@ impl UdpSocket {
 
     pub(crate) fn leave_runtime(&mut self) -> bool {
         self.io.leave_runtime()
+    }
+}
+
+/// Remembered destinations that refused; beyond it the oldest is replaced.
+const MAX_DESTINATIONS: usize = 16;
+/// Sends until a GSO batch is tried again: each refusal costs one system call.
+const RETRY_AFTER: u32 = 256;
+/// Destinations that refuse in a row before GSO is off for all.
+const MAX_IN_A_ROW: usize = 4;
+
+#[derive(Debug)]
+struct Refused {
+    dst: SocketAddr,
+    refusal: GsoRefusal,
+    /// Smallest refused segment size in bytes.
+    size: usize,
+    /// Sends until a batch is tried again.
+    wait: u32,
+}
+
+/// GSO state of one socket.
+///
+/// A refusal usually concerns one destination, whose route has a device without segmentation or an MTU
+/// below the segment size. Refusals of several destinations in a row mean that the system does not
+/// segment at all. Routes change, so a batch is tried again after [`RETRY_AFTER`] sends.
+#[derive(Debug)]
+struct Gso {
+    /// Most datagrams per batch: 1 if the system does not segment.
+    max_segments: usize,
+    /// Oldest first.
+    refused: VecDeque<Refused>,
+    /// Destinations refused for the device since a batch was last taken.
+    in_a_row: usize,
+    /// Sends until a batch is tried again to any destination; mostly 0.
+    wait: u32,
+}
+
+impl Gso {
+    fn new(max_segments: usize) -> Self {
+        Self { max_segments: max_segments.max(1), refused: VecDeque::new(), in_a_row: 0, wait: 0 }
+    }
+
+    /// Most datagrams per batch now.
+    #[inline]
+    fn max_segments(&self) -> usize {
+        if self.wait > 0 { 1 } else { self.max_segments }
+    }
+
+    /// Most datagrams of `size` bytes in the next send to `dst`.
+    #[inline]
+    fn segments_of_next(&mut self, dst: SocketAddr, size: usize) -> usize {
+        if self.wait > 0 {
+            self.wait -= 1;
+            return 1;
+        }
+        if self.refused.is_empty() { self.max_segments } else { self.after_refusal(dst, size) }
+    }
+
+    fn after_refusal(&mut self, dst: SocketAddr, size: usize) -> usize {
+        match self.refused.iter_mut().find(|refused| refused.dst == dst) {
+            Some(refused) if refused.wait > 0 && size >= refused.size => {
+                refused.wait -= 1;
+                1
+            }
+            _ => self.max_segments,
+        }
+    }
+
+    /// The system took a batch of datagrams of `size` bytes to `dst`.
+    #[inline]
+    fn on_taken(&mut self, dst: SocketAddr, size: usize) {
+        self.in_a_row = 0;
+        if !self.refused.is_empty() {
+            self.refused.retain(|refused| refused.dst != dst || refused.size > size);
+        }
+    }
+
+    /// The system refused a batch of datagrams of `size` bytes to `dst` and took its first datagram
+    /// alone.
+    fn on_refused(&mut self, dst: SocketAddr, size: usize, refusal: GsoRefusal) {
+        let known = self.refused.iter().position(|refused| refused.dst == dst);
+        let before = known.and_then(|place| self.refused.remove(place));
+        if refusal == GsoRefusal::Offload {
+            let is_new = before.as_ref().is_none_or(|before| before.refusal != refusal);
+            self.in_a_row += usize::from(is_new);
+            if self.in_a_row >= MAX_IN_A_ROW {
+                self.wait = RETRY_AFTER;
+            }
+        }
+        if self.refused.len() >= MAX_DESTINATIONS {
+            self.refused.pop_front();
+        }
+        let size = before.map_or(size, |before| before.size.min(size));
+        self.refused.push_back(Refused { dst, refusal, size, wait: RETRY_AFTER });
+    }
+}
+
+/// A socket's registration with Tokio's poller.
+///
+/// A `tokio::net::UdpSocket` is registered for reading and writing, and Linux reports a UDP socket as
+/// writable after each sent datagram: one process wake each. So on Unix a socket is registered for reading,
+/// and for writing only while a send is blocked.
+#[cfg(unix)]
+mod unix {
+    use std::future::Future;
+    use std::io::{self, ErrorKind};
+    use std::net::UdpSocket;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use tokio::io::unix::AsyncFd;
+    use tokio::io::{Interest, Ready};
+    use tokio::runtime::Handle;
+
+    use crate::util::sync::Arc;
+
+    /// Errors arrive in the socket's error queue (`sys/refusal.rs`).
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const RECEIVING: Interest = Interest::READABLE.add(Interest::ERROR);
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    const RECEIVING: Interest = Interest::READABLE;
+
+    /// A socket registered for reading, and for writing while a send is blocked.
+    #[derive(Debug)]
+    pub(super) struct Registration {
+        io: Arc<AsyncFd<UdpSocket>>,
+        blocked: Blocked,
+        /// True once nothing is registered, see [`Self::leave_runtime`].
+        has_left: bool,
+    }
+
+    /// State of the socket's send buffer.
+    #[derive(Debug)]
+    enum Blocked {
+        /// The last send did not block.
+        No,
+        /// It blocked. A second descriptor of the socket waits, since the poller takes each only once.
+        Waits(AsyncFd<UdpSocket>),
+        /// It blocked, but no descriptor or runtime was left: each send is tried.
+        Unknown,
+    }
+
+    #[allow(
+        deprecated,
+        reason = "its successor is unsafe, for descriptors that may be closed meanwhile"
+    )]
+    fn register(socket: UdpSocket, interest: Interest) -> io::Result<AsyncFd<UdpSocket>> {
+        AsyncFd::with_interest(socket, interest)
+    }
+
+    impl Registration {
+        /// Registers a non-blocking socket with the runtime.
+        pub(super) fn new(socket: UdpSocket) -> io::Result<Self> {
+            let io = Arc::new(register(socket, RECEIVING)?);
+            Ok(Self { io, blocked: Blocked::No, has_left: false })
+        }
+
+        pub(super) fn socket(&self) -> &UdpSocket {
+            self.io.get_ref()
+        }
+
+        /// The socket, for its error reports.
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        pub(super) fn shared(&self) -> Arc<AsyncFd<UdpSocket>> {
+            self.io.clone()
+        }
+
+        /// Calls `recv` unless the socket is known to be empty.
+        pub(super) fn try_recv<T>(
+            &self,
+            recv: impl FnOnce(&UdpSocket) -> io::Result<T>,
+        ) -> io::Result<T> {
+            if self.has_left {
+                return recv(self.socket());
+            }
+            self.io.try_io(Interest::READABLE, recv)
+        }
+
+        /// Calls `send` unless the last send blocked and the socket has not become writable since.
+        pub(super) fn try_send<T>(
+            &mut self,
+            send: impl FnOnce(&UdpSocket) -> io::Result<T>,
+        ) -> io::Result<T> {
+            let sent = match &self.blocked {
+                Blocked::Waits(io) => io.try_io(Interest::WRITABLE, send),
+                Blocked::No | Blocked::Unknown => send(self.socket()),
+            };
+            match &sent {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    // Tokio keeps "closed", which an ICMP report may have caused: waiting on it would
+                    // spin.
+                    if !matches!(&self.blocked, Blocked::Waits(io) if !is_write_closed(io)) {
+                        let second = self.register_for_writing();
+                        self.blocked = second.map_or(Blocked::Unknown, Blocked::Waits);
+                    }
+                }
+                _ => self.blocked = Blocked::No,
+            }
+            sent
+        }
+
+        /// From now on each call is tried, whatever the runtime has seen. Returns whether that is
+        /// possible.
+        pub(super) fn leave_runtime(&mut self) -> bool {
+            (self.has_left, self.blocked) = (true, Blocked::Unknown);
+            true
+        }
+
+        fn register_for_writing(&self) -> io::Result<AsyncFd<UdpSocket>> {
+            // Without a runtime, or while one ends, `AsyncFd` panics.
+            let runtime = Handle::try_current().ok().filter(|_| !self.has_left);
+            runtime.ok_or(ErrorKind::NotConnected)?;
+            register(self.socket().try_clone()?, Interest::WRITABLE)
+        }
+
+        pub(super) fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.io.poll_read_ready(cx).map_ok(drop)
+        }
+
+        pub(super) fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            match &self.blocked {
+                Blocked::No => Poll::Ready(Ok(())),
+                Blocked::Waits(io) => io.poll_write_ready(cx).map_ok(drop),
+                // Does not spin: unsent data has a timer, and each received datagram is another chance.
+                Blocked::Unknown => Poll::Pending,
+            }
+        }
+
+        /// Whether the runtime has seen the socket shut down for receiving.
+        pub(super) fn is_shut_down(&self) -> bool {
+            readiness(&self.io, Interest::READABLE).is_read_closed()
+        }
+
+        /// Whether the runtime counts the socket as closed for writing while a send is blocked.
+        #[cfg(test)]
+        pub(super) fn is_write_closed(&self) -> bool {
+            matches!(&self.blocked, Blocked::Waits(io) if is_write_closed(io))
+        }
+    }
+
+    fn is_write_closed(io: &AsyncFd<UdpSocket>) -> bool {
+        readiness(io, Interest::WRITABLE).is_write_closed()
+    }
+
+    /// The readiness that the runtime has seen so far.
+    fn readiness(io: &AsyncFd<UdpSocket>, interest: Interest) -> Ready {
+        let ready = pin!(io.ready(interest));
+        match ready.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(guard)) => guard.ready(),
+            Poll::Ready(Err(_)) | Poll::Pending => Ready::EMPTY,
+        }
+    }
+}
+
+/// A socket's registration with Tokio's poller.
+#[cfg(not(unix))]
+mod other {
+    use std::future::Future;
+    use std::io;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use tokio::io::Interest;
+    use tokio::net::UdpSocket;
+
+    /// A socket that is registered for reading and writing.
+    #[derive(Debug)]
+    pub(super) struct Registration(UdpSocket);
+
+    impl Registration {
+        /// Registers a non-blocking socket with the runtime.
+        pub(super) fn new(socket: std::net::UdpSocket) -> io::Result<Self> {
+            UdpSocket::from_std(socket).map(Self)
+        }
+
+        pub(super) fn socket(&self) -> &UdpSocket {
+            &self.0
+        }
+
+        /// Calls `recv` unless the socket is known to be empty.
+        pub(super) fn try_recv<T>(
+            &self,
+            recv: impl FnOnce(&UdpSocket) -> io::Result<T>,
+        ) -> io::Result<T> {
+            self.0.try_io(Interest::READABLE, || recv(&self.0))
+        }
+
+        /// From now on each call is tried, whatever the runtime has seen. Returns whether that is
+        /// possible.
+        #[expect(
+            clippy::needless_pass_by_ref_mut,
+            clippy::unused_self,
+            reason = "as the one of Unix"
+        )]
+        pub(super) fn leave_runtime(&mut self) -> bool {
+            false
+        }
+
+        /// Calls `send` unless the socket is known to be blocked.
+        #[expect(clippy::needless_pass_by_ref_mut, reason = "as the one of Unix")]
+        pub(super) fn try_send<T>(
+            &mut self,
+            send: impl FnOnce(&UdpSocket) -> io::Result<T>,
+        ) -> io::Result<T> {
+            self.0.try_io(Interest::WRITABLE, || send(&self.0))
+        }
+
+        pub(super) fn poll_recv_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.0.poll_recv_ready(cx)
+        }
+
+        pub(super) fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.0.poll_send_ready(cx)
+        }
+
+        /// Whether the runtime has seen the socket shut down for receiving.
+        pub(super) fn is_shut_down(&self) -> bool {
+            let ready = pin!(self.0.ready(Interest::READABLE));
+            match ready.poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Ok(ready)) => ready.is_read_closed(),
+                Poll::Ready(Err(_)) | Poll::Pending => false,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: usize = 1_400;
+
+    fn peer(number: u16) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, 1], number))
+    }
+
+    /// Counts sends to `dst` until a batch is tried again.
+    fn waits(gso: &mut Gso, dst: SocketAddr) -> u32 {
+        let mut sends = 0;
+        while gso.segments_of_next(dst, SIZE) == 1 {
+            sends += 1;
+        }
+        sends
+    }
+
+    #[test]
+    fn refusal_of_one_destination_leaves_the_others_alone_and_is_tried_again() {
+        let mut gso = Gso::new(64);
+        for refusal in [GsoRefusal::Offload, GsoRefusal::RouteMtu] {
+            for _ in 0..10 {
+                gso.on_refused(peer(1), SIZE, refusal);
+                assert_eq!(gso.max_segments(), 64);
+                assert_eq!(gso.segments_of_next(peer(2), SIZE), 64);
+                assert_eq!(gso.segments_of_next(peer(1), SIZE - 1), 64, "a smaller one may pass");
+                assert_eq!(waits(&mut gso, peer(1)), RETRY_AFTER);
+            }
+        }
+        gso.on_taken(peer(1), SIZE);
+        assert_eq!(gso.segments_of_next(peer(1), SIZE), 64);
+        assert!(gso.refused.is_empty());
+    }
+
+    #[test]
+    fn batch_of_smaller_datagrams_does_not_end_the_refusal_of_larger_ones() {
+        let mut gso = Gso::new(64);
+        gso.on_refused(peer(1), SIZE, GsoRefusal::RouteMtu);
+        gso.on_taken(peer(1), SIZE - 200);
+        assert_eq!(gso.segments_of_next(peer(1), SIZE), 1);
+    }
+
+    #[test]
+    fn several_destinations_in_a_row_turn_gso_off_for_a_while() {
+        let mut gso = Gso::new(64);
+        for number in 1..=3 {
+            gso.on_refused(peer(number), SIZE, GsoRefusal::Offload);
+            assert_eq!(gso.max_segments(), 64);
+        }
+        gso.on_taken(peer(9), SIZE);
+        for number in 4..=7 {
+            assert_eq!(gso.max_segments(), 64);
+            gso.on_refused(peer(number), SIZE, GsoRefusal::Offload);
+        }
+        assert_eq!((gso.max_segments(), waits(&mut gso, peer(9))), (1, RETRY_AFTER));
+        // One more refusal is enough now.
+        assert_eq!(gso.max_segments(), 64);
+        gso.on_refused(peer(9), SIZE, GsoRefusal::Offload);
+        assert_eq!((gso.max_segments(), waits(&mut gso, peer(8))), (1, RETRY_AFTER));
+        gso.on_taken(peer(8), SIZE);
+        gso.on_refused(peer(10), SIZE, GsoRefusal::Offload);
+        assert_eq!(gso.max_segments(), 64);
+    }
+
+    #[test]
+    fn paths_with_a_small_mtu_never_turn_gso_off_for_others() {
+        let mut gso = Gso::new(64);
+        for number in 1..=1_000 {
+            gso.on_refused(peer(number), SIZE, GsoRefusal::RouteMtu);
+        }
+        assert_eq!((gso.max_segments(), gso.refused.len()), (64, MAX_DESTINATIONS));
+        assert_eq!(gso.segments_of_next(peer(1_001), SIZE), 64);
     }
 }
