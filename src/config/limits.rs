@@ -20,7 +20,7 @@ use crate::error::ConfigError;
 #[non_exhaustive]
 pub struct Limits {
     /// Most connections at once, 1 to 16,777,216. Default 65,536. With less than 8 KiB of `memory` per
-    /// connection, idle connections alone can exhaust it.
+    /// connection, idle connections alone make memory short.
     pub max_connections: usize,
     /// Most connections opened from one source, 1 to 16,777,216. A source is an IPv4 address or an IPv6
     /// /64 prefix. Default `None`: the number of free places within `max_connections`, so that one source
