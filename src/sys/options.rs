@@ -99,7 +99,7 @@ fn set_reuse_port(socket: &Socket) -> io::Result<()> {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn set_reuse_port(_: &Socket) -> io::Result<()> {
     Err(io::Error::new(
-        io::ErrorKind::Unsupported,
+        ErrorKind::Unsupported,
         "shards require Linux or Android: set SocketConfig::shards to 1",
     ))
 }
@@ -180,7 +180,7 @@ fn set_class_v6(socket: &Socket, class: u32) -> io::Result<()> {
     target_os = "macos"
 )))]
 fn set_class_v6(_: &Socket, _: u32) -> io::Result<()> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, "not supported for IPv6 on this system"))
+    Err(io::Error::new(ErrorKind::Unsupported, "not supported for IPv6 on this system"))
 }
 
 /// Binds the socket to one network interface (`SO_BINDTODEVICE`).
@@ -191,7 +191,7 @@ fn set_device(socket: &Socket, config: &SocketConfig) -> io::Result<()> {
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     let result = {
         let _ = socket;
-        Err(io::Error::new(io::ErrorKind::Unsupported, "not supported on this system"))
+        Err(io::Error::new(ErrorKind::Unsupported, "not supported on this system"))
     };
     result.map_err(|error| named("device", device, &error))
 }
@@ -468,7 +468,7 @@ pub(super) fn may_be_source(error: &io::Error) -> bool {
 }
 
 /// Whether the socket's DSCP differs from the system's default of 0.
-pub(super) fn has_traffic_class(socket: &std::net::UdpSocket) -> bool {
+pub(super) fn has_traffic_class(socket: &UdpSocket) -> bool {
     let socket = SockRef::from(socket);
     let v6 = {
         #[cfg(any(
@@ -524,7 +524,7 @@ pub(super) fn send_with_class(
     let mut control = ControlMessages { bytes: [0; 64], len: 0 };
     if contents.len() > size {
         // Makes the kernel split `contents` into datagrams of `size` bytes.
-        let size = u16::try_from(size).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let size = u16::try_from(size).map_err(|_| ErrorKind::InvalidInput)?;
         control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes())?;
     }
     if let Some(source) = source {
@@ -569,7 +569,7 @@ impl ControlMessages {
         let end = self.len + len.next_multiple_of(WORD);
         let fields = len.to_ne_bytes().into_iter().chain(level.to_ne_bytes());
         let fields = fields.chain(kind.to_ne_bytes()).chain(data.iter().copied());
-        let place = self.bytes.get_mut(self.len..end).ok_or(io::ErrorKind::InvalidInput)?;
+        let place = self.bytes.get_mut(self.len..end).ok_or(ErrorKind::InvalidInput)?;
         place.iter_mut().zip(fields).for_each(|(byte, field)| *byte = field);
         self.len = end;
         Ok(())
@@ -608,10 +608,10 @@ mod tests {
         let requests = RefCell::new(Vec::new());
         set_largest_accepted(1 << 20, |bytes| {
             requests.borrow_mut().push(bytes);
-            if bytes > 300_000 { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok(()) }
+            if bytes > 300_000 { Err(ErrorKind::OutOfMemory.into()) } else { Ok(()) }
         });
         assert_eq!(requests.into_inner(), [1 << 20, 1 << 19, 1 << 18]);
-        set_largest_accepted(1 << 30, |_| Err(io::ErrorKind::OutOfMemory.into()));
+        set_largest_accepted(1 << 30, |_| Err(ErrorKind::OutOfMemory.into()));
     }
 
     #[test]
@@ -625,7 +625,7 @@ mod tests {
         assert_eq!(short, Grant { requested: 4 << 20, granted: 212_992 });
         assert!(short.is_short());
         assert!(!grant(212_992, capped, || Ok(size.get())).is_short());
-        assert!(!grant(1 << 20, capped, || Err(io::ErrorKind::Unsupported.into())).is_short());
+        assert!(!grant(1 << 20, capped, || Err(ErrorKind::Unsupported.into())).is_short());
     }
 
     #[test]
@@ -642,7 +642,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn small_buffer_size_is_granted_in_full() {
-        let socket = Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
         let set = |bytes| socket.set_recv_buffer_size(bytes);
         let grant = grant(64 * 1024, set, || socket.recv_buffer_size());
         assert_eq!(grant, Grant { requested: 64 * 1024, granted: 64 * 1024 });
