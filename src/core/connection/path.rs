@@ -209,8 +209,8 @@ impl Kcp {
 
     /// The ping that tells a passive peer that this side is passive too.
     pub(crate) fn last_ping(&mut self) -> Header {
-        let sn = self.role.ping_sn(self.send.una());
-        self.new_ping(PingId { sn, cookie: self.keepalive.next_cookie() })
+        let (sn, cookie) = (self.role.ping_sn(self.send.una()), self.keepalive.next_cookie());
+        self.new_ping(PingId { sn, cookie })
     }
 
     /// The segment of a ping sent now: an empty PUSH.
