@@ -14,6 +14,9 @@
 use std::time::Duration;
 
 use crate::config::{KcpConfig, KeepaliveInterval};
+use crate::core::clock::{Micros, micros};
+use crate::core::segment::Header;
+use crate::core::seq::{Sn, Ts};
 use crate::error::{ConnectionError, TimeoutCause};
 use crate::util::earliest;
 

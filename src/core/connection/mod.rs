@@ -45,7 +45,7 @@ use crate::core::seq::Sn;
 use crate::core::stateless_reset::UnconfirmedReset;
 use crate::error::{ConfigError, ConnectionError};
 use crate::stats::{ConnectionStats, Counters, Estimates, RedundancyStats, Snapshot};
-use crate::util::deadline::earliest;
+use crate::util::earliest;
 
 pub use crate::core::connection::output::Transmitted;
 pub use crate::core::connection::path::SharedPath;

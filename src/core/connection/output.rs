@@ -227,7 +227,7 @@ impl Kcp {
         {
             return 0;
         }
-        let count = self.send.transmit_run(now, template, (max, framing), out, &mut self.stats);
+        let count = self.send.transmit_run(now, template, max, framing, out, &mut self.stats);
         if count > 0 {
             self.on_segments_written();
         }

@@ -14,7 +14,7 @@ use crate::core::path::amplification::{AddressProof, Amplification, SendBudget};
 use crate::core::path::validation::{PathChallenge, PathValidation};
 use crate::core::segment::{Command, HEADER_LEN, Header, Segments};
 use crate::core::seq::Ts;
-use crate::error::{ConfigError, ConnectionError, Heard};
+use crate::error::{ConfigError, ConnectionError, TimeoutCause};
 use crate::util::path::Path;
 
 /// A path model shared by several connections, see [`Kcp::share_path`].
@@ -347,7 +347,7 @@ impl Kcp {
         if self.oversized_deadline().is_some_and(|until| now >= until) {
             let since = self.send.path.oversized_since();
             let answers = since.is_some_and(|since| self.keepalive.last_alive() > since);
-            let heard = if answers { Heard::SmallDatagrams } else { Heard::Nothing };
+            let heard = if answers { TimeoutCause::SmallDatagrams } else { TimeoutCause::Nothing };
             self.close_reason.get_or_insert(ConnectionError::DeadPeer(heard));
         }
     }

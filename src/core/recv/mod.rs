@@ -34,7 +34,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::config::{KcpConfig, Mode, SEGMENT_CHARGE, SEGMENT_COST};
 use crate::core::clock::Micros;
-use crate::core::congestion::window_autotune::WindowAutotune;
+use crate::core::congestion::autotune::WindowAutotune;
 use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recv::acks::Ack;
 use crate::core::recv::repair::RepairReceiver;
@@ -157,7 +157,7 @@ impl Receiver {
         let Some(autotune) = &mut self.autotune else { return false };
         let needs_rtt =
             rtt.srtt().is_none() && autotune.delivered(self.nxt) >= u32::from(self.window);
-        let window = autotune.recv_window(now, self.nxt, rtt, (self.window, self.unread));
+        let window = autotune.recv_window(now, self.nxt, rtt, self.window, self.unread);
         if window != self.window {
             self.window = window;
             self.set_budget();

@@ -80,7 +80,7 @@ impl RepairReceiver {
     ) -> Vec<RecoveredSegment> {
         let mut recovered = Vec::new();
         if !self.decoder.is_empty() {
-            self.decoder.on_source((sn, frg, payload), &mut recovered);
+            self.decoder.on_source(sn, frg, payload, &mut recovered);
         }
         self.shrink(free);
         recovered

@@ -31,7 +31,7 @@ use crate::core::send::buffer::SendBuffer;
 use crate::core::send::remote_window::RemoteWindow;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
-use crate::util::framing::Framing;
+use crate::util::Framing;
 
 /// Least backlog limit, bytes: 13 ms at 10 Mbit/s. Linux applications set 16 to 128 KiB.
 const MIN_BACKLOG: usize = 16 << 10;

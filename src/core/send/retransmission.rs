@@ -16,7 +16,7 @@ use crate::core::redundancy::{InFlight, SegmentLoss};
 use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
-use crate::util::deadline::earliest;
+use crate::util::earliest;
 
 /// Segments in flight and buffered up to which a flow counts as a message flow, whose latency matters more
 /// than the extra datagrams.
