@@ -1,4 +1,4 @@
-//! AEAD ciphers (AES-GCM, ChaCha20-Poly1305), with two backends for the same packets.
+//! AEAD ciphers (AES-GCM, ChaCha20-Poly1305): two backends with the same wire format.
 
 #[cfg(feature = "aws-lc-rs")]
 mod aws_lc;

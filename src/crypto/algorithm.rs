@@ -1,14 +1,14 @@
-//! Encryption algorithms by kcptun's names, and the keys that they take.
+//! Encryption algorithms by kcptun's names, and their key lengths.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::ConfigError;
 
-/// Packet encryption algorithm: those of kcp-go and kcptun.
+/// Packet encryption algorithm of kcp-go and kcptun.
 ///
-/// Names are kcptun's, with `aes-256` for its `aes`, which is accepted too. See
-/// [the module](crate::crypto) for which one to choose.
+/// Names are kcptun's, except that its `aes` is `aes-256` here; `aes` is accepted too. See [the
+/// module](crate::crypto) for the choice.
 ///
 /// ```
 /// use kcpx::Algorithm;
@@ -99,11 +99,11 @@ impl Algorithm {
 
     /// Returns the algorithm of this name; `aes` is [`Algorithm::Aes256`].
     ///
-    /// Deviates from kcptun, which takes `aes` for every unknown name: an unknown name is an error.
+    /// Deviates: kcptun uses `aes` for an unknown name, this function returns an error.
     ///
     /// # Errors
     ///
-    /// When there is no such name, or this build lacks the feature that the algorithm needs.
+    /// If there is no such name, or this build lacks the feature that the algorithm needs.
     pub fn from_name(name: &str) -> Result<Self, ConfigError> {
         let wanted = if name == "aes" { Self::Aes256.name() } else { name };
         let mut all = Self::ALL.iter().copied();
@@ -161,8 +161,8 @@ impl Algorithm {
         }
     }
 
-    /// Whether the algorithm authenticates packets (AEAD). The others accept packets that were altered on the
-    /// path.
+    /// Whether the algorithm authenticates packets (AEAD). The others accept packets that were
+    /// altered on the path.
     #[must_use]
     pub fn is_aead(self) -> bool {
         use Algorithm::{Aes128Gcm, Aes192Gcm, Aes256Gcm, ChaCha20Poly1305};
@@ -199,7 +199,7 @@ impl FromStr for Algorithm {
     }
 }
 
-/// The error of an unknown name, or of one that needs a feature.
+/// The error for an unknown name, or for a name that needs a feature.
 fn unknown(name: &str) -> ConfigError {
     #[cfg(not(feature = "legacy-ciphers"))]
     for legacy in ["3des", "blowfish", "cast5", "sm4", "tea", "twofish", "xtea"] {

@@ -1,13 +1,13 @@
 //! CFB mode (NIST SP 800-38A 6.3) with full blocks over whole packets, as kcp-go's `encrypt`: a
 //! constant IV, restarted in each packet.
 //!
-//! Encryption of one packet is a chain, each block waiting for the one before, so one packet alone
-//! leaves most of the processor idle. Packets of a batch are therefore encrypted interleaved, one
-//! block of each in turn, which is 6 times as fast (docs/lab.md). Decryption has no such
-//! chain and takes as many blocks at once as the backend does.
+//! The blocks of a packet form a chain when encrypted, so a single packet leaves most of the
+//! processor idle. Packets of a batch are therefore encrypted interleaved, one block of each in
+//! turn, which is 6 times as fast (docs/performance.md). Decryption has no such chain and processes
+//! blocks in the backend's width.
 //!
-//! Both run as a closure inside the backend that the cipher chose for this processor: there they
-//! are compiled for its instructions, and round keys are loaded once per batch.
+//! Both run as a closure inside the backend that the cipher selected for this processor: the
+//! compiler uses its instructions there, and round keys are loaded once per batch.
 
 use std::array;
 
@@ -26,7 +26,7 @@ const IV: [u8; 16] = [
 /// Packets interleaved in a batch too small for all lanes.
 const FEW_LANES: usize = 4;
 
-/// Bytes decrypted at once: what the widest backend takes.
+/// Bytes decrypted at once: the width of the widest backend.
 const STRIDE: usize = 1_024;
 
 /// CFB with the block cipher `C`, up to `LANES` packets interleaved.
@@ -36,7 +36,7 @@ struct Cfb<C: BlockSizeUser, const LANES: usize> {
     first: Array<u8, C::BlockSize>,
 }
 
-/// CFB with a block cipher and this key; `None` for a key of the wrong length.
+/// CFB with a block cipher and a key; `None` if the key has the wrong length.
 pub(super) fn new<C, const LANES: usize>(key: &[u8]) -> Option<Box<dyn Transform>>
 where
     C: BlockCipherEncrypt + KeyInit + Send + Sync + 'static,
@@ -73,7 +73,6 @@ impl<C: BlockSizeUser, const LANES: usize> Drop for Cfb<C, LANES> {
     }
 }
 
-/// Encrypts packets interleaved.
 struct Encrypt<'a, 'p, N: ArraySize, const LANES: usize> {
     first: &'a Array<u8, N>,
     packets: &'a mut [&'p mut [u8]],
@@ -96,7 +95,7 @@ impl<N: ArraySize, const LANES: usize> BlockCipherEncClosure for Encrypt<'_, '_,
     }
 }
 
-/// Encrypts `packets`, at most `LANES` of them, of any lengths.
+/// Encrypts at most `LANES` packets of any lengths.
 #[inline(always)]
 fn encrypt_interleaved<B: BlockCipherEncBackend, const LANES: usize>(
     backend: &B,
@@ -113,8 +112,8 @@ fn encrypt_interleaved<B: BlockCipherEncBackend, const LANES: usize>(
     // The key stream of each lane's next block.
     let mut keys: [Array<u8, B::BlockSize>; LANES] = array::from_fn(|_| first.clone());
 
-    // Where the backend is faster for several blocks and the lanes fill them, use that as long as
-    // every packet has another block.
+    // If the backend is faster on several blocks and the lanes fill them, use that while every
+    // packet has another block.
     let mut at = 0;
     if (2..=LANES).contains(&B::ParBlocksSize::USIZE) {
         while at < shared {
@@ -143,7 +142,6 @@ fn encrypt_interleaved<B: BlockCipherEncBackend, const LANES: usize>(
     }
 }
 
-/// Decrypts one packet.
 struct Decrypt<'a, N: ArraySize> {
     first: &'a Array<u8, N>,
     packet: &'a mut [u8],
@@ -157,7 +155,7 @@ impl<N: ArraySize> BlockCipherEncClosure for Decrypt<'_, N> {
     #[inline(always)]
     fn call<B: BlockCipherEncBackend<BlockSize = N>>(self, backend: &B) {
         let mut space = [0; STRIDE];
-        // The key stream of the first block of a stride, and of the blocks after it.
+        // Key stream of a stride's first block; `keys` has it for the blocks after.
         let mut key = self.first.clone();
         let (keys, _) = Array::slice_as_chunks_mut(&mut space);
         for stride in self.packet.chunks_mut(STRIDE) {
@@ -174,7 +172,7 @@ impl<N: ArraySize> BlockCipherEncClosure for Decrypt<'_, N> {
     }
 }
 
-/// Encrypts `blocks` into the first of `keys`, of which there are at least as many.
+/// Encrypts `blocks` into the first of `keys`, which is at least as long.
 #[inline(always)]
 fn encrypt_into<B: BlockCipherEncBackend>(
     backend: &B,
@@ -188,7 +186,7 @@ fn encrypt_into<B: BlockCipherEncBackend>(
         backend.encrypt_par_blocks((group, keys).into());
     }
     match key_groups.next() {
-        // A whole group costs as much as half of its blocks one by one.
+        // A whole group is as costly as half of its blocks one by one.
         Some(keys) if 2 * blocks.len() > keys.len() => {
             keys.iter_mut().zip(blocks).for_each(|(key, block)| key.clone_from(block));
             backend.encrypt_par_blocks_inplace(keys);
@@ -202,7 +200,6 @@ fn encrypt_into<B: BlockCipherEncBackend>(
     }
 }
 
-/// XORs the key stream into `bytes`.
 #[inline(always)]
 fn xor(bytes: &mut [u8], key: &[u8]) {
     for (byte, key) in bytes.iter_mut().zip(key) {

@@ -1,4 +1,4 @@
-//! `Cipher`: the encryption that a configuration carries.
+//! `Cipher`: an algorithm with its key, as configured.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,22 +16,22 @@ use super::xor::Xor;
 use super::{aead, cfb};
 use crate::error::ConfigError;
 
-/// Packets that AES encrypts interleaved: as many as the processor keeps in flight.
+/// AES packets encrypted interleaved: the number that fills the processor's pipeline.
 const AES_LANES: usize = 16;
 /// Most bytes that a cipher may add to a packet.
 const MAX_OVERHEAD: usize = 256;
-/// Least bytes of a nonce: a counter that never wraps.
+/// Shortest nonce, in bytes: a counter that never wraps.
 const MIN_NONCE: usize = 8;
 
 /// The encryption of an endpoint: an algorithm with its key, or a [`PacketCipher`] of your own.
 ///
-/// Cheap to clone; clones share one key schedule. Two are equal when one is a clone of the other, or
-/// both are null. `Debug` shows the name alone. The default is [`Cipher::null`].
+/// Cheap to clone; clones share one key schedule. Two ciphers are equal if one is a clone of the
+/// other, or both are null. `Debug` shows the name alone. The default is [`Cipher::null`].
 ///
 /// ```
 /// use kcpx::{Algorithm, Cipher, Config};
 ///
-/// let key = [7; 32]; // 32 random bytes that both sides have.
+/// let key = [7; 32]; // 32 random bytes that both sides share.
 /// let cipher = Cipher::new(Algorithm::Aes256Gcm, &key)?;
 /// let config = Config::new().cipher(cipher);
 /// assert_eq!(config.cipher.name(), "aes-256-gcm");
@@ -45,19 +45,19 @@ pub struct Cipher {
 }
 
 impl Cipher {
-    /// No encryption, and no checksum beyond that of UDP.
+    /// No encryption, and no checksum beyond UDP's.
     #[must_use]
     pub fn null() -> Self {
         Self { name: Algorithm::Null.name(), packet_cipher: None }
     }
 
-    /// An algorithm with a key of exactly the length that it takes.
+    /// An algorithm with a key of exactly its length.
     ///
     /// [`Algorithm::Null`] and [`Algorithm::None`] ignore the key.
     ///
     /// # Errors
     ///
-    /// When the algorithm takes no key of this length.
+    /// If the algorithm takes no key of this length.
     pub fn new(algorithm: Algorithm, key: &[u8]) -> Result<Self, ConfigError> {
         algorithm.check_key(key.len())?;
         let name = algorithm.name();
@@ -70,7 +70,7 @@ impl Cipher {
             _ => transform(algorithm, key)
                 .map(|transform| Arc::new(Framed::new(name, transform)) as Arc<dyn PacketCipher>),
         };
-        // A key that the algorithm rejects despite its length must not become the null cipher.
+        // A key that the algorithm rejects despite its length must not yield the null cipher.
         let refused = || ConfigError::KeyLength {
             cipher: name,
             len: key.len(),
@@ -83,8 +83,8 @@ impl Cipher {
     ///
     /// # Errors
     ///
-    /// When there is no such name (kcptun would take `aes`); when this build lacks the algorithm;
-    /// when the key is too short.
+    /// If there is no such name (kcptun would use `aes`), this build lacks the algorithm, or the
+    /// key is too short.
     pub fn from_name(name: &str, key: &Key) -> Result<Self, ConfigError> {
         let algorithm = Algorithm::from_name(name)?;
         let (len, wanted) = (key.as_bytes().len(), algorithm.key_len());
@@ -131,7 +131,6 @@ impl Cipher {
         self.packet_cipher.as_ref()
     }
 
-    /// Checks the overhead of a custom cipher.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let Overhead { nonce, header_len: head, trailer_len: tail } = self.overhead();
         let max = MAX_OVERHEAD as u64;
@@ -143,7 +142,7 @@ impl Cipher {
     }
 }
 
-/// Delegates to the packet cipher; null leaves packets as they are.
+/// Delegates to the packet cipher; null leaves packets unchanged.
 impl PacketCipher for Cipher {
     fn overhead(&self) -> Overhead {
         Self::overhead(self)
@@ -183,8 +182,8 @@ impl fmt::Debug for Cipher {
     }
 }
 
-/// Returns the length-preserving encryption of an algorithm without integrity; `None` for an AEAD,
-/// and for a key of the wrong length.
+/// Returns the length-preserving encryption of an algorithm without integrity; `None` for an AEAD
+/// or a key of the wrong length.
 pub(crate) fn transform(algorithm: Algorithm, key: &[u8]) -> Option<Box<dyn Transform>> {
     match algorithm {
         Algorithm::None => Some(Box::new(Clear)),

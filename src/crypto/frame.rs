@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::packet_cipher::{OpenError, Overhead, PacketCipher};
 
-/// Bytes of the nonce (kcp-go `nonceSize`), and of the header with the CRC.
+/// Bytes of the nonce (kcp-go `nonceSize`), and of the header including the CRC.
 const NONCE_LEN: usize = 16;
 const HEADER_LEN: usize = NONCE_LEN + 4;
 
@@ -27,7 +27,6 @@ impl Transform for Clear {
     fn decrypt(&self, _: &mut [u8]) {}
 }
 
-/// A transform with nonce and checksum.
 pub(super) struct Framed {
     name: &'static str,
     transform: Box<dyn Transform>,
@@ -47,7 +46,7 @@ impl PacketCipher for Framed {
     fn seal(&self, packets: &mut [&mut [u8]]) {
         for packet in packets.iter_mut() {
             let Some((head, body)) = packet.split_first_chunk_mut::<HEADER_LEN>() else { continue };
-            // The checksum covers the body alone, not the nonce.
+            // The checksum covers the body, not the nonce.
             if let Some(sum) = head.last_chunk_mut() {
                 *sum = crc32fast::hash(body).to_le_bytes();
             }

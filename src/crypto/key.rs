@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 
 /// PBKDF2 iterations, as in kcptun.
 const ITERATIONS: u32 = 4_096;
-/// Bytes of a derived key, as in kcptun: the longest that a cipher takes.
+/// Bytes of a derived key, as in kcptun: the longest key that a cipher uses.
 const DERIVED_LEN: usize = 32;
 
 /// Key material for [`Cipher::from_name`](crate::Cipher::from_name).
@@ -32,7 +32,7 @@ impl Key {
 
     /// Derives 32 bytes from a passphrase: PBKDF2-HMAC-SHA1, 4,096 iterations, as kcptun does.
     ///
-    /// Takes a few milliseconds. 4,096 iterations hardly slow down guessing, so use a long
+    /// Takes a few milliseconds. 4,096 iterations barely slow down guessing, so use a long
     /// passphrase, or random bytes and [`Key::new`].
     #[must_use]
     pub fn derive(passphrase: impl AsRef<[u8]>, salt: impl AsRef<[u8]>) -> Self {

@@ -1,25 +1,24 @@
 //! Packet encryption: kcp-go's ciphers, keys and nonces.
 //!
-//! This module owns the byte layout of a sealed packet. It does no I/O, reads no clock, and keeps no
-//! state between packets: one cipher serves all sockets of an endpoint at once.
+//! Defines the byte layout of a sealed packet. Does no I/O, reads no clock, and keeps no state
+//! between packets: one cipher serves all sockets of an endpoint concurrently.
 //!
 //! # Choosing a cipher
 //!
 //! Choose an AEAD: [`Algorithm::Aes128Gcm`], [`Algorithm::Aes256Gcm`] or
-//! [`Algorithm::ChaCha20Poly1305`]. Forged and altered packets are
-//! dropped.
+//! [`Algorithm::ChaCha20Poly1305`]. It drops forged and altered packets.
 //!
-//! The others are for peers that have no AEAD. They give confidentiality without integrity: their
-//! checksum is a CRC-32, which detects transmission errors but no attacker, who can alter packets
-//! and correct the CRC. [`Algorithm::Xor`] is obfuscation only: every packet has the same key stream,
-//! which two packets of known contents reveal. [`Algorithm::None`] encrypts nothing,
-//! [`Algorithm::Null`] adds no bytes at all.
+//! Use the others only for peers without an AEAD. They give confidentiality without integrity:
+//! their checksum is a CRC-32, which an attacker can correct after altering a packet.
+//! [`Algorithm::Xor`] is obfuscation only: it reuses one key stream for every packet, which two
+//! packets of known contents reveal. [`Algorithm::None`] encrypts nothing, [`Algorithm::Null`] adds
+//! no bytes at all.
 //!
-//! With every cipher one pre-shared key serves both directions and all clients of a server, without
-//! a handshake and without forward secrecy: the holder of the key can decrypt all recorded traffic
-//! and can act as either side. Change the key before 2^32 packets were sealed with it,
-//! by all that have it together: [`EndpointStats::sealed_datagrams`](crate::EndpointStats::sealed_datagrams)
-//! counts one endpoint, and so does the warning that is logged at 2^32.
+//! One pre-shared key serves both directions and all clients of a server, without a handshake and
+//! without forward secrecy: a holder of the key can decrypt all recorded traffic and act as either
+//! side. Change the key on all endpoints together before they have sealed 2^32 packets with it.
+//! [`EndpointStats::sealed_datagrams`](crate::EndpointStats::sealed_datagrams) counts the packets
+//! of one endpoint, and the endpoint logs a warning at 2^32.
 //!
 //! # On the wire
 //!
@@ -30,7 +29,7 @@
 //! | every other | nonce (16), CRC-32 of the body (4), body, all of it encrypted | 20 |
 //!
 //! No field names the cipher; both sides must be configured alike. Salsa20 leaves the first eight
-//! bytes of the nonce in the clear, `none` everything.
+//! bytes of the nonce in the clear, `none` leaves the whole packet.
 
 mod aead;
 mod algorithm;

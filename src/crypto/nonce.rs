@@ -1,9 +1,9 @@
-//! Packet nonces: unique within an endpoint, pseudorandom to others, and detectable as own.
+//! Packet nonces: unique within an endpoint, unpredictable to others, and recognizable as own.
 //!
-//! The first eight bytes are a keyed permutation of a counter, so they are unique; the shard number
-//! is part of the counter, so sockets of one endpoint need no coordination. The bytes after them are
-//! a keyed tag of the first eight. By the tag an endpoint detects reflected packets, and between
-//! endpoints that share a cipher key it makes a nonce collision as rare as with random nonces.
+//! The first eight bytes are a keyed permutation of a counter, so they are unique. The shard number
+//! is part of the counter, so the sockets of an endpoint need no coordination. The following bytes
+//! are a keyed tag of the first eight. The tag lets an endpoint detect reflected packets. Between
+//! endpoints that share a cipher key, it makes a nonce collision as rare as with random nonces.
 //! Deviates: kcp-go draws random nonces.
 //!
 //! No system call, no lock, no clock: the secret is an argument.
@@ -17,14 +17,14 @@ use zeroize::{Zeroize, Zeroizing};
 
 /// Bytes of the permuted counter, and of a word of the tag.
 const WORD_LEN: usize = 8;
-/// Bytes of the shortest nonce whose tag identifies it: 8, and a tag of 4.
+/// Shortest nonce that carries a tag: 8 bytes, then 4 bytes of tag.
 pub(crate) const MIN_TAGGED_NONCE_LEN: usize = 12;
 /// Bits of the counter below the shard number.
 const COUNTER_BITS: u32 = 56;
-/// Rounds of the Feistel permutation. Five hide its structure from an observer of fewer than 2^32
-/// nonces; one more is a margin.
+/// Rounds of the Feistel permutation: five hide its structure from an observer of fewer than 2^32
+/// nonces, one is a margin.
 const ROUNDS: u8 = 6;
-/// Number of nonces permuted at once: AES is fastest on many blocks.
+/// Nonces permuted at once: AES is fastest on many blocks.
 const AHEAD: usize = 64;
 
 /// Secret of an endpoint's nonces, shared by its sockets. Wiped on drop.
@@ -46,7 +46,7 @@ impl NonceSecret {
         Self { permutation: Aes128Enc::new(&permutation.into()), tag: words }
     }
 
-    /// Whether a nonce of at least twelve bytes is one of this endpoint's.
+    /// Whether this endpoint generated the nonce, which has at least twelve bytes.
     ///
     /// False positives: one in 2^32 with twelve bytes, one in 2^64 with sixteen or more.
     pub(crate) fn is_own(&self, nonce: &[u8]) -> bool {
@@ -54,7 +54,7 @@ impl NonceSecret {
             return false;
         }
         let Some((id, tag)) = nonce.split_first_chunk() else { return false };
-        // Not in constant time: the tag is no secret, it travels in most packets.
+        // Not constant-time: the tag is no secret, most ciphers send it in the clear.
         let own = self.tag_word(u64::from_le_bytes(*id), 0);
         match tag.first_chunk() {
             Some(tag) => *tag == own,
@@ -66,7 +66,7 @@ impl NonceSecret {
     #[inline]
     fn tag_word(&self, id: u64, index: u64) -> [u8; WORD_LEN] {
         let [key0, key1] = *self.tag;
-        // Not kept as a hasher, which is not wiped on drop.
+        // Built for each call: the hasher is not wiped on drop.
         let hasher = SipHasher24::new_with_keys(key0, key1);
         let id = id.to_le_bytes();
         let tag = if index == 0 {
@@ -144,13 +144,14 @@ impl NonceSource {
         source
     }
 
-    /// Returns the nonces generated: packets sealed by this socket.
+    /// Returns the number of nonces generated, hence of packets sealed by this socket.
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Writes a nonce of `nonce_len` bytes at the start of each packet; nothing when it is zero.
+    /// Writes a nonce of `nonce_len` bytes at the start of each packet; nothing if `nonce_len` is
+    /// zero.
     pub(crate) fn fill(&mut self, nonce_len: usize, packets: &mut [&mut [u8]]) {
         if nonce_len == 0 {
             return;
@@ -347,7 +348,7 @@ mod tests {
         let mut random = [0; 32];
         random[16..].copy_from_slice(&std::array::from_fn::<u8, 16, _>(|i| i as u8));
         let secret = NonceSecret::new(&random);
-        // The vectors of 8 and 16 bytes of the reference implementation.
+        // Vectors of the reference implementation for 8 and 16 bytes.
         let [id, index] = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
         assert_eq!(u64::from_le_bytes(secret.tag_word(id, 0)), 0x93f5_f579_9a93_2462);
         assert_eq!(u64::from_le_bytes(secret.tag_word(id, index)), 0x3f2a_cc7f_57c2_9bdb);

@@ -1,4 +1,4 @@
-//! The interface of packet ciphers, also for those of the application.
+//! The interface of packet ciphers, built-in and custom.
 
 use std::fmt::Debug;
 
@@ -16,7 +16,7 @@ use thiserror::Error;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overhead {
-    /// Bytes of the nonce, the first of the packet. They are part of `header_len`.
+    /// Bytes of the nonce, with which the packet begins; included in `header_len`.
     pub nonce: usize,
     /// Bytes in front of the body, nonce included.
     pub header_len: usize,
@@ -32,14 +32,14 @@ impl Overhead {
 /// A packet cipher: encrypts (seals) and decrypts (opens) whole datagrams in place.
 ///
 /// One object serves all sockets of an endpoint, from several threads at once, so it keeps no state
-/// between packets. One that panics ends the endpoint. Implement it for a cipher that this crate does not have, and wrap it with
-/// [`Cipher::custom`](super::Cipher::custom).
+/// between packets. A cipher that panics ends the endpoint. Implement the trait for a cipher that
+/// this crate lacks, and wrap it with [`Cipher::custom`](super::Cipher::custom).
 ///
 /// ```
 /// use kcpx::crypto::{OpenError, Overhead, PacketCipher};
 /// use kcpx::{Cipher, Config};
 ///
-/// /// A checksum behind each packet. No encryption: it shows the shape alone.
+/// /// A checksum behind each packet, without encryption: it only shows the shape.
 /// #[derive(Debug)]
 /// struct Checksum;
 ///
@@ -74,31 +74,32 @@ impl Overhead {
 pub trait PacketCipher: Debug + Send + Sync + 'static {
     /// Returns the bytes that sealing adds, the same in every packet.
     ///
-    /// `nonce` is 0 or 8 to `header_len`; `header_len` and `trailer_len` are at most 256 together.
+    /// `nonce` is 0 or from 8 to `header_len`; `header_len` and `trailer_len` together are at most
+    /// 256.
     fn overhead(&self) -> Overhead;
 
     /// Seals each packet in place.
     ///
     /// A packet is `header | body | trailer`. Its first `nonce` bytes hold a nonce that is unique
-    /// under this key. The rest of the header and the trailer are overwritten. The result for a
+    /// under this key; the rest of the header and the trailer are overwritten. The result for a
     /// slice shorter than header and trailer is unspecified.
     fn seal(&self, packets: &mut [&mut [u8]]);
 
     /// Opens a datagram in place.
     ///
-    /// Afterwards the body stands between header and trailer, and the first `nonce` bytes hold the
-    /// nonce as it was before sealing. Allocates nothing.
+    /// Leaves the body between header and trailer, and the original nonce in the first `nonce`
+    /// bytes. Allocates nothing.
     ///
     /// # Errors
     ///
-    /// When the datagram is too short, or its checksum or tag is wrong. Its contents are then
+    /// If the datagram is too short, or its checksum or tag is wrong. Its contents are then
     /// unspecified.
     fn open(&self, datagram: &mut [u8]) -> Result<(), OpenError>;
 }
 
 /// A datagram cannot be opened: too short, damaged, forged, or sealed with another key.
 ///
-/// The error does not distinguish these.
+/// The error does not distinguish the causes.
 ///
 /// ```
 /// use kcpx::crypto::{OpenError, PacketCipher};

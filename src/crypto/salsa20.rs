@@ -1,4 +1,4 @@
-//! Salsa20 with the first 8 bytes of the packet as nonce, which stay in the clear (kcp-go
+//! Salsa20: the first 8 bytes of the packet are its nonce and stay in the clear (kcp-go
 //! `salsa20BlockCrypt`).
 
 use salsa20::Salsa20 as Stream;
@@ -17,7 +17,7 @@ impl Salsa20 {
     }
 
     fn apply(&self, packet: &mut [u8]) {
-        // A packet shorter than the nonce is left as it is.
+        // Packets shorter than the nonce stay unchanged.
         if let Some((nonce, rest)) = packet.split_first_chunk_mut::<8>() {
             Stream::new((&*self.key).into(), (&*nonce).into()).apply_keystream(rest);
         }

@@ -1,4 +1,4 @@
-//! Every cipher against what is known of it.
+//! Tests of every cipher.
 
 mod oracles;
 mod vectors;
@@ -28,7 +28,7 @@ fn all() -> impl Iterator<Item = (Algorithm, Cipher)> {
     Algorithm::ALL.iter().map(|algorithm| (*algorithm, cipher(*algorithm)))
 }
 
-/// A packet with this body before sealing, its nonce counting up from `nonce`.
+/// An unsealed packet with this body, its nonce counting up from `nonce`.
 fn packet(cipher: &Cipher, nonce: u8, body: &[u8]) -> Vec<u8> {
     let Overhead { nonce: nonce_len, header_len: head, trailer_len: tail } = cipher.overhead();
     let mut packet: Vec<u8> = (nonce..).take(nonce_len).collect();
@@ -100,7 +100,7 @@ fn truncated_packets_are_refused() {
             for cut in 0..packet.len() {
                 let mut short = packet[..cut].to_vec();
                 let refused = cipher.open(&mut short) == Err(OpenError);
-                // Nothing but the body's absence: the checksum in front is that of other bytes.
+                // Even an intact prefix fails: its checksum covers the whole body.
                 assert!(refused, "{algorithm}: {cut} of {}", packet.len());
                 assert!(refused || cut >= least);
             }
@@ -108,14 +108,14 @@ fn truncated_packets_are_refused() {
     }
 }
 
-/// Bytes of the nonce that nothing protects: an altered bit there still opens to the same body.
+/// Bytes of the nonce that nothing protects: a flipped bit there still opens to the same body.
 ///
-/// In cipher feedback a bit of the first half of the nonce garbles the next block, which for a
-/// block of eight bytes is nonce as well, and for one of sixteen is checksum and body.
+/// In CFB a flipped bit garbles the next block. With blocks of eight bytes that block is still
+/// nonce, with blocks of sixteen it holds checksum and body.
 fn unprotected(algorithm: Algorithm) -> std::ops::Range<usize> {
     match algorithm {
         Algorithm::None | Algorithm::Xor => 0..16,
-        // Its first half selects the key stream.
+        // The first half selects the key stream.
         Algorithm::Salsa20 => 8..16,
         #[cfg(feature = "legacy-ciphers")]
         Algorithm::TripleDes
@@ -123,7 +123,7 @@ fn unprotected(algorithm: Algorithm) -> std::ops::Range<usize> {
         | Algorithm::Cast5
         | Algorithm::Tea
         | Algorithm::Xtea => 0..8,
-        // AEAD: all of it is protected. Blocks of sixteen: the next block holds the checksum.
+        // An AEAD protects all of it. With blocks of sixteen, the next block holds the checksum.
         _ => 0..0,
     }
 }
@@ -193,7 +193,7 @@ fn cipher_is_usable_from_several_threads() {
 fn batch_of_any_size_equals_single_packets() {
     for (algorithm, cipher) in all() {
         for count in 1..=40 {
-            // Acknowledgements among full packets, and some of each length in between.
+            // Acknowledgements among full packets, and other lengths between.
             let len = |i: usize| match i % 3 {
                 0 => 1_400,
                 1 => (i * 577 + count * 131) % 1_501,
@@ -320,7 +320,7 @@ fn debug_shows_the_name_and_no_key() {
     }
 }
 
-/// A cipher of a user's, with whatever overhead.
+/// A custom cipher with any overhead.
 #[derive(Debug)]
 struct Custom(Overhead);
 

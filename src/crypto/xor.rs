@@ -11,7 +11,6 @@ const KEY_STREAM_LEN: usize = 1_500;
 const SALT: &[u8] = b"sH3CIVoF#rWLtJo6";
 const ITERATIONS: u32 = 32;
 
-/// The key stream, derived from the key.
 pub(super) struct Xor {
     key_stream: Zeroizing<Vec<u8>>,
 }
@@ -24,7 +23,8 @@ impl Xor {
     }
 
     fn apply(&self, packet: &mut [u8]) {
-        // Deviates: kcp-go has no packets above 1,500 bytes; here the key stream is cyclic in them.
+        // Deviates: kcp-go has no packets above 1,500 bytes; here the key stream repeats after
+        // that.
         for part in packet.chunks_mut(KEY_STREAM_LEN) {
             part.iter_mut().zip(self.key_stream.iter()).for_each(|(byte, key)| *byte ^= key);
         }

@@ -1,4 +1,4 @@
-//! The AEADs of AWS-LC: assembly for most processors, and a C compiler to build it.
+//! AEADs of AWS-LC: assembly for most processors; needs a C compiler to build.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Backend for LessSafeKey {
     }
 }
 
-/// AES-GCM with a key of 16, 24 or 32 bytes; `None` for any other.
+/// AES-GCM; `None` unless the key has 16, 24 or 32 bytes.
 pub(in crate::crypto) fn aes_gcm(name: &'static str, key: &[u8]) -> Option<Arc<dyn PacketCipher>> {
     let algorithm = match key.len() {
         16 => &AES_128_GCM,
@@ -36,7 +36,7 @@ pub(in crate::crypto) fn aes_gcm(name: &'static str, key: &[u8]) -> Option<Arc<d
     wrap(name, algorithm, key)
 }
 
-/// ChaCha20-Poly1305 with a key of 32 bytes; `None` for any other.
+/// ChaCha20-Poly1305; `None` unless the key has 32 bytes.
 pub(in crate::crypto) fn chacha20_poly1305(
     name: &'static str,
     key: &[u8],

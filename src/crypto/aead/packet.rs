@@ -14,14 +14,13 @@ pub(super) type Tag = [u8; TAG_LEN];
 /// A keyed AEAD (RFC 5116) with a nonce of 12 bytes and a tag of 16.
 pub(super) trait Backend: Send + Sync + 'static {
     /// Encrypts `body` in place and returns its tag. `None` only for bodies above the cipher's
-    /// limit, which is far above any datagram.
+    /// limit, far above any datagram.
     fn encrypt(&self, nonce: &Nonce, body: &mut [u8]) -> Option<Tag>;
 
     /// Decrypts `body` in place.
     fn decrypt(&self, nonce: &Nonce, body: &mut [u8], tag: &Tag) -> Result<(), OpenError>;
 }
 
-/// A backend with the packet layout.
 pub(super) struct Aead<B> {
     pub(super) name: &'static str,
     pub(super) backend: B,

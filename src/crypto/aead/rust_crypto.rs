@@ -1,4 +1,4 @@
-//! The AEADs of RustCrypto: no C compiler, every platform.
+//! AEADs of RustCrypto: every platform, no C compiler.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ where
     }
 }
 
-/// AES-GCM with a key of 16, 24 or 32 bytes; `None` for any other.
+/// AES-GCM; `None` unless the key has 16, 24 or 32 bytes.
 pub(in crate::crypto) fn aes_gcm(name: &'static str, key: &[u8]) -> Option<Arc<dyn PacketCipher>> {
     match key.len() {
         16 => wrap(name, AesGcm::<Aes128Enc, U12>::new_from_slice(key)),
@@ -38,7 +38,7 @@ pub(in crate::crypto) fn aes_gcm(name: &'static str, key: &[u8]) -> Option<Arc<d
     }
 }
 
-/// ChaCha20-Poly1305 with a key of 32 bytes; `None` for any other.
+/// ChaCha20-Poly1305; `None` unless the key has 32 bytes.
 pub(in crate::crypto) fn chacha20_poly1305(
     name: &'static str,
     key: &[u8],

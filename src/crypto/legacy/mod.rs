@@ -21,13 +21,13 @@ use triple_des::TripleDes;
 use twofish::Twofish;
 use xtea::Xtea;
 
-/// The bare encryption of an older algorithm; `None` for others, and for a wrong key length.
+/// The bare encryption of an older algorithm; `None` for other algorithms and wrong key lengths.
 pub(super) fn transform(algorithm: Algorithm, key: &[u8]) -> Option<Box<dyn Transform>> {
     match algorithm {
         Algorithm::TripleDes => cfb::new::<TripleDes, { triple_des::LANES }>(key),
         Algorithm::Blowfish => {
-            // The schedule takes the key cyclically, so a key concatenated with itself has the same
-            // schedule: the crate's minimum of four bytes costs nothing.
+            // The schedule repeats the key, so repeating a short key yields the same schedule and
+            // meets the crate's minimum of four bytes.
             let key = Zeroizing::new(if key.len() < 4 { key.repeat(4) } else { key.to_vec() });
             cfb::new::<Blowfish, 4>(&key)
         }

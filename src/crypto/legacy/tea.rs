@@ -1,6 +1,6 @@
 //! TEA with 16 rounds (8 cycles) and big-endian words, as kcp-go uses it.
 //!
-//! Of additions and shifts on two words, it runs as fast on a vector of blocks as on one.
+//! Additions and shifts on two words run on a vector of blocks as fast as on one.
 
 use cipher::common::{BlockSizeUser, KeySizeUser, ParBlocks, ParBlocksSizeUser};
 use cipher::consts::{U8, U16};
@@ -10,13 +10,13 @@ use cipher::{
 };
 use zeroize::Zeroizing;
 
-/// Blocks at once.
+/// Blocks processed at once.
 pub(super) const LANES: usize = 8;
 
 const CYCLES: u32 = 8;
 const DELTA: u32 = 0x9e37_79b9;
 
-/// A number of blocks as two vectors of words.
+/// `N` blocks as two vectors of words.
 type Words<const N: usize> = [[u32; N]; 2];
 
 pub(super) struct Tea {
@@ -46,7 +46,6 @@ fn mix(v: u32, a: u32, b: u32, sum: u32) -> u32 {
     (v << 4).wrapping_add(a) ^ v.wrapping_add(sum) ^ (v >> 5).wrapping_add(b)
 }
 
-/// The four words of a key.
 fn key_words(key: &Array<u8, U16>) -> Zeroizing<[u32; 4]> {
     let mut words = Zeroizing::new([0; 4]);
     for (word, bytes) in words.iter_mut().zip(key.as_chunks().0) {
@@ -55,7 +54,7 @@ fn key_words(key: &Array<u8, U16>) -> Zeroizing<[u32; 4]> {
     words
 }
 
-/// Takes one block through `rounds`.
+/// Applies `rounds` to one block.
 #[inline(always)]
 fn one(mut block: InOut<'_, '_, Array<u8, U8>>, rounds: impl FnOnce(Words<1>) -> Words<1>) {
     let word = u64::from_be_bytes((*block.get_in()).into());
@@ -63,7 +62,7 @@ fn one(mut block: InOut<'_, '_, Array<u8, U8>>, rounds: impl FnOnce(Words<1>) ->
     *block.get_out() = join(v0, v1).into();
 }
 
-/// Takes [`LANES`] blocks through `rounds`.
+/// Applies `rounds` to [`LANES`] blocks.
 #[inline(always)]
 fn many(
     mut blocks: InOut<'_, '_, Array<Array<u8, U8>, U8>>,

@@ -1,4 +1,4 @@
-//! XTEA of its crate, on big-endian words as kcp-go's: the crate's are little-endian.
+//! XTEA of the crate `xtea` on big-endian words, as in kcp-go; the crate's are little-endian.
 
 use cipher::common::{BlockSizeUser, KeySizeUser, ParBlocksSizeUser};
 use cipher::consts::{U1, U8, U16};

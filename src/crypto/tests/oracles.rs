@@ -1,4 +1,4 @@
-//! Cipher feedback against cfb-mode, and our own block ciphers against other crates'.
+//! CFB compared with the crate cfb-mode.
 
 use super::*;
 
@@ -6,7 +6,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn cfb_is_that_of_cfb_mode(
+    fn cfb_equals_cfb_mode(
         key: [u8; 32],
         lens in vec(0_usize..=1_500, 1..=40),
         salt: u8,
@@ -39,7 +39,7 @@ proptest! {
 
 type Oracle = Box<dyn Fn(&mut [u8])>;
 
-/// Encryption by cfb-mode over another implementation where ours is our own.
+/// Encryption by cfb-mode, over the same block cipher.
 fn oracle(algorithm: Algorithm, key: &[u8]) -> Option<Oracle> {
     match algorithm {
         Algorithm::Aes128 => Some(by_cfb_mode::<aes::Aes128>(key)),
@@ -49,7 +49,7 @@ fn oracle(algorithm: Algorithm, key: &[u8]) -> Option<Oracle> {
         Algorithm::TripleDes => Some(by_cfb_mode::<des::TdesEde3>(key)),
         #[cfg(feature = "legacy-ciphers")]
         Algorithm::Blowfish if key.len() < 4 => {
-            // The crate takes four bytes and more; what the schedule reads is the same.
+            // The crate needs four bytes or more; repeating the key yields the same schedule.
             Some(by_cfb_mode::<blowfish::Blowfish>(&key.repeat(7)))
         }
         #[cfg(feature = "legacy-ciphers")]

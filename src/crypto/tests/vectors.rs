@@ -1,4 +1,4 @@
-//! What kcp-go writes, byte by byte.
+//! Packets of kcp-go, byte by byte.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(digit).collect()
 }
 
-/// Two segments, the parity of both, and an out-of-band packet, as they travel under FEC 2+1.
+/// Two segments, the parity of both, and an out-of-band packet, as sent under FEC 2+1.
 const BODIES: [&str; 4] = [
     "00000000f1001f0044332211510020000403020100000000000000000500000068656c6c6f",
     "01000000f1002100443322115100200004030201010000000000000007000000776f726c642121",
@@ -55,7 +55,7 @@ fn packets_of_a_kcp_go_session_are_equal() {
     }
 }
 
-/// Cipher, bodies, and the packets with a nonce that counts on from packet to packet.
+/// Cipher, bodies, and packets whose nonce counts on from packet to packet.
 const SESSIONS: &[(&str, &[&str], &[&str])] = &[
     (
         "none",
@@ -158,7 +158,7 @@ const SESSIONS: &[(&str, &[&str], &[&str])] = &[
     ),
 ];
 
-/// The bytes 0 to 44 under the bare cipher: nothing in front and no checksum.
+/// The bytes 0 to 44 under the bare cipher: no header and no checksum.
 const BARE: [(&str, &str); 12] = [
     (
         "aes-128",
