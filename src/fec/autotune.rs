@@ -1,13 +1,13 @@
 //! Detection of the peer's FEC layout from flags and seqids (kcp-go `autoTune`).
 //!
-//! The flag of each seqid is kept for the last few thousand. A group begins where parity is followed
-//! by data, and its data ends where data is followed by parity; the distance of two such edges is
-//! the sum of the shard counts, or a multiple. Such a guess is adopted once every position of a group
-//! has been seen with the flag it must have, backwards from the latest packet and before any
-//! contradiction. Loss delays that; a forged packet does until it leaves the window.
+//! Keeps the flag of each seqid for the last few thousand. A group begins where data follows
+//! parity, and its data ends where parity follows data; the distance of two such edges is the sum
+//! of the shard counts, or a multiple. A guess is adopted once every position of a group has been
+//! seen with its expected flag, searching backwards from the latest packet, before any
+//! contradiction. Loss delays adoption; a forged packet does until it leaves the window.
 //!
-//! Work is bounded: each packet pays for the examination of a few samples, and a guess waits until
-//! its cost is saved up.
+//! Work is bounded: each packet pays for a few samples, and a guess waits until its cost is saved
+//! up.
 
 use std::time::{Duration, Instant};
 
@@ -17,17 +17,17 @@ use super::jump::JumpDetector;
 /// Seqids remembered: sixteen of the largest groups.
 const WINDOW: u32 = 4_096;
 const WORDS: usize = WINDOW as usize / 64;
-/// Edges of each kind remembered. Guesses are distances between them and their simple fractions:
-/// the edges between may have been lost, or not have been sent.
+/// Edges of each kind remembered. Guesses are the distances between them and their simple
+/// fractions, since edges in between may have been lost or not sent.
 const EDGES: usize = 4;
-/// Samples for each place that confirm a fraction. With the peer's own sum every distance is a
-/// multiple of it, and no other multiple agrees with what it sends; with a fraction of it all that
-/// would contradict may have been lost.
+/// Samples for each position that confirm a fraction. Every distance is a multiple of the peer's
+/// own sum, and no other multiple agrees with its packets. A fraction of the sum agrees if all
+/// packets that contradict it were lost.
 const FRACTION: u32 = 16;
-/// Samples that may be examined for each packet, and that may be saved up.
+/// Samples examined at most for each packet, and savings limit.
 const INCOME: u32 = 64;
 const SAVINGS: u32 = 4 * WINDOW;
-/// Packets that must contradict a confirmed layout: one alone may be stale or forged.
+/// Packets that must contradict a confirmed layout: a single packet may be stale or forged.
 const CONTRADICTIONS: u32 = 2;
 /// Agreeing packets that one contradicting packet outweighs: most packets agree with most layouts.
 const CONTRADICTION_WEIGHT: u32 = 8;
@@ -36,10 +36,10 @@ const MIN_CHANGE_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Autotune {
-    /// A bit for each seqid: received, and parity.
+    /// One bit for each seqid: received, and parity.
     seen: Box<[u64; WORDS]>,
     parity: Box<[u64; WORDS]>,
-    /// The highest seqid of the window.
+    /// The highest seqid in the window.
     top: Option<u32>,
     /// Seqids of the first packets after an edge: to data, and to parity.
     starts: Edges,
@@ -49,8 +49,8 @@ pub(super) struct Autotune {
     savings: u32,
     /// Packets that contradicted the current layout.
     contradictions: u32,
-    /// Packets that agreed with the current layout, less contradictions times [`CONTRADICTION_WEIGHT`]. Two groups of them
-    /// confirm it for good.
+    /// Packets that agreed with the current layout, less contradictions times
+    /// [`CONTRADICTION_WEIGHT`]. Two groups of them confirm it for good.
     agreements: u32,
     /// Seqids that came with both flags.
     conflicts: u32,
@@ -76,7 +76,7 @@ impl Autotune {
         }
     }
 
-    /// Samples one packet. Returns the peer's layout when it is found to differ from the current.
+    /// Samples one packet. Returns the peer's layout if it is found to differ from the current one.
     pub(super) fn sample(
         &mut self,
         now: Instant,
@@ -138,7 +138,7 @@ impl Autotune {
         found
     }
 
-    /// Records the packet. Returns false for a duplicate, and for one far outside the window.
+    /// Records the packet. Returns false for a duplicate, and for a packet far outside the window.
     fn note(&mut self, now: Instant, seqid: u32, parity: bool) -> bool {
         let Some(top) = self.top else {
             self.restart(seqid, parity);
@@ -187,8 +187,8 @@ impl Autotune {
         self.set(seqid, parity);
     }
 
-    /// Checks a guess of the sum: searches back from `seqid` until every position of a group has been
-    /// seen, data before parity. That gives the parity shard count.
+    /// Checks a guess of the sum: searches back from `seqid` until every position of a group has
+    /// been seen, data before parity. This yields the number of parity shards.
     fn verify(
         &mut self,
         sum: u32,
@@ -206,7 +206,7 @@ impl Autotune {
             Some(_) => CONTRADICTIONS,
         };
         let (mut contradictions, mut seen) = (0, 0);
-        // Samples since the first contradiction, and how many they must be: those before may be of
+        // Samples since the first contradiction, and their required number: older samples may be of
         // the current layout and agree by chance.
         let (mut fresh, recent) = (0, if least < CONTRADICTIONS { 0 } else { sum });
         let mut wait = None;
@@ -236,7 +236,7 @@ impl Autotune {
                     missing => Some(missing),
                 };
             }
-            // Numbers wrap at a multiple of the sum, and not at the end of their 32 bits.
+            // Seqids wrap at a multiple of the sum, not at the end of their 32 bits.
             (at, place) = match (at, place) {
                 (0, _) => (u32::MAX, u32::MAX % sum),
                 (_, 0) => (at - 1, sum - 1),
@@ -249,7 +249,7 @@ impl Autotune {
         None
     }
 
-    /// The recorded flag of a seqid: whether it was parity.
+    /// Returns whether a seqid was recorded as parity.
     fn is_parity_at(&self, seqid: u32) -> Option<bool> {
         let (word, bit) = slot(seqid);
         let inside = self.top.is_some_and(|top| top.wrapping_sub(seqid) < WINDOW);
@@ -274,7 +274,7 @@ impl Autotune {
     }
 }
 
-/// Word and bit of a seqid; any seqid is within the window.
+/// Word and bit of a seqid in the window.
 fn slot(seqid: u32) -> (usize, u64) {
     let index = (seqid % WINDOW) as usize;
     (index / 64, 1 << (index % 64))
@@ -284,7 +284,7 @@ fn slot(seqid: u32) -> (usize, u64) {
 #[derive(Clone, Copy, Debug)]
 struct Guess {
     sum: u32,
-    /// Packets until then; earlier when one contradicts the current layout.
+    /// Packets until the next check; a contradiction of the current layout shortens it.
     wait: u32,
 }
 
@@ -301,10 +301,10 @@ impl Edges {
         self.count += 1;
     }
 
-    /// The sums of which a distance to these edges may be a multiple, with the factor. Small
-    /// factors come first.
+    /// Returns the sums of which a distance to these edges may be a multiple, with the factor,
+    /// small factors first.
     fn sums(self, edge: u32) -> impl Iterator<Item = (u32, u32)> {
-        // Across the wrap distances are no multiples of anything.
+        // Distances across the wrap are no multiples of the sum.
         let known = self.at.into_iter().take(self.count);
         (1..=4)
             .flat_map(move |part| known.clone().map(move |other| (edge.abs_diff(other), part)))

@@ -6,7 +6,7 @@ use super::encoder::FecEncoder;
 use super::gf256::{Kernel, coefficients};
 use super::shard_buffers::{Rows, Shard};
 
-/// The kernels that this processor has, the fastest first.
+/// Kernels of this processor, the fastest first.
 #[must_use]
 pub fn kernels() -> Vec<&'static str> {
     Kernel::all().into_iter().map(Kernel::name).collect()
@@ -26,19 +26,19 @@ pub fn parity_rows(data: usize, parity: usize) -> Vec<u8> {
     (0..parity).flat_map(|row| table.iter().skip(row).step_by(parity).copied()).collect()
 }
 
-/// An encoder that uses a certain kernel.
+/// An encoder with this kernel.
 #[must_use]
 pub fn encoder(config: FecConfig, seqid: u32, name: &str) -> FecEncoder {
     FecEncoder::with_kernel(config, seqid, kernel(name))
 }
 
-/// A decoder that uses a certain kernel.
+/// A decoder with this kernel.
 #[must_use]
 pub fn decoder(config: FecConfig, name: &str) -> FecDecoder {
     FecDecoder::with_kernel(Some(config), kernel(name))
 }
 
-/// Certain shards out of certain others: encoding and reconstruction without anything around.
+/// Computes some shards from others: encoding and reconstruction alone.
 #[derive(Debug)]
 pub struct Codec {
     known: Vec<Shard>,
@@ -48,7 +48,7 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// Takes `shards` of the places `known`, as many as there are data shards.
+    /// Takes `shards` of the positions `known`, one per data position.
     #[must_use]
     pub fn new(known: &[u8], shards: &[Vec<u8>], wanted: &[u8], name: &str) -> Self {
         let keep = |content: &Vec<u8>| {
@@ -73,7 +73,7 @@ impl Codec {
         }
     }
 
-    /// What [`Self::run`] computed.
+    /// Returns a shard that [`Self::run`] computed.
     #[must_use]
     pub fn shard(&self, index: usize, len: usize) -> &[u8] {
         self.rows.row(index, len).unwrap_or_default()

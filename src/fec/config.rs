@@ -1,11 +1,11 @@
-//! FEC layouts: shards of a group, positions, and the wrap of seqids.
+//! FEC layouts: group sizes, positions in a group, and the wrap of seqids.
 
 use crate::error::ConfigError;
 
 /// FEC layout: data and parity packets of a group (kcp-go `dataShards`, `parityShards`).
 ///
-/// A kcp-go receiver detects the two numbers by itself (autoTune). Version 5.6.72 does so only if their
-/// sum is below 256; for 256 it must be configured alike.
+/// A kcp-go receiver detects both numbers (autoTune). Version 5.6.72 does so only if their sum is
+/// below 256; for 256 it must be configured alike.
 ///
 /// ```
 /// use kcpx::FecConfig;
@@ -22,13 +22,13 @@ pub struct FecConfig {
 }
 
 impl FecConfig {
-    /// 10 + 3, as in kcptun: a lost packet is recovered after at most ten more, at 30 % bandwidth.
-    /// For streams of a few packets per round trip, such as games.
+    /// 10 + 3, as in kcptun: recovers a lost packet after at most ten more, at 30 % bandwidth. For
+    /// streams of a few packets per round trip, such as games.
     pub const SHORT: Self = Self { data: 10, parity: 3 };
 
-    /// 64 + 10: nearly every group survives 5 % loss, at 16 % bandwidth. For bulk transfer, where the
-    /// 64 packets of a group leave within milliseconds; in slow streams the parity comes
-    /// too late.
+    /// 64 + 10: nearly every group survives 5 % loss, at 16 % bandwidth. For bulk transfer, where
+    /// the 64 packets of a group leave within milliseconds; in slow streams the parity comes too
+    /// late.
     pub const BULK: Self = Self { data: 64, parity: 10 };
 
     /// Most packets of a group, data and parity.
@@ -38,7 +38,7 @@ impl FecConfig {
     ///
     /// # Errors
     ///
-    /// When one of them is zero, or the sum is above 256.
+    /// If one of them is zero, or the sum is above 256.
     pub fn new(data: usize, parity: usize) -> Result<Self, ConfigError> {
         ConfigError::check("fec data shards", data, 1, 255)?;
         ConfigError::check("fec parity shards", parity, 1, 255)?;
@@ -68,7 +68,7 @@ impl FecConfig {
         self.data_shards() + self.parity_shards()
     }
 
-    /// Packets of a group, data and parity.
+    /// [`Self::shards`] as `u32`.
     pub(super) fn sum(self) -> u32 {
         u32::from(self.data) + u32::from(self.parity)
     }
@@ -100,7 +100,8 @@ impl FecConfig {
     }
 }
 
-/// Converts a position in a group, or a count that [`FecConfig`] permits: below 256 by construction.
+/// Converts a position in a group, or a count that [`FecConfig`] permits: below 256 by
+/// construction.
 pub(super) fn to_u8(number: impl TryInto<u8>) -> u8 {
     number.try_into().unwrap_or(u8::MAX)
 }

@@ -1,11 +1,12 @@
 //! FEC decoder (kcp-go `fecDecoder`): keeps the packets of the last few groups and recovers lost
 //! data packets.
 //!
-//! The driver passes data packets to KCP itself; only recovered ones are delivered from here. A group
-//! is finished when as many packets arrived as it has data packets; its number is kept so that late
-//! packets do not start it again. A group leaves when newer groups push it out, not by time.
+//! The driver passes received data packets to KCP itself; the decoder delivers only recovered ones.
+//! A group is finished once its packets, data or parity, equal its data packets in number; its
+//! number is kept so that late packets do not start it again. Newer groups push a group out, not
+//! time.
 //!
-//! Seqids come from the network: one packet alone never moves the window of groups.
+//! Seqids come from the network: a single packet never moves the window of groups far.
 
 use std::time::Instant;
 
@@ -20,18 +21,18 @@ use super::stats::FecStats;
 
 /// Groups kept behind the newest (kcp-go `maxShardSets`).
 const BEHIND: u32 = 3;
-/// Groups that one packet may move the window ahead.
+/// Groups by which one packet may move the window ahead.
 const AHEAD: u32 = 64;
-/// Packets that must agree with a layout after a contradiction, and at least two groups of them.
-/// Parity of another layout yields well-formed packets of wrong bytes, so an unconfirmed layout
-/// recovers nothing.
+/// Packets that must agree with a layout after contradictions; at least two groups. Parity of
+/// another layout yields well-formed packets of wrong bytes, so an unconfirmed layout recovers
+/// nothing.
 const CONFIRMATION: u32 = 64;
-/// Packets that must agree with an expected layout.
+/// Packets that must agree with an expected layout; at least two groups.
 const EXPECTATION: u32 = 16;
 /// Agreeing packets that one contradicting packet outweighs: most packets agree with most layouts.
 const CONTRADICTION_WEIGHT: u32 = 8;
-/// Weight of contradictions, less agreeing packets, from which on the layout is not confirmed any
-/// more. A few forged packets a second do not reach it.
+/// Weighted contradictions, less agreeing packets, at which the layout loses its confirmation. A
+/// few forged packets a second do not reach it.
 const MAX_CONTRADICTION: u32 = 64;
 
 /// Recovers lost data packets of one peer.
@@ -44,7 +45,7 @@ pub struct FecDecoder {
     layout: Option<FecConfig>,
     /// Packets that must still agree before the layout counts as confirmed.
     unconfirmed: u32,
-    /// Packets that contradicted the layout, weighted, less those that agreed with it.
+    /// Weighted packets that contradicted the layout, less agreeing packets.
     contradiction: u32,
     autotune: Autotune,
     reconstructor: Option<Reconstructor>,
@@ -54,21 +55,21 @@ pub struct FecDecoder {
     jump: JumpDetector,
     /// Buffers of released packets, for reuse.
     spare: Vec<Shard>,
-    /// Bytes of the buffers in `groups` and `spare`, of which none is ever freed.
+    /// Bytes of the buffers in `groups` and `spare`; no buffer is ever freed.
     shard_memory: usize,
     stats: FecStats,
 }
 
 impl FecDecoder {
-    /// A decoder for a known layout of the peer, or with `None` one that detects it from the first
-    /// few groups. A change of the layout is detected in both cases.
+    /// A decoder for a known layout of the peer; with `None` it detects the layout from the first
+    /// few groups. It detects a change of the layout in both cases.
     #[must_use]
     pub fn new(known: Option<FecConfig>) -> Self {
         Self::with_kernel(known, Kernel::best())
     }
 
-    /// A decoder for an expected layout of the peer: it recovers nothing before some packets, at
-    /// least two groups of them, have confirmed the layout.
+    /// A decoder for an expected layout of the peer: recovers nothing until packets, at least two
+    /// groups of them, have confirmed the layout.
     #[must_use]
     pub fn with_expected_layout(layout: FecConfig) -> Self {
         let mut decoder = Self::new(Some(layout));
@@ -93,7 +94,7 @@ impl FecDecoder {
         }
     }
 
-    /// Returns the peer's layout, once it is known.
+    /// Returns the peer's layout, once known.
     #[must_use]
     pub fn layout(&self) -> Option<FecConfig> {
         self.layout
@@ -107,8 +108,8 @@ impl FecDecoder {
 
     /// Processes one decrypted data or parity packet.
     ///
-    /// Calls `recovered` with each KCP datagram that this packet makes recoverable; its result says
-    /// whether the datagram is well-formed and of a connection that exists.
+    /// Calls `recovered` with each KCP datagram that this packet makes recoverable. Its result says
+    /// whether the datagram is well-formed and belongs to an existing connection.
     pub fn input(&mut self, now: Instant, packet: &[u8], mut recovered: impl FnMut(&[u8]) -> bool) {
         let Some((seqid, parity, content)) = parse(packet) else { return };
         if parity {
@@ -129,9 +130,9 @@ impl FecDecoder {
         self.finish_groups(layout, &mut recovered);
     }
 
-    /// A packet contradicts the layout. It is ignored, but no group beside it is decoded unless the
-    /// packet that belongs in its place comes as well. With many the layout is given up until packets
-    /// confirm it.
+    /// Handles a packet that contradicts the layout. The packet is ignored, and no group within one
+    /// of it is decoded until the packet that belongs in its position arrives. Many contradictions
+    /// suspend the layout until packets confirm it.
     fn on_contradiction(&mut self, now: Instant, layout: FecConfig, seqid: u32) {
         self.stats.misplaced_shards += 1;
         let id = seqid / layout.sum();
@@ -139,7 +140,7 @@ impl FecDecoder {
         if seqid >= layout.paws() || ahead.unsigned_abs() > AHEAD {
             return;
         }
-        // Not further ahead: one packet alone must not push groups out.
+        // Not further ahead: one packet must not push groups out.
         if ahead <= 1
             && self.admit(now, layout, seqid)
             && let Some(group) = self.group_mut(id)
@@ -157,7 +158,7 @@ impl FecDecoder {
         }
     }
 
-    /// Changes the layout. The groups so far were collected by wrong boundaries.
+    /// Changes the layout. The groups so far have wrong boundaries.
     fn adopt(&mut self, layout: FecConfig) {
         (self.layout, self.unconfirmed, self.contradiction) = (Some(layout), 0, 0);
         self.forget_groups();
@@ -201,17 +202,17 @@ impl FecDecoder {
         false
     }
 
-    /// The group with this number, which is in the window.
+    /// Returns the group with this number, which is in the window.
     fn group_mut(&mut self, id: u32) -> Option<&mut Group> {
         let known = self.groups.iter().position(|group| group.id == Some(id));
-        // Invariant: a slot for each group of the window; `retire` frees those that left it.
+        // Invariant: the window has a slot for each of its groups; `retire` frees the groups that
+        // left it.
         let index = known.or_else(|| self.groups.iter().position(|group| group.id.is_none()))?;
         let group = self.groups.get_mut(index)?;
         group.id = Some(id);
         Some(group)
     }
 
-    /// Stores a packet.
     fn store(&mut self, layout: FecConfig, seqid: u32, content: &[u8]) {
         let mut shard = self.spare.pop().unwrap_or_default();
         let Some(group) = self.group_mut(seqid / layout.sum()) else {
@@ -240,8 +241,8 @@ impl FecDecoder {
         self.contradiction = self.contradiction.saturating_sub(1);
     }
 
-    /// Decodes the groups that have enough packets, and of which none beside them is contradicted: a
-    /// packet may remove the contradiction of another group.
+    /// Decodes every group that has enough packets and no contradiction in it or beside it. Checks
+    /// all groups, since a packet may lift the contradiction of another group.
     fn finish_groups(&mut self, layout: FecConfig, recovered: &mut impl FnMut(&[u8]) -> bool) {
         for index in 0..self.groups.len() {
             let Some(group) = self.groups.get(index) else { return };
@@ -252,7 +253,7 @@ impl FecDecoder {
         }
     }
 
-    /// Whether a packet has contradicted the layout in the group `id` or beside it.
+    /// Whether a packet contradicted the layout in group `id` or a neighbour.
     fn is_contradicted(&self, layout: FecConfig, id: u32) -> bool {
         self.groups.iter().any(|group| {
             let beside = group.id.is_some_and(|other| ahead_of(layout, id, other).abs() <= 1);
@@ -279,7 +280,7 @@ impl FecDecoder {
             shards.map(|(_, shard)| shard.content().len())
         };
         if let Some(len) = longest(true).max() {
-            // All parity of a group is as long as its longest data packet.
+            // Parity is as long as the group's longest data packet.
             let agrees =
                 longest(true).all(|other| other == len) && longest(false).all(|l| l <= len);
             let reconstructor =
@@ -297,7 +298,7 @@ impl FecDecoder {
         group.give_up(&mut self.spare);
     }
 
-    /// Drops the groups that have left the window, which ends with `newest`.
+    /// Drops the groups that left the window, which ends with `newest`.
     fn retire(&mut self, layout: FecConfig, newest: u32) {
         for group in &mut self.groups {
             let behind = group.id.map(|id| ahead_of(layout, newest, id).wrapping_neg());
@@ -313,8 +314,8 @@ impl FecDecoder {
         self.groups.iter_mut().for_each(|group| group.clear(&mut self.spare));
     }
 
-    /// Whether a parity packet waits in a group, so that a data packet may complete that group. Without
-    /// one, data packets alone recover nothing.
+    /// Whether a group holds a parity packet, so that a data packet may complete the group. Data
+    /// packets alone recover nothing.
     pub(crate) fn holds_parity(&self) -> bool {
         let Some(layout) = self.layout else { return false };
         let mut held = self.groups.iter().flat_map(|group| &group.shards);
@@ -358,18 +359,19 @@ struct Group {
     /// Positions received, also after the group was finished.
     seen: Places,
     shards: Vec<(u8, Shard)>,
-    /// Positions in which a second packet came with other contents, and replaced the first.
+    /// Positions in which a second packet replaced a first one of other contents.
     replaced: Places,
-    /// Positions of packets that contradicted the layout, while none that agrees has come there.
+    /// Positions of packets that contradicted the layout and have not been corrected.
     contradicted: Places,
     finished: bool,
 }
 
 impl Group {
-    /// Another packet came in a position that has one. With other contents it replaces the first:
-    /// one of them is forged, or a restarted peer reuses its seqids. With the second that does, it
-    /// is the latter, and the others of the group are stale.
-    /// Returns the buffers of those, and by how many bytes its own grew.
+    /// Handles another packet for an occupied position. With other contents it replaces the first:
+    /// one of them is forged, or a restarted peer reuses its seqids. The second such packet proves
+    /// a restart, which makes the other packets of the group stale.
+    ///
+    /// Returns the buffers of the stale packets, and the growth of its own in bytes.
     fn replace(&mut self, place: u8, content: &[u8]) -> (Vec<Shard>, usize) {
         let mut spare = Vec::new();
         let known = self.shards.iter_mut().find(|(other, _)| *other == place);
@@ -385,7 +387,7 @@ impl Group {
         (spare, grown)
     }
 
-    /// A packet of the wrong kind came in this position. One of the right kind outweighs it.
+    /// Notes a packet of the wrong kind in this position, unless the right kind was seen there.
     fn on_contradiction(&mut self, place: u8) {
         if !self.seen.contains(place) {
             self.contradicted.insert(place);
@@ -398,7 +400,7 @@ impl Group {
         spare.extend(self.shards.drain(count.min(self.shards.len())..).map(|(_, shard)| shard));
     }
 
-    /// Drops the parity, of which some is forged: the true one may still come.
+    /// Drops the parity, some of it forged: the true parity may still come.
     fn discard_parity(&mut self, layout: FecConfig, spare: &mut Vec<Shard>) {
         self.discard(|place| place >= layout.data, spare);
     }
@@ -417,7 +419,7 @@ impl Group {
         }
     }
 
-    /// Sets the group as finished.
+    /// Marks the group as finished.
     fn give_up(&mut self, spare: &mut Vec<Shard>) {
         self.finished = true;
         self.release(spare);
@@ -433,10 +435,10 @@ impl Group {
     }
 }
 
-/// Distance from one group number to another, the shorter way round the wrap.
+/// Distance from one group number to another, the shorter way around the wrap.
 fn ahead_of(layout: FecConfig, from: u32, to: u32) -> i32 {
     let groups = layout.groups();
-    // Both are below the count of groups, which is below half of all numbers.
+    // Both are below the number of groups, which is below half of all numbers.
     let forward = if to >= from { to - from } else { groups - (from - to) };
     let backward = groups - forward;
     if forward <= backward { forward.cast_signed() } else { -backward.cast_signed() }

@@ -1,7 +1,7 @@
 //! FEC encoder (kcp-go `fecEncoder`): numbers data packets and computes their parity.
 //!
-//! Each packet is folded into the parity when it is sent, so the work is spread over the group and
-//! no packet is kept.
+//! Folds each packet into the parity when it is sent: this spreads the work over the group and
+//! keeps no packet.
 
 use std::time::{Duration, Instant};
 
@@ -10,17 +10,17 @@ use super::gf256::{Kernel, coefficients};
 use super::packet::{DATA, HEADER_LEN, PARITY, UNCOVERED_LEN};
 use super::shard_buffers::Rows;
 
-/// A group whose last two data packets are this far apart gets no parity (as in
-/// kcp-go): a lost packet has been retransmitted by then.
+/// A group whose last two data packets are this far apart gets no parity, as in kcp-go: a lost
+/// packet has been retransmitted by then.
 const PARITY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Data packets without parity between groups of two layouts: twice the samples of kcp-go's autoTune
-/// (258), so that half of them may be lost.
+/// Data packets without parity between groups of two layouts: twice the samples of kcp-go's
+/// autoTune (258), so half of them may be lost.
 pub(super) const UNPROTECTED: u32 = 2 * 258;
 
 /// Numbers the data packets for one peer and computes their parity.
 ///
-/// Memory: the parity packets of a group, as long as the longest packet so far.
+/// Memory: the parity packets of one group, at the length of the longest packet so far.
 ///
 /// ```
 /// use std::time::Instant;
@@ -49,20 +49,20 @@ pub(super) const UNPROTECTED: u32 = 2 * 258;
 #[derive(Debug)]
 pub struct FecEncoder {
     config: FecConfig,
-    /// For each data packet of a group, its coefficient in each parity packet.
+    /// Coefficients of a group's data packets: for each packet, one per parity packet.
     matrix: Vec<u8>,
     parity: Rows,
     /// Seqid of the next packet.
     next: u32,
-    /// Data packets still to be sent without parity, after a change of the layout.
+    /// Data packets still to be sent without parity after a layout change.
     unprotected: u32,
-    /// Data packets of the current group so far.
+    /// Data packets in the current group so far.
     count: usize,
-    /// Bytes that parity covers of the longest packet of the group.
+    /// Covered bytes of the group's longest packet.
     longest: usize,
-    /// When the last data packet passed.
+    /// When the last data packet was sealed.
     last: Option<Instant>,
-    /// Number of the first parity packet that waits to be taken.
+    /// Seqid of the first parity packet due.
     due: Option<u32>,
 }
 
@@ -73,7 +73,7 @@ impl FecEncoder {
         Self::starting_at(config, 0)
     }
 
-    /// An encoder whose first packet has this seqid, or the next that starts a group.
+    /// An encoder that starts at this seqid, or at the next seqid that begins a group.
     #[must_use]
     pub fn starting_at(config: FecConfig, seqid: u32) -> Self {
         Self::with_kernel(config, seqid, Kernel::best())
@@ -101,9 +101,9 @@ impl FecEncoder {
 
     /// Writes the header of a data packet: [`HEADER_LEN`] bytes, then a KCP datagram.
     ///
-    /// Returns the number of parity packets due now: none, or those of a whole group. Take them
-    /// with [`Self::emit_parity`] before the next packet. A packet shorter than its header, or
-    /// longer than a UDP payload, is left as it is.
+    /// Returns the number of parity packets due now: zero, or all parity of a group. Take them with
+    /// [`Self::emit_parity`] before the next packet. A packet shorter than the header or longer
+    /// than a UDP payload is left unchanged.
     pub fn seal(&mut self, now: Instant, packet: &mut [u8]) -> usize {
         self.due = None;
         let size =
@@ -140,9 +140,9 @@ impl FecEncoder {
         }
         self.count = 0;
         let first = self.next;
-        // Parity that is not sent still uses its seqids: the seqid gives the position.
+        // Parity that is not sent still uses its seqids: the seqid determines the position.
         self.advance(u32::from(self.config.parity));
-        // As in kcp-go only the last gap counts; the very first packet has none.
+        // As in kcp-go, only the last gap counts; the first packet has none.
         if last.is_none_or(|last| now.saturating_duration_since(last) >= PARITY_TIMEOUT) {
             return 0;
         }
@@ -150,22 +150,23 @@ impl FecEncoder {
         parities
     }
 
-    /// Data packets of the group that is not full yet.
+    /// Data packets in the incomplete group.
     pub(crate) fn packets_in_group(&self) -> usize {
         self.count
     }
 
-    /// Whether packets leave without parity, between two layouts.
+    /// Whether packets are sent without parity, after a layout change.
     pub(crate) fn is_unprotected(&self) -> bool {
         self.unprotected > 0
     }
 
-    /// Appends parity packet `index` of those due. Returns its length in bytes; zero if there is none.
+    /// Appends parity packet `index` of those due. Returns its length in bytes, or zero if there is
+    /// none.
     pub fn emit_parity(&self, index: usize, out: &mut Vec<u8>) -> usize {
         let (Some(due), Some(row)) = (self.due, self.parity.row(index, self.longest)) else {
             return 0;
         };
-        // Invariant: no group crosses the wrap. `index` is below 255 where there is a row.
+        // Invariant: no group crosses the wrap. `index` is below 255 where a row exists.
         let seqid = due + u32::try_from(index).unwrap_or(0);
         out.extend_from_slice(&seqid.to_le_bytes());
         out.extend_from_slice(&PARITY.to_le_bytes());
@@ -173,11 +174,11 @@ impl FecEncoder {
         UNCOVERED_LEN + row.len()
     }
 
-    /// Changes the layout. The current group ends without parity, and the next 516 packets or a few
-    /// more have none.
+    /// Changes the layout. The current group ends without parity, and at least the next 516 packets
+    /// have none, until a group begins.
     ///
     /// kcp-go's autoTune keeps the old layout while one of its last 258 samples fits it, and would
-    /// decode parity of the new layout by the old one, into data that was never sent. Data packets
+    /// decode parity of the new layout by the old one into data that was never sent. Data packets
     /// alone cannot be misinterpreted.
     pub fn set_config(&mut self, config: FecConfig) {
         if config == self.config {
@@ -206,7 +207,7 @@ impl FecEncoder {
 
 fn matrix(config: FecConfig) -> Vec<u8> {
     let known: Vec<u8> = (0..config.data).collect();
-    // The sum is at most 256, so the last place is at most 255.
+    // The sum is at most 256, so the last position is at most 255.
     let wanted: Vec<u8> = (config.data..=u8::MAX).take(config.parity_shards()).collect();
     coefficients(&known, &wanted)
 }

@@ -1,14 +1,13 @@
-//! Whether the peer goes on at seqids far from those before: it restarted, or much was lost.
+//! Detects that the peer continues at distant seqids: it restarted, or many packets were lost.
 //!
-//! A forged shard must not end the recovery of what comes meanwhile. So far shards have to outnumber
-//! those near the shards before by many, and more than one is needed when none of these has arrived
-//! for a while.
+//! A forged shard must not end the recovery of regular ones. So far shards have to outnumber near
+//! ones by a majority, or by two if no near shard has arrived for a while.
 
 use std::time::{Duration, Instant};
 
-/// By how many far shards outnumber near ones where the peer goes on there.
+/// Far shards in excess of near ones that prove a jump.
 const MAJORITY: u32 = 16;
-/// The same when none has arrived for [`PAUSE`].
+/// The same if no near shard has arrived for [`PAUSE`].
 const AFTER_PAUSE: u32 = 2;
 const PAUSE: Duration = Duration::from_secs(1);
 /// Longest time between two far shards.
@@ -17,14 +16,14 @@ const MAX_GAP: Duration = Duration::from_secs(1);
 /// Evidence for a jump of the seqid.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct JumpDetector {
-    /// When a shard arrived last that is near those before.
+    /// When a near shard last arrived.
     near: Option<Instant>,
-    /// The latest far shard, its arrival, and by how many far ones outnumber near ones.
+    /// The latest far shard, its arrival, and the excess of far shards over near ones.
     far: Option<(u32, Instant, u32)>,
 }
 
 impl JumpDetector {
-    /// A shard near those before arrived.
+    /// Notes a shard near the current seqids.
     pub(super) fn on_near(&mut self, now: Instant) {
         self.near = Some(now);
         self.far = self.far.and_then(|(seqid, at, count)| {
@@ -33,8 +32,8 @@ impl JumpDetector {
         });
     }
 
-    /// A shard far from those before arrived; `is_close` says whether it is near an earlier far one
-    /// with this seqid. Returns whether the peer goes on here.
+    /// Notes a shard far from the current seqids; `is_close` says whether an earlier far shard with
+    /// this seqid is near it. Returns whether the peer continues here.
     pub(super) fn on_far(
         &mut self,
         now: Instant,
@@ -44,7 +43,7 @@ impl JumpDetector {
         let passed = |since: Instant| now.saturating_duration_since(since);
         let before = self.far.filter(|(other, at, _)| passed(*at) <= MAX_GAP && is_close(*other));
         let count = match before {
-            // The same one again is no more evidence.
+            // A repeated seqid is no further evidence.
             Some((other, _, count)) => count + u32::from(other != seqid),
             None => 1,
         };

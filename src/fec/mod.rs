@@ -1,10 +1,11 @@
-//! Forward error correction: parity packets beside the data, so that lost packets are recovered
-//! without a retransmission. The format and the Reed-Solomon code are kcp-go's.
+//! Forward error correction: parity packets sent beside the data recover lost packets without a
+//! retransmission. Format and Reed-Solomon code are kcp-go's.
 //!
 //! Packets form groups. [`FecEncoder`] numbers the data packets and folds each into the parity of
-//! its group when it is sent. [`FecDecoder`] keeps the last few groups and recovers the missing data
-//! packets as soon as as many packets of a group arrived as it has data packets, whichever they are.
-//! Both belong to a peer's address: a parity packet belongs to no one connection.
+//! its group when it is sent. [`FecDecoder`] keeps the last few groups. Once any packets of a
+//! group, equal in number to its data packets, have arrived, it recovers the missing data packets.
+//! Encoder and decoder belong to a peer's address, since a parity packet covers packets of all its
+//! connections.
 //!
 //! Encoder and decoder do no I/O, read no clock and draw no random numbers.
 //!

@@ -1,4 +1,4 @@
-//! Out-of-band packets (kcp-go `typeOOB`, 0xF3): unreliable datagrams of a connection beside its
+//! Out-of-band packets (kcp-go `typeOOB`, 0xF3): unreliable datagrams of a connection outside its
 //! stream, which no parity covers.
 //!
 //! | bytes | field | value |
@@ -27,9 +27,9 @@ pub(crate) fn write(out: &mut Vec<u8>, conv: u32, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// Parses an out-of-band packet into conversation id and payload; `None` when it is too short.
+/// Parses an out-of-band packet into conversation id and payload; `None` if it is too short.
 ///
-/// The size field is not read, as in kcp-go: the payload ends with the packet.
+/// Ignores the size field, as kcp-go does: the payload ends with the packet.
 pub(crate) fn parse(packet: &[u8]) -> Option<(u32, &[u8])> {
     let (conv, payload) = packet.get(HEADER_LEN..)?.split_first_chunk()?;
     Some((u32::from_le_bytes(*conv), payload))
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn oob_packet_parses_to_what_was_written() {
+    fn oob_packet_round_trips() {
         let mut packet = Vec::new();
         write(&mut packet, 0x1122_3344, b"oob");
         // tests/vectors/oob.rs compares whole sessions with kcp-go.

@@ -1,6 +1,6 @@
 //! FEC header of kcp-go: seqid, flag, and size.
 
-/// Bytes in front of the KCP datagram of a data packet: seqid (4), flag (2), size (2).
+/// Bytes in front of the KCP datagram in a data packet: seqid (4), flag (2), size (2).
 #[doc(alias = "fecHeaderSizePlus2")]
 pub const HEADER_LEN: usize = 8;
 /// Flag of a data packet (kcp-go `typeData`).
@@ -13,8 +13,8 @@ pub const PARITY: u16 = 0xF2;
 #[doc(alias = "typeOOB")]
 pub const OUT_OF_BAND: u16 = 0xF3;
 
-/// Bytes in front of what parity covers, which begins with the size: seqid and flag (kcp-go
-/// `fecHeaderSize`).
+/// Bytes that parity does not cover: seqid and flag (kcp-go `fecHeaderSize`). The covered part
+/// begins with the size.
 pub(super) const UNCOVERED_LEN: usize = 6;
 /// Bytes of the size field, which counts itself.
 pub(super) const SIZE_LEN: usize = 2;
@@ -36,14 +36,14 @@ pub enum FecFlag {
     Data,
     /// Parity of a group.
     Parity,
-    /// An out-of-band packet: a datagram beside the stream.
+    /// An out-of-band packet: a datagram outside the stream.
     OutOfBand,
     /// No FEC flag: a KCP datagram without FEC, or malformed.
     Plain,
 }
 
-/// Returns the kind of a decrypted packet from its bytes 4 and 5. No KCP segment has a flag there:
-/// these are its command and fragment count.
+/// Returns the kind of a decrypted packet from its bytes 4 and 5. In a KCP segment these are
+/// command and fragment count, which never equal a flag.
 #[must_use]
 pub fn fec_flag(packet: &[u8]) -> FecFlag {
     let Some(&[_, _, _, _, low, high]) = packet.first_chunk() else { return FecFlag::Plain };
@@ -55,7 +55,7 @@ pub fn fec_flag(packet: &[u8]) -> FecFlag {
     }
 }
 
-/// The KCP datagram within a packet that is no parity.
+/// The KCP datagram in a packet other than parity.
 pub(crate) fn datagram_of(packet: &[u8]) -> &[u8] {
     match fec_flag(packet) {
         FecFlag::Data => packet.get(HEADER_LEN..).unwrap_or_default(),

@@ -5,26 +5,26 @@ use super::gf256::{Kernel, coefficients};
 use super::packet::SIZE_LEN;
 use super::shard_buffers::{Rows, Shard};
 
-/// Bytes of cached coefficients. Loss patterns recur: with one packet of a group lost there are as
-/// many patterns as packets.
+/// Bytes of cached coefficients. Loss patterns recur: one lost packet per group yields only one
+/// pattern per position.
 const CACHE_LEN: usize = 256 * 1024;
 /// Most patterns cached.
 const MAX_PATTERNS: usize = 256;
 
-/// The coefficients for one set of received shards.
+/// Coefficients for one set of received shards.
 #[derive(Clone, Debug, Default)]
 struct Pattern {
     present: Places,
     coefficients: Vec<u8>,
 }
 
-/// Computes lost data shards of groups of one layout.
+/// Computes lost data shards of one layout's groups.
 #[derive(Debug)]
 pub(super) struct Reconstructor {
     config: FecConfig,
     /// Direct-mapped: a set of shards has one slot. Empty before the first loss.
     patterns: Vec<Pattern>,
-    /// The shards recovered last.
+    /// The most recently recovered shards.
     rows: Rows,
 }
 
@@ -39,8 +39,8 @@ impl Reconstructor {
         }
     }
 
-    /// Recovers the data shards that are not among `shards`, which are as many as a group has data
-    /// shards, in different positions. Returns their number.
+    /// Recovers the data shards missing from `shards`, which has one shard per data position of a
+    /// group, all in different positions. Returns their number.
     pub(super) fn run(&mut self, shards: &mut [(u8, Shard)]) -> usize {
         shards.sort_unstable_by_key(|(place, _)| *place);
         let mut present = Places::default();
@@ -71,7 +71,6 @@ impl Reconstructor {
         padding.iter().all(|byte| *byte == 0).then_some(content)?.get(SIZE_LEN..)
     }
 
-    /// Returns the slot of this set of shards.
     fn slot(&mut self, present: &Places) -> usize {
         if self.patterns.is_empty() {
             let lost = self.config.data_shards().min(self.config.parity_shards());

@@ -6,12 +6,12 @@ use super::gf256::{Kernel, LANE, padded};
 #[derive(Debug, Default)]
 struct Space {
     bytes: Vec<u8>,
-    /// Where the first lane starts.
+    /// Offset of the first lane.
     start: usize,
 }
 
 impl Space {
-    /// Zeros. Alignment is for speed alone: kernels load from any address.
+    /// Allocates zeros. Alignment only affects speed: kernels load from any address.
     fn new(len: usize) -> Self {
         let bytes = vec![0; len + LANE - 1];
         let start = bytes.as_ptr().align_offset(LANE).min(LANE - 1);
@@ -40,7 +40,7 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    /// Copies the content. Allocates when the buffer is shorter. Returns by how many bytes it grew.
+    /// Copies the content. Allocates if the buffer is too short. Returns its growth in bytes.
     pub(super) fn set(&mut self, content: &[u8]) -> usize {
         let (lanes, before) = (padded(content.len()), self.memory());
         if self.space.len() < lanes {
@@ -68,7 +68,7 @@ impl Shard {
     }
 }
 
-/// Rows of equal length: sums of the shards folded into them, times coefficients.
+/// Rows of equal length. Each accumulates the shards folded into it, times coefficients.
 #[derive(Debug)]
 pub(super) struct Rows {
     space: Space,
@@ -76,7 +76,7 @@ pub(super) struct Rows {
     count: usize,
     /// Bytes from one row to the next, whole lanes.
     stride: usize,
-    /// Bytes of each row that are in use, whole lanes. The bytes after are zero.
+    /// Bytes of each row in use, whole lanes. The bytes after are zero.
     used: usize,
 }
 
@@ -100,7 +100,7 @@ impl Rows {
         }
     }
 
-    /// Adds `content` to each row, times the coefficient of that row.
+    /// Adds `content` to each row, times the row's coefficient.
     pub(super) fn fold(&mut self, coefficients: &[u8], content: &[u8]) {
         if coefficients.len() != self.count {
             debug_assert!(false, "one coefficient for each row");
@@ -124,7 +124,7 @@ impl Rows {
         (self.space, self.stride) = (space, stride);
     }
 
-    /// The first `len` bytes of a row, or all it has.
+    /// Returns the first `len` bytes of a row, or the whole row if it is shorter.
     pub(super) fn row(&self, index: usize, len: usize) -> Option<&[u8]> {
         if index >= self.count {
             return None;

@@ -1,8 +1,6 @@
-//! Counters of the FEC decoder.
-
 use std::ops::{AddAssign, Sub};
 
-/// Counters of FEC decoders: a snapshot of one, or the sum of several.
+/// Counters of one FEC decoder, or the sum of several.
 ///
 /// ```
 /// use kcpx::KcpListener;
@@ -24,7 +22,7 @@ pub struct FecStats {
     pub recovered_shards: u64,
     /// Groups with parity that lost more packets than parity can recover.
     pub unrecoverable_groups: u64,
-    /// Data packets computed from parity that are malformed, and groups of unequal parity lengths.
+    /// Malformed data packets computed from parity, and groups whose parity lengths differ.
     pub mismatched_shards: u64,
     /// Duplicate packets.
     pub duplicate_shards: u64,
@@ -32,7 +30,7 @@ pub struct FecStats {
     pub late_shards: u64,
     /// Packets whose flag contradicts their seqid in the current layout.
     pub misplaced_shards: u64,
-    /// Packets refused since their seqid is far outside the window.
+    /// Packets refused because their seqid is far outside the window.
     pub refused_jumps: u64,
     /// Detected changes of the peer's layout.
     pub layout_changes: u64,

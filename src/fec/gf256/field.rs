@@ -40,18 +40,18 @@ pub(crate) const fn multiply(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 { 0 } else { EXP[LOG[a as usize] as usize + LOG[b as usize] as usize] }
 }
 
-/// The element whose product with `a` is 1; zero has none, and 0 is returned for it.
+/// The element whose product with `a` is 1; 0 for zero, which has none.
 pub(crate) const fn inverse(a: u8) -> u8 {
     if a == 0 { 0 } else { EXP[255 - LOG[a as usize] as usize] }
 }
 
 /// Returns the coefficients of each shard `known` in each shard `wanted`: for the first of `known`
-/// one for each of `wanted`, then for the second, and so on.
+/// one for each of `wanted`, then for the second, and so on. All points must differ.
 ///
 /// The code of kcp-go (klauspost/reedsolomon: a Vandermonde matrix times the inverse of its top)
-/// takes the data shards as values of a polynomial at the points 0, 1, 2, ... and the parity shards
-/// as its values at the points after those. So any shard is a combination of as many others as there
-/// are data shards, by Lagrange's formula. The points must differ.
+/// takes the data shards as values of a polynomial at the points 0, 1, 2, ..., and the parity
+/// shards as its values at the next points. By Lagrange's formula, any set of shards equal in
+/// number to the data shards yields every other shard.
 pub(crate) fn coefficients(known: &[u8], wanted: &[u8]) -> Vec<u8> {
     let numerators = wanted.iter().map(|&at| known.iter().map(|&k| log(at ^ k)).sum::<u32>());
     let numerators: Vec<u32> = numerators.collect();
@@ -61,7 +61,7 @@ pub(crate) fn coefficients(known: &[u8], wanted: &[u8]) -> Vec<u8> {
         let denominator = others.map(|&other| log(k ^ other)).sum::<u32>() % 255;
         for (&at, numerator) in wanted.iter().zip(&numerators) {
             // No overflow: at most 255 logarithms below 255 each. Never negative: the numerator
-            // contains the logarithm subtracted, and 255 is 0 modulo the group's order.
+            // contains the subtracted logarithm, and 255 is 0 modulo the group's order.
             let exponent = numerator - log(at ^ k) + 255 - denominator;
             table.push(EXP[(exponent % 255) as usize]);
         }

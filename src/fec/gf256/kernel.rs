@@ -1,12 +1,12 @@
-//! Kernels: multiplication of whole shards, with the vector instructions of the processor.
+//! Kernels multiply whole shards with the vector instructions of the processor.
 
 use super::field::LANE;
 use super::scalar;
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 use super::x86;
 
-/// Multiplication kernel of this processor. Only [`Kernel::best`] and the tests' list create one, so a kernel's
-/// instructions are always available.
+/// Multiplication kernel of this processor. Only [`Kernel::best`] and the tests' list create one,
+/// so a kernel's instructions are always available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kernel(Level);
 
@@ -46,15 +46,15 @@ impl Kernel {
         }
     }
 
-    /// Adds `src` times the row's coefficient to each row. `rows` are `stride` bytes apart, as many as
-    /// `coefficients`.
+    /// Adds `src` times the row's coefficient to each row. `rows` holds one row per coefficient,
+    /// `stride` bytes apart.
     ///
     /// `src` may have any length; zeros are assumed to the end of its last lane.
     ///
     /// # Panics
     ///
-    /// When `stride` is not whole lanes or shorter than `src`, or `rows` are too short. Callers size
-    /// the rows; no packet can cause it.
+    /// If `stride` is not whole lanes or is shorter than `src`, or `rows` is too short. Callers
+    /// size the rows; no packet can cause it.
     pub(crate) fn fold(self, rows: &mut [u8], stride: usize, coefficients: &[u8], src: &[u8]) {
         assert!(stride.is_multiple_of(LANE) && src.len() <= stride);
         assert!(coefficients.len().checked_mul(stride).is_some_and(|all| all <= rows.len()));

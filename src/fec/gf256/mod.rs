@@ -1,5 +1,5 @@
-//! GF(2^8), the field of kcp-go's Reed-Solomon code and of the sliding-window code of `core/rlc`:
-//! arithmetic, coefficients, and kernels.
+//! GF(2^8), the field of kcp-go's Reed-Solomon code and of the sliding-window code of
+//! `core/redundancy/rlc`: arithmetic, coefficients, and kernels.
 
 mod field;
 mod kernel;

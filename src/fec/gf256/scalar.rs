@@ -1,5 +1,5 @@
-//! The portable kernel: plain operations on whole lanes, which compilers turn into the vectors that
-//! the target has at least. Tests compare the other kernels with it.
+//! The portable kernel: plain operations on whole lanes, which compilers vectorize for the target's
+//! baseline. Tests compare the other kernels with it.
 
 use super::field::{LANE, POLYNOMIAL};
 
@@ -35,7 +35,7 @@ fn powers(lane: &Lane) -> [Lane; 8] {
     powers
 }
 
-/// Adds the lane times the coefficient: the powers of its bits.
+/// Adds the lane times the coefficient: the powers of its set bits.
 fn add(to: &mut Lane, powers: &[Lane; 8], coefficient: u8) {
     for (bit, power) in powers.iter().enumerate() {
         let mask = (coefficient >> bit & 1).wrapping_neg();

@@ -72,7 +72,7 @@ fn kernels_equal_the_scalar_kernel() {
         for kernel in Kernel::all() {
             assert!(fold(kernel) == expected, "seed {seed}, {}", kernel.name());
         }
-        // Outside the rows, and behind the source's last lane, nothing changes.
+        // Nothing changes outside the rows, and after the source's last lane.
         for (at, (before, after)) in rows.iter().zip(&expected).enumerate() {
             let place = at.checked_sub(offset).filter(|at| *at < count * stride);
             let inside = place.is_some_and(|at| at % stride < len);
@@ -88,7 +88,7 @@ fn best_kernel_is_listed_first() {
     assert_eq!(Kernel::best(), Kernel::all()[0]);
 }
 
-/// Encodes and, with random losses, reconstructs like the other implementation.
+/// Encodes, and reconstructs random losses, like the other implementation.
 fn check_shape(data: usize, parity: usize, rng: &mut Rng) {
     let other = ReedSolomon::new(data, parity).unwrap();
     let len = rng.range(1, 40) as usize;

@@ -1,8 +1,8 @@
-//! Kernels for x86 (GFNI, AVX2, SSSE3). All are one loop with different vectors: load a piece of the
-//! source once, and for up to four rows multiply it and add it to the row.
+//! Kernels for x86 (GFNI, AVX2, SSSE3). All share one loop with different vectors: it loads a piece
+//! of the source once, and for up to four rows multiplies it and adds it to the row.
 //!
-//! Without GFNI a product is two table lookups, in tables of 16 bytes, one for each half of the byte.
-//! GFNI multiplies by a bit matrix; its own multiplication is for another polynomial.
+//! Without GFNI a product is two lookups in tables of 16 bytes, one for each half of the byte. GFNI
+//! multiplies by a bit matrix; its own multiplication uses another polynomial.
 
 #![expect(unsafe_code, reason = "loads and stores of vectors, and calls of what was detected")]
 
@@ -31,8 +31,8 @@ static NIBBLES: [[u8; 32]; 256] = {
     }
 };
 
-/// For each coefficient the bit matrix that multiplies by it: the row for bit `i` of the result is
-/// byte `7 - i`, and its bit `j` says whether bit `j` of the operand counts.
+/// For each coefficient the bit matrix that multiplies by it: byte `7 - i` is the row for bit `i`
+/// of the result, and its bit `j` says whether bit `j` of the operand counts.
 static MATRICES: [u64; 256] = {
     let mut matrices = [0; 256];
     let mut coefficient: u8 = 255;
@@ -65,7 +65,7 @@ pub(super) enum Level {
 }
 
 impl Level {
-    /// Returns those of this processor, the fastest first.
+    /// Returns the levels of this processor, the fastest first.
     pub(super) fn available() -> impl Iterator<Item = Self> {
         [Self::GfniAvx512, Self::GfniAvx2, Self::Avx2, Self::Ssse3]
             .into_iter()
@@ -108,8 +108,8 @@ impl Level {
     }
 }
 
-/// The loop, for a module that has `Vector`, `Table`, `load`, `store`, `add`, `table` and
-/// `product` for the given features.
+/// The loop, for a module that defines `Vector`, `Table`, `load`, `store`, `add`, `table` and
+/// `product` for these features.
 macro_rules! fold {
     ($features:literal) => {
         #[target_feature(enable = $features)]
@@ -144,7 +144,7 @@ macro_rules! fold {
             }
             let (whole, tail) = src.split_at(src.len() - src.len() % LANE);
             let rows = rows.as_mut_ptr();
-            // SAFETY: whole lanes of the source, and each row has as many and is `stride` long.
+            // SAFETY: whole lanes of the source; each row is `stride` long, so it has them too.
             unsafe { fold_lanes(rows, stride, &tables, whole.as_ptr(), whole.len()) };
             if !tail.is_empty() {
                 let mut last = [0; LANE];
@@ -155,7 +155,7 @@ macro_rules! fold {
         }
 
         /// `len` is whole lanes. `src` must be readable for `len` bytes, and `N` rows that are
-        /// `stride` apart readable and writable for `len` bytes each.
+        /// `stride` apart must be readable and writable for `len` bytes each.
         #[inline]
         #[target_feature(enable = $features)]
         unsafe fn fold_lanes<const N: usize>(
@@ -167,8 +167,8 @@ macro_rules! fold {
         ) {
             let mut at = 0;
             while at < len {
-                // SAFETY: `at` and a vector behind it lie within `len`, which the caller answers
-                // for in the source and in each row.
+                // SAFETY: a vector at `at` lies within `len`, which the caller guarantees for the
+                // source and each row.
                 unsafe {
                     let piece = load(src.add(at));
                     for (n, table) in tables.iter().enumerate() {
@@ -182,14 +182,14 @@ macro_rules! fold {
     };
 }
 
-/// `load`, `store` and `add` of a module by the names that its vectors have for them.
+/// `load`, `store` and `add` of a module, by the intrinsics of its vectors.
 macro_rules! memory {
     ($features:literal, $load:ident, $store:ident, $add:ident) => {
         /// `from` must be readable for one vector.
         #[inline]
         #[target_feature(enable = $features)]
         unsafe fn load(from: *const u8) -> Vector {
-            // SAFETY: the caller's; no alignment is needed.
+            // SAFETY: guaranteed by the caller; no alignment is needed.
             unsafe { $load(from.cast()) }
         }
 
@@ -197,7 +197,7 @@ macro_rules! memory {
         #[inline]
         #[target_feature(enable = $features)]
         unsafe fn store(to: *mut u8, vector: Vector) {
-            // SAFETY: the caller's; no alignment is needed.
+            // SAFETY: guaranteed by the caller; no alignment is needed.
             unsafe { $store(to.cast(), vector) }
         }
 

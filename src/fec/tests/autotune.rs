@@ -14,7 +14,7 @@ fn sample(decoder: &mut FecDecoder, now: Instant, config: FecConfig, seqid: u32)
     decoder.input(now, &blank(seqid, config.is_parity(seqid)), |_| true);
 }
 
-/// Shapes that differ in everything that could matter.
+/// Layouts that differ in every respect that could matter.
 fn shapes() -> Vec<FecConfig> {
     let mut shapes: Vec<_> =
         (1..=6).flat_map(|data| (1..=6).map(move |parity| config(data, parity))).collect();
@@ -32,7 +32,7 @@ fn layout_is_detected_within_two_groups_without_loss() {
     let shapes = shapes();
     for &shape in &shapes {
         for initial in std::iter::once(None).chain(shapes.iter().copied().map(Some)) {
-            // Where in a group the first packet lies, and which group that is.
+            // The position of the first packet in its group, and the number of that group.
             for (offset, group) in
                 [(0, 0), (0, 7), (1, 1_000), (shape.sum() / 2, 5), (shape.sum() - 1, 3)]
             {
@@ -60,8 +60,8 @@ fn layout_change_is_detected_within_two_groups() {
             let start = new.group_start(3 * old.sum());
             let two = start + 2 * new.sum();
             (start..two).for_each(|seqid| sample(&mut decoder, now, new, seqid));
-            // What was proven right before is not given up for a single contradiction, nor before
-            // a whole group came since the first. Small groups may agree with others until then.
+            // A single contradiction, or less than a whole group since the first, does not end a
+            // proven layout. Small groups may agree with others until then.
             if decoder.layout() != Some(new) {
                 let mut wrong = (start..two).filter(|i| old.is_parity(*i) != new.is_parity(*i));
                 let (first, second) = (wrong.next().unwrap(), wrong.next());
@@ -97,7 +97,7 @@ fn layout_is_detected_within_16_groups_at_10_percent_loss() {
                 if rng.chance(100_000) {
                     continue;
                 }
-                // Some come twice, and some behind the next one.
+                // Some packets arrive twice, and some after the next packet.
                 if delayed.is_none() && rng.chance(50_000) {
                     delayed = Some(seqid);
                     continue;
@@ -149,7 +149,7 @@ fn layout_change_is_detected_and_recovery_continues() {
     for (round, (data, parity)) in ratios.into_iter().enumerate() {
         let now = start + millis(1_500 * (round as u64 + 1));
         encoder.set_config(config(data, parity));
-        // In the middle of a group the change comes too.
+        // The layout also changes in the middle of a group.
         if round % 2 == 1 {
             encoder.set_config(config(7, 7));
             seal(&mut encoder, now, b"lost");
@@ -184,11 +184,11 @@ fn few_contradicting_flags_change_nothing_and_many_pause_recovery() {
     let packets = groups(&mut FecEncoder::new(shape), now, &mut rng, 200);
     let mut decoder = FecDecoder::new(Some(shape));
     for (i, group) in packets.chunks(13).enumerate() {
-        // Wrong kinds in each tenth group; packets that come twice change nothing.
+        // Wrong kinds in every tenth group; repeated packets change nothing.
         let many = i >= 100;
         if i % 10 == 0 {
             for _ in 0..if many { 8 } else { 1 } {
-                // The packet that belongs there comes as well.
+                // The correct packet of this position arrives too.
                 let at = seqid(&group[0]) + rng.range(1, 11) as u32;
                 decoder.input(now, &blank(at, !shape.is_parity(at)), |_| unreachable!());
             }
@@ -232,7 +232,7 @@ fn contradicting_flags_do_not_stop_detection() {
     for seed in 0..200 {
         let mut rng = Rng::new(seed);
         let mut decoder = FecDecoder::new(Some(config(4, 4)));
-        // One number in a hundred comes with the wrong kind too, before or after the right one.
+        // One seqid in a hundred also arrives with the wrong kind, before or after the right one.
         let mut wrong = 0;
         for seqid in 0..13 * 200 {
             let now = start + millis(u64::from(seqid));
@@ -245,7 +245,7 @@ fn contradicting_flags_do_not_stop_detection() {
             wrong += u64::from(decoder.layout() != Some(shape));
         }
         assert!(wrong < 13 * 100, "seed {seed}: wrong for {wrong} packets");
-        // And once that stops, nothing is left of it.
+        // Once that stops, it has no further effect.
         let now = start + millis(13 * 200 + 1_000);
         (13 * 200..13 * 203).for_each(|seqid| sample(&mut decoder, now, shape, seqid));
         assert_eq!(decoder.layout(), Some(shape), "seed {seed}");
@@ -258,7 +258,7 @@ fn layout_changes_are_at_least_a_second_apart() {
     let shapes = [config(10, 3), config(5, 2)];
     let mut decoder = FecDecoder::new(None);
     let mut seqid = 0;
-    // Ten seconds of a peer that changes ten times a second.
+    // A peer that changes its layout ten times a second, for ten seconds.
     for round in 0..100 {
         let shape = shapes[round % 2];
         seqid = shape.group_start(seqid);

@@ -25,7 +25,7 @@ fn incremental_parity_equals_parity_of_the_whole_group() {
         for kernel in Kernel::all() {
             let mut rng = rng.clone();
             let mut encoder = FecEncoder::with_kernel(config, 0, kernel);
-            // The longest packet changes from group to group, and within one.
+            // The longest packet changes from group to group, and within a group.
             for group in 0..4 {
                 let (mut data, mut parity) = (Vec::new(), Vec::new());
                 for _ in 0..config.data_shards() {
@@ -109,15 +109,15 @@ fn layout_change_starts_after_516_unprotected_packets_at_a_group_start() {
     let packets = groups(&mut encoder, now, &mut rng, 1);
     assert!(packets.iter().map(|packet| seqid(packet)).eq(522..528));
     recovers(&mut FecDecoder::new(Some(config(3, 3))), now, &packets, &[0, 1, 2]);
-    // Numbers that the new groups do not have are not used.
+    // The encoder skips seqids that the new layout does not have.
     let last = config(10, 3).paws() - 13;
     let mut encoder = FecEncoder::starting_at(config(10, 3), last);
     encoder.set_config(config(128, 128));
     assert_eq!(seqid(&seal(&mut encoder, now, b"x")[0]), 0);
 }
 
-/// A receiver that goes on with the old groups until it has forgotten them, as kcp-go's does, must
-/// not compute what was never sent.
+/// A receiver that keeps the old groups until it has forgotten them, as kcp-go's does, must not
+/// compute datagrams that were never sent.
 #[test]
 fn layout_change_never_mixes_parity_of_both_layouts() {
     let now = Instant::now();
@@ -206,8 +206,8 @@ fn group_is_recovered_from_any_part_of_its_parity() {
         let mut encoder = FecEncoder::new(shape);
         let packets = groups(&mut encoder, now, &mut Rng::new(left), 20);
         let mut decoder = FecDecoder::new(Some(shape));
-        // The first parity packets leave, the others do not; one of the data packets is lost for
-        // each that leaves.
+        // The first parity packets are sent, the others are not; one data packet is lost for each
+        // parity packet sent.
         let lost = |index: &usize| {
             let (group, place) = (index / 10, (index % 10) as u64);
             place >= 6 + left || (0..left).any(|i| (group as u64 + i) % 6 == place)
@@ -228,7 +228,7 @@ fn finished_group_is_not_decoded_again() {
         let mut decoder = FecDecoder::new(Some(shape));
         recovers(&mut decoder, now, &packets, &[]);
         assert_eq!(decoder.stats().recovered_shards, 0);
-        // And not with the last ones once more, which are counted as what they are.
+        // The last packets again do not restart it either; they are counted as duplicates or late.
         let again = (data + parity) * 4;
         recovers(&mut decoder, now, &packets[packets.len() - again..], &[]);
         assert_eq!(decoder.stats().duplicate_shards, again as u64);
@@ -242,7 +242,8 @@ fn reordered_and_duplicate_packets_are_recovered_once() {
     for seed in 0..200 {
         let mut rng = Rng::new(seed);
         let packets = groups(&mut FecEncoder::new(shape), now, &mut rng, 20);
-        // Late by up to two groups, one in five twice, and three of each group never.
+        // Packets are late by up to two groups, one in five arrives twice, and three of each group
+        // never arrive.
         let mut queue: Vec<(u64, usize)> = Vec::new();
         let mut lost = Vec::new();
         for index in 0..packets.len() {
@@ -258,7 +259,8 @@ fn reordered_and_duplicate_packets_are_recovered_once() {
         let mut decoder = FecDecoder::new(Some(shape));
         let fed = queue.iter().flat_map(|(_, index)| feed(&mut decoder, now, &packets[*index]));
         let recovered: Vec<_> = fed.collect();
-        // A group is finished by any ten, so parity may also have computed what was only late.
+        // Any ten packets finish a group, so parity may also have computed packets that were only
+        // late.
         for index in lost.into_iter().filter(|index| index % 13 < 10) {
             let count = recovered.iter().filter(|d| **d == packets[index][HEADER_LEN..]).count();
             assert_eq!(count, 1, "seed {seed}, packet {index}");
@@ -273,7 +275,7 @@ fn unrecoverable_group_is_counted_when_it_leaves_the_window() {
     let shape = config(4, 2);
     let packets = groups(&mut FecEncoder::new(shape), now, &mut Rng::new(3), 6);
     let mut decoder = FecDecoder::new(Some(shape));
-    // The first group has too little, the second not even parity.
+    // The first group has too few packets, the second not even parity.
     for index in [3, 5, 6, 7] {
         assert!(feed(&mut decoder, now, &packets[index]).is_empty());
     }

@@ -1,4 +1,4 @@
-//! Recovery while somebody forges shards of known addresses, without a cipher.
+//! Recovery while an attacker forges shards of known addresses, without a cipher.
 
 use std::collections::HashSet;
 
@@ -6,28 +6,28 @@ use super::*;
 use crate::core::segment::{self, Command, Header};
 use crate::core::seq::{Sn, Ts};
 
-/// Datagrams of the honest peer, one each 10 ms. With each tenth of them a forged shard comes.
+/// Datagrams of the honest peer, one each 10 ms. Every tenth is accompanied by a forged shard.
 const DATAGRAMS: usize = 6_000;
-/// What is forged. The honest peer sends from seqid 13,000 on, with a layout of 10/3.
+/// The forged shards. The honest peer sends from seqid 13,000 on, with layout 10/3.
 #[derive(Clone, Copy, Debug)]
 enum Forgery {
-    /// Nothing, to compare with.
+    /// Nothing, as a baseline.
     None,
-    /// Any seqid, parity: the forger sees nothing of the flow.
+    /// Any seqid, parity: the forger does not see the flow.
     Parity,
     /// Any seqid, data.
     Data,
-    /// Two shards in a row of another layout, somewhere.
+    /// Two consecutive shards of another layout, anywhere.
     Pairs,
-    /// All of a second in a row, somewhere: ten shards of one group.
+    /// The ten shards of a second in a row, in one group anywhere.
     Burst,
-    /// The forged seqid is within some four groups: parity in any position.
+    /// Parity in any position of about four groups.
     NearParity,
-    /// The same, either kind.
+    /// The same, of either kind.
     Near,
 }
 
-/// The shard that is forged at `now` milliseconds, while the honest peer is at `top`.
+/// Returns the shard forged at `now` milliseconds, while the honest peer is at `top`.
 fn forge(forgery: Forgery, rng: &mut Rng, count: usize, top: u32) -> Option<Vec<u8>> {
     let any = rng.next() as u32 % config(10, 3).paws();
     let near = (top + rng.below(52) as u32).saturating_sub(26);
@@ -44,7 +44,7 @@ fn forge(forgery: Forgery, rng: &mut Rng, count: usize, top: u32) -> Option<Vec<
     let mut packet = seqid.to_le_bytes().to_vec();
     packet.extend_from_slice(&if parity { PARITY } else { DATA }.to_le_bytes());
     let body = payload(rng, 624);
-    // A data shard with a size that fits.
+    // A data shard with a valid size.
     packet.extend_from_slice(&626_u16.to_le_bytes());
     packet.extend_from_slice(&body);
     Some(packet)
@@ -60,7 +60,7 @@ fn push(i: usize) -> Vec<u8> {
     datagram
 }
 
-/// What the driver checks of what a decoder recovers.
+/// The driver's check of a recovered datagram.
 fn is_push(datagram: &[u8]) -> bool {
     segment::validate(datagram, 7).is_ok()
 }
@@ -71,7 +71,8 @@ fn is_known(datagram: &[u8], i: usize) -> bool {
         .is_ok_and(|header| header.sn.0 as usize <= i && push(header.sn.0 as usize) == datagram)
 }
 
-/// Datagrams that a decoder recovers of 6,000, of which 5 % are lost, and the wrong ones beside them.
+/// Returns the number of datagrams recovered when 5 % of 6,000 are lost, and the number of wrong
+/// ones.
 fn recovered(forgery: Forgery, seed: u64) -> (usize, usize) {
     let (mut now, mut rng, mut noise) = (Instant::now(), Rng::new(seed), Rng::new(seed + 100));
     let mut encoder = FecEncoder::starting_at(config(10, 3), 13_000);
@@ -129,8 +130,8 @@ fn forged_shards_leave_four_fifths_of_the_recovery() {
     }
 }
 
-/// An honest peer changes its layout, or restarts with another one: nothing wrong is recovered.
-/// Datagrams are of equal size, so wrong ones differ from right ones in a few bytes of the header.
+/// An honest peer that changes its layout, or restarts with another, causes no wrong recovery.
+/// Datagrams are of equal size, so wrong ones differ from right ones in a few header bytes.
 #[test]
 fn layout_change_recovers_nothing_wrong() {
     let pairs = [((10, 3), (20, 6)), ((20, 2), (40, 4)), ((20, 2), (19, 3)), ((10, 1), (5, 1))];
@@ -138,7 +139,7 @@ fn layout_change_recovers_nothing_wrong() {
         pairs.into_iter().flat_map(|pair| [(pair, false), (pair, true)])
     {
         let (old, new) = (config(old.0, old.1), config(new.0, new.1));
-        // Where the layouts differ in one position, and its packet is lost, nothing contradicts.
+        // If the layouts differ in one position and its packet is lost, nothing contradicts.
         if old.sum() == new.sum() && !keeps_seqids {
             continue;
         }

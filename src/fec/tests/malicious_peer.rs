@@ -9,7 +9,7 @@ fn forged(seqid: u32, parity: bool, len: usize) -> Vec<u8> {
     packet
 }
 
-/// An encoder and its decoder after ten groups, the generator of payloads, and the time.
+/// An encoder and its decoder after ten groups, the payload generator, and the time.
 fn running() -> (FecEncoder, FecDecoder, Rng, Instant) {
     let (now, shape, mut rng) = (Instant::now(), config(10, 3), Rng::new(1));
     let mut encoder = FecEncoder::starting_at(shape, 13_000);
@@ -25,7 +25,7 @@ fn one_seqid_far_outside_does_not_move_the_window() {
         let (mut encoder, mut decoder, mut rng, now) = running();
         for round in 0..20 {
             let packets = groups(&mut encoder, now, &mut rng, 1);
-            // The same one again and again is still one, and packets between take it back.
+            // A repeated seqid counts once, and near packets in between reduce the count.
             let far = far / 13 * 13 + 10 + round % 2;
             decoder.input(now, &forged(far, true, 100), |_| unreachable!());
             decoder.input(now, &forged(far, true, 100), |_| unreachable!());
@@ -43,13 +43,13 @@ fn sixteen_seqids_far_outside_move_the_window_and_two_after_a_pause() {
         let mut encoder = FecEncoder::starting_at(config(10, 3), 1 << 30);
         let packets = groups(&mut encoder, now, &mut rng, 6);
         let now = now + millis(pause);
-        // Those before the last of these are not kept.
+        // Packets before the last of them are not kept.
         for packet in &packets[..count] {
             assert!(feed(&mut decoder, now, packet).is_empty());
         }
         assert_eq!(decoder.stats().refused_jumps, count as u64 - 1, "after {pause} ms");
         recovers(&mut decoder, now, &packets[26..], &[0, 14, 15]);
-        // As many of the old ones would move it back.
+        // The same number of old packets would move it back.
         let packets = groups(&mut old, now, &mut rng, 1);
         packets.iter().for_each(|packet| assert!(feed(&mut decoder, now, packet).is_empty()));
     }
@@ -143,7 +143,7 @@ fn memory_is_bounded_by_four_groups() {
         }
         decoder.check_invariants();
         let (shards, cache) = decoder.memory();
-        // Beside the packet each has some bytes up to the next lane and for the boundary.
+        // A buffer also has some bytes for padding and alignment.
         assert!(shards <= 4 * (data + parity) * (mtu + 126), "{shards} of {shape:?}");
         assert!(cache <= 256 * 1024, "{cache} of {shape:?}");
     }

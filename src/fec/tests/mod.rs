@@ -28,7 +28,7 @@ fn seqid(packet: &[u8]) -> u32 {
     u32::from_le_bytes(*packet.first_chunk().unwrap())
 }
 
-/// Puts the datagram into a data packet; that and the parity that is due.
+/// Makes a data packet of the datagram; returns it and the parity due.
 fn seal(encoder: &mut FecEncoder, now: Instant, datagram: &[u8]) -> Vec<Vec<u8>> {
     let mut packet = vec![0; HEADER_LEN];
     packet.extend_from_slice(datagram);
@@ -54,7 +54,7 @@ fn groups(encoder: &mut FecEncoder, now: Instant, rng: &mut Rng, count: usize) -
         .collect()
 }
 
-/// What passes between groups of two kinds: data alone, until the first of the new ones begins.
+/// Packets between groups of two layouts: data alone, until a new group begins.
 fn between(encoder: &mut FecEncoder, now: Instant, rng: &mut Rng) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     loop {
@@ -67,7 +67,7 @@ fn between(encoder: &mut FecEncoder, now: Instant, rng: &mut Rng) -> Vec<Vec<u8>
     }
 }
 
-/// What the decoder recovers of a packet.
+/// Returns the datagrams recovered by this packet.
 fn feed(decoder: &mut FecDecoder, now: Instant, packet: &[u8]) -> Vec<Vec<u8>> {
     let mut recovered = Vec::new();
     decoder.input(now, packet, |datagram| {
@@ -78,7 +78,7 @@ fn feed(decoder: &mut FecDecoder, now: Instant, packet: &[u8]) -> Vec<Vec<u8>> {
     recovered
 }
 
-/// Feeds the packets but those whose index is lost. Every lost datagram must be recovered.
+/// Feeds all packets except those at the lost indices. Every lost datagram must be recovered.
 fn recovers(decoder: &mut FecDecoder, now: Instant, packets: &[Vec<u8>], lost: &[usize]) {
     let mut recovered = Vec::new();
     for (i, packet) in packets.iter().enumerate() {
