@@ -1,4 +1,4 @@
-//! What an input decides.
+//! Choices that an input makes.
 
 use std::num::{NonZeroU8, NonZeroU64};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::config::{
 };
 use crate::core::segment::Command;
 
-/// What a segment may be.
+/// Commands of generated segments.
 pub(super) const COMMANDS: [Command; 6] = [
     Command::Push,
     Command::Ack,
@@ -19,7 +19,7 @@ pub(super) const COMMANDS: [Command; 6] = [
     Command::Repair,
 ];
 
-/// The input as a source of choices; zeros when it is used up.
+/// The input as a source of choices; yields zeros once it is used up.
 pub(super) struct Choices<'a>(pub(super) &'a [u8]);
 
 impl Choices<'_> {
@@ -53,7 +53,7 @@ impl Choices<'_> {
             (seconds > 0).then(|| Duration::from_secs(seconds))
         };
         let (idle_timeout, dead_peer_timeout) = (timeout(), timeout());
-        // Messages are put together within the window and the memory.
+        // A message is reassembled within the window and the memory.
         let memory = if mode == Mode::Stream { Some(self.pick(&[1_540, 9_999])) } else { None };
         KcpConfig {
             send_window: self.pick(&[1, 2, 7, 32, 128]),
@@ -75,7 +75,7 @@ impl Choices<'_> {
         }
     }
 
-    /// Short enough for the idle timeout, as `validate` asks for.
+    /// Short enough for the idle timeout, as `validate` requires.
     fn keepalive(&mut self, idle_timeout: Option<Duration>) -> KeepaliveInterval {
         match self.pick(&[None, None, Some(1), Some(15)]).map(Duration::from_secs) {
             None => KeepaliveInterval::Never,

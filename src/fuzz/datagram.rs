@@ -25,18 +25,18 @@ use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
 use crate::util::path::Path;
 
-/// Datagrams that one input may send, and connections that the endpoint may have.
+/// Datagrams per input, and the endpoint's limit of connections.
 const DATAGRAMS: usize = 500;
 const CONNECTIONS: usize = 8;
-/// Addresses that datagrams come from, and connections that they name.
+/// Number of source addresses, and of conversation ids that datagrams name.
 const PEERS: u8 = 3;
 const CONVS: u8 = 3;
 
-/// Whatever arrives is taken or counted, and opens no more than allowed.
+/// Every datagram is processed or counted, and opens no more connections than allowed.
 ///
 /// # Panics
 ///
-/// When it is not.
+/// If a datagram violates that.
 #[expect(clippy::disallowed_methods, reason = "the run needs one real instant to count from")]
 pub fn datagram(data: &[u8]) {
     let mut choices = Choices(data);
@@ -61,7 +61,7 @@ pub fn datagram(data: &[u8]) {
         let peer = &mut peers[usize::from(choices.byte() % PEERS)];
         peer.send(&mut choices, now);
         for (_, datagram) in peer.wire.sent.drain(..) {
-            // Empty ones carry nothing for anyone.
+            // Empty datagrams are ignored.
             sent += usize::from(!datagram.is_empty());
             driver.socket_mut().inbox.push_back((peer.addr, datagram));
         }
@@ -99,7 +99,7 @@ fn config(choices: &mut Choices<'_>) -> Config {
     config
 }
 
-/// A peer that has the key, and may or may not keep to the rules.
+/// A peer that has the key, and may break the rules.
 struct Peer {
     addr: SocketAddr,
     codec: PacketCodec,
@@ -124,12 +124,12 @@ impl Peer {
 
     fn send(&mut self, choices: &mut Choices<'_>, now: Instant) {
         match choices.byte() % 8 {
-            // Any bytes, as they are.
+            // Arbitrary bytes, unsealed.
             0 => self.send_raw(choices.bytes()),
-            // Any bytes, well sealed.
+            // Arbitrary bytes, sealed.
             1 => self.seal(now, false, choices.bytes()),
             2 => self.seal(now, true, choices.bytes()),
-            // The last one again, damaged or not.
+            // The last datagram again, possibly damaged.
             3 => {
                 let mut again = self.last.clone();
                 let (at, bits) = (usize::from(choices.byte()), choices.byte());
@@ -158,7 +158,7 @@ impl Peer {
     }
 
     fn seal(&mut self, now: Instant, shard: bool, mut bytes: Vec<u8>) {
-        // An empty datagram is not sent.
+        // Empty datagrams are not sent.
         bytes.resize(bytes.len().max(1), 0);
         let flow = FlowTiming::default();
         let fec = shard.then_some((&mut self.fec, &flow));
@@ -178,7 +178,7 @@ impl Peer {
     }
 }
 
-/// A segment that may be one of a connection's.
+/// A segment that may belong to a connection.
 fn segment(choices: &mut Choices<'_>) -> Vec<u8> {
     let payload = choices.bytes();
     let commands =
@@ -199,7 +199,7 @@ fn segment(choices: &mut Choices<'_>) -> Vec<u8> {
     out
 }
 
-/// What an application does: accepts, reads, writes, drops.
+/// The application: accepts, reads, writes, drops.
 fn use_streams(listener: &KcpListener, streams: &mut VecDeque<KcpStream>, choice: u8) {
     let mut cx = Context::from_waker(std::task::Waker::noop());
     while let Poll::Ready(Ok((stream, _))) = listener.poll_accept(&mut cx) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::Choices;
 use crate::fec::{DATA, FecConfig, FecDecoder, FecEncoder, HEADER_LEN, PARITY};
 
-/// Steps that one input may take, and packets that the network holds.
+/// Steps per input, and packets that the network holds.
 const STEPS: usize = 2_000;
 const WIRE: usize = 600;
 /// Longest datagram.
@@ -21,29 +21,28 @@ fn shape(choices: &mut Choices<'_>) -> Option<FecConfig> {
     FecConfig::new(data, parity).ok()
 }
 
-/// A sender, a decoder, and what is under way between them.
+/// A sender, a decoder, and the packets in flight between them.
 struct Path {
     encoder: FecEncoder,
     decoder: FecDecoder,
     wire: Vec<Vec<u8>>,
-    /// The datagrams that were sent, by their numbers. A peer that starts again uses a number for
-    /// several.
+    /// Datagrams sent, by seqid. A restarted peer reuses a seqid for several datagrams.
     sent: HashMap<u32, HashSet<Vec<u8>>>,
     all: HashSet<Vec<u8>>,
     count: u32,
-    /// Something that the sender did not send was received, or numbers were used twice: then
-    /// anything may come out, within bounds.
+    /// The decoder received a packet that the sender did not send, or seqids were reused: any bytes
+    /// may be recovered then, within bounds.
     tainted: bool,
     longest: usize,
     now: Instant,
 }
 
-/// Any packets in any order at any time: what is recovered from honest ones was sent, groups and
-/// memory stay within their bounds, and nothing panics.
+/// Any packets in any order at any time: datagrams recovered from honest packets were sent, and
+/// groups and memory stay within their bounds.
 ///
 /// # Panics
 ///
-/// When that does not hold.
+/// If that does not hold.
 #[expect(clippy::disallowed_methods, reason = "the run needs one real instant to count from")]
 pub fn fec_decode(data: &[u8]) {
     let mut choices = Choices(data);
@@ -98,7 +97,7 @@ impl Path {
         }
     }
 
-    /// A datagram unlike any other, so that it is known again.
+    /// Sends a datagram of unique contents.
     fn send(&mut self, choices: &mut Choices<'_>) {
         let len = usize::from(choices.byte()) * LONGEST / 255;
         let mut datagram = self.count.to_le_bytes().to_vec();
@@ -136,7 +135,7 @@ impl Path {
         }
     }
 
-    /// A packet made up, with a number near those in use or anywhere.
+    /// Forges a packet whose seqid is near recent ones or arbitrary.
     fn forge(&mut self, choices: &mut Choices<'_>) {
         self.tainted = true;
         let near = self.wire.first().and_then(|packet| packet.first_chunk());
@@ -153,7 +152,7 @@ impl Path {
         self.input(&packet);
     }
 
-    /// A packet of the sender with one byte changed, or cut short.
+    /// Changes one byte of a sent packet, or truncates the packet.
     fn damage(&mut self, choices: &mut Choices<'_>) {
         let Some(mut packet) = self.wire.pop() else { return };
         self.tainted = true;
@@ -167,7 +166,7 @@ impl Path {
 
     fn input(&mut self, packet: &[u8]) {
         self.longest = self.longest.max(packet.len());
-        // Under a layout that is not the sender's, noise may parse as a datagram.
+        // Under a layout other than the sender's, noise may parse as a datagram.
         let honest = !self.tainted;
         let mut layouts = vec![self.decoder.layout()];
         let mut unknown = 0;
@@ -185,12 +184,12 @@ impl Path {
         );
         self.decoder.check_invariants();
         let (memory, cache) = self.decoder.memory();
-        // Two kinds of bytes come on top: up to the next lane, and up to its boundary.
+        // Padding to the next lane, and alignment, add bytes.
         assert!(memory <= 5 * 256 * (self.longest + 126), "{memory} bytes");
         assert!(cache <= 256 * 1024, "{cache} bytes");
     }
 
-    /// Whether packets of other groups may be under way.
+    /// Whether packets of other groups may be in flight.
     fn mixed(&self) -> bool {
         self.decoder.stats().layout_changes > 0
             || self.sent.values().any(|datagrams| datagrams.len() > 1)
@@ -210,7 +209,7 @@ mod tests {
             let len = rng.range(1, 3_000) as usize;
             let mut input: Vec<u8> =
                 std::iter::repeat_with(|| rng.next() as u8).take(len).collect();
-            // Half of them without anything forged, and some with one layout throughout.
+            // Half of the inputs forge nothing, and some keep one layout throughout.
             for byte in input.iter_mut().skip(8) {
                 let step = *byte & 15;
                 if (seed % 2 == 0 && step > 11) || (seed % 4 == 0 && step == 14) {

@@ -1,4 +1,4 @@
-//! A pair of state machines and anything that may happen to them.
+//! A pair of state machines under any sequence of operations.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,15 +13,15 @@ use crate::core::segment::Header;
 use crate::core::seq::Sn;
 use crate::error::ConnectionError;
 
-/// Steps that one input may take, and datagrams that the network holds each way.
+/// Steps per input, and datagrams that the network holds in each direction.
 const STEPS: usize = 2_000;
 const WIRE: usize = 64;
-/// Rounds within which a healed network must have delivered everything.
+/// Rounds in which a healed network must deliver everything.
 const HEAL: usize = 50_000;
-/// Most fragments of a message: the window that a peer is assumed to have before it advertised one.
+/// Most fragments of a message: the assumed window of a peer that has not advertised one.
 const FRAGMENTS: usize = 32;
 
-/// One side, and what is on its way to it.
+/// One side, and the datagrams on their way to it.
 struct Side {
     kcp: Kcp,
     wire: VecDeque<Vec<u8>>,
@@ -32,18 +32,18 @@ struct Side {
 
 struct Pair {
     sides: [Side; 2],
-    /// Nothing but datagrams of the two is on the wire.
+    /// Only datagrams of the two sides are on the wire.
     honest: bool,
     mode: Mode,
     now: Instant,
     /// An idle or dead-peer timeout may end a connection.
     mortal: bool,
-    /// Something that the other side never sent was delivered: what arrives is undefined.
+    /// A datagram was delivered that the other side never sent: received bytes are undefined.
     tainted: bool,
 }
 
 impl Pair {
-    /// Sends what is due, as far as the network holds it.
+    /// Sends everything due, as far as the network holds it.
     fn flush(&mut self) {
         for side in 0..2 {
             if self.transmit(side) {
@@ -110,7 +110,7 @@ impl Pair {
         }
     }
 
-    /// Everything arrives once the network works again.
+    /// Checks that everything arrives once the network works again.
     fn heal(&mut self) {
         for _ in 0..HEAL {
             self.flush();
@@ -145,8 +145,8 @@ impl Pair {
 ///
 /// # Panics
 ///
-/// When an invariant does not hold, other bytes arrive than were sent, or something does not
-/// arrive although the network works again.
+/// If an invariant does not hold, other bytes arrive than were sent, or bytes do not arrive
+/// although the network works again.
 #[expect(clippy::disallowed_methods, reason = "the run needs one real instant to count from")]
 pub fn kcp_ops(data: &[u8]) {
     let mut choices = Choices(data);
@@ -228,7 +228,7 @@ fn step(pair: &mut Pair, choices: &mut Choices<'_>) {
     }
 }
 
-/// A message of several segments where the mode has them.
+/// Sends a message, of several segments if the mode permits.
 fn message(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
     let most = pair.sides[side].kcp.max_message_size();
     let unit = (pair.sides[side].kcp.send_unit() * FRAGMENTS).min(most);
@@ -242,7 +242,7 @@ fn message(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
     }
 }
 
-/// Bytes that need not even parse as a datagram.
+/// Delivers bytes that need not parse as a datagram.
 fn raw(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
     pair.tainted = true;
     let len = usize::from(choices.byte()).min(choices.0.len());
@@ -256,7 +256,7 @@ fn advance(pair: &mut Pair, millis: u64) {
     pair.sides.iter_mut().for_each(|side| side.kcp.handle_timeout(pair.now));
 }
 
-/// A datagram that was sent, with some of its bytes changed.
+/// Changes some bytes of a sent datagram.
 fn mutate(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
     let Some(mut datagram) = pair.sides[side].wire.pop_front() else { return };
     pair.tainted = true;
@@ -267,7 +267,7 @@ fn mutate(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
     pair.input(side, &datagram, PacketType::Regular);
 }
 
-/// A segment made up from the input, most likely with the right connection.
+/// Forges a segment, in most cases with the right conversation id.
 fn forge(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
     pair.tainted = true;
     let mut datagram = Vec::new();

@@ -1,16 +1,15 @@
-//! The body of the fuzz target `open_packet`, and what tests and benches of
-//! the bare ciphers and of nonces need.
+//! Body of the fuzz target `open_packet`; access to bare ciphers and nonces for tests and benches.
 
 use std::fmt;
 
 use crate::crypto::nonce::{NonceSecret, NonceSource};
 use crate::crypto::{self, Algorithm, Cipher, PacketCipher, Transform};
 
-/// The cipher of a name without nonce and checksum.
+/// A cipher without nonce and checksum.
 pub struct Bare(Box<dyn Transform>);
 
 impl Bare {
-    /// `None` when there is no such cipher in this build, or it takes no such key.
+    /// `None` if this build has no such cipher, or the key does not fit.
     #[must_use]
     pub fn new(name: &str, key: &[u8]) -> Option<Self> {
         crypto::transform(Algorithm::from_name(name).ok()?, key).map(Self)
@@ -33,12 +32,12 @@ impl fmt::Debug for Bare {
     }
 }
 
-/// The nonces of one socket, and what recognises them.
+/// The nonces of one socket, and their detection.
 #[derive(Debug)]
 pub struct SocketNonces(NonceSecret, NonceSource);
 
 impl SocketNonces {
-    /// From a secret.
+    /// Builds the source from a secret.
     #[must_use]
     pub fn new(random: &[u8; 32]) -> Self {
         let secret = NonceSecret::new(random);
@@ -46,26 +45,27 @@ impl SocketNonces {
         Self(secret, source)
     }
 
-    /// Writes `len` bytes of nonce at the start of each packet, and gives how many were written.
+    /// Writes `len` bytes of nonce at the start of each packet. Returns the number of nonces so
+    /// far.
     pub fn fill(&mut self, len: usize, packets: &mut [&mut [u8]]) -> u64 {
         self.1.fill(len, packets);
         self.1.count()
     }
 
-    /// Whether it is one of these.
+    /// Whether `nonce` is one of these.
     #[must_use]
     pub fn is_own(&self, nonce: &[u8]) -> bool {
         self.0.is_own(nonce)
     }
 }
 
-/// Any bytes opened with every cipher: no panic. What is sealed opens to what it was.
+/// Opens arbitrary bytes with every cipher, and opens sealed packets to their body.
 ///
 /// # Panics
 ///
-/// When it does not.
+/// If a sealed packet does not open to its body.
 pub fn open_packet(data: &[u8]) {
-    // Bytes 0..32 are a key, for each cipher as much of it as it takes.
+    // Bytes 0..32 are the key; each cipher uses a prefix.
     let Some((key, rest)) = data.split_first_chunk::<32>() else { return };
     for algorithm in Algorithm::ALL {
         let cipher = Cipher::new(*algorithm, &key[..algorithm.key_len()]).expect("the right key");

@@ -1,5 +1,5 @@
-//! Two state machines that use repair symbols, and HELLO, REPAIR and ACKs of recovered segments from
-//! anybody.
+//! Two state machines that use repair symbols, with forged HELLO, REPAIR and ACKs of recovered
+//! segments.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,18 +13,18 @@ use crate::core::segment::{Command, ControlType, Header, REPAIRED, Segments};
 use crate::core::seq::{Sn, Ts};
 use crate::error::ConnectionError;
 
-/// Steps that one input may take, and datagrams that the network holds each way.
+/// Steps per input, and datagrams that the network holds in each direction.
 const STEPS: usize = 1_000;
 const WIRE: usize = 64;
 const CONV: u32 = 7;
-/// Answers to HELLO that may leave at once, and one more each second.
+/// Answers to HELLO allowed at once; one more is allowed each second.
 const ANSWERS: u64 = 3;
 
 struct Side {
     kcp: Kcp,
-    /// What is on its way to it.
+    /// Datagrams on their way to this side.
     wire: VecDeque<Vec<u8>>,
-    /// HELLOs that arrived, and answers that left.
+    /// HELLOs received, and answers sent.
     hellos: u64,
     answers: u64,
 }
@@ -32,14 +32,14 @@ struct Side {
 struct Pair {
     sides: [Side; 2],
     mode: Mode,
-    /// A REPAIR that nobody sent arrived.
+    /// A forged REPAIR arrived.
     is_forged: bool,
     start: Instant,
     now: Instant,
 }
 
 impl Pair {
-    /// Sends what is due, and checks what may not be.
+    /// Sends everything due, and checks its limits.
     fn flush(&mut self) {
         for side in 0..2 {
             let mut out = Vec::new();
@@ -67,7 +67,8 @@ impl Pair {
             let Side { kcp, hellos, answers, .. } = &self.sides[side];
             assert!(answers <= hellos && *answers <= ANSWERS + elapsed, "{answers} of {hellos}");
             kcp.check_invariants();
-            // Forged fragments may contradict the real ones in message mode, as those of a PUSH.
+            // Forged fragments may contradict the real ones in message mode, as fragments of a PUSH
+            // may.
             let may_end = self.mode == Mode::Message && self.is_forged;
             let reason = kcp.close_reason();
             let contradicts = reason == Some(ConnectionError::ProtocolViolation);
@@ -90,7 +91,7 @@ impl Pair {
 ///
 /// # Panics
 ///
-/// When an invariant does not hold, a connection ends, or more is answered than asked.
+/// If an invariant does not hold, a connection ends, or more is answered than asked.
 #[expect(clippy::disallowed_methods, reason = "the run needs one real instant to count from")]
 pub fn repair(data: &[u8]) {
     let mut choices = Choices(data);
@@ -152,7 +153,7 @@ fn step(pair: &mut Pair, choices: &mut Choices<'_>) {
     }
 }
 
-/// A HELLO, a REPAIR or an ACK of a recovered segment near what the receiver expects.
+/// Forges a HELLO, a REPAIR or an ACK of a recovered segment near the receiver's next one.
 fn forge(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
     let near = |sn: Sn, choices: &mut Choices<'_>| match choices.byte() {
         distance if distance < 250 => sn.advance(u32::from(distance)).back(70),
@@ -170,7 +171,7 @@ fn forge(pair: &mut Pair, side: usize, choices: &mut Choices<'_>) {
             (Command::Repair, frg, near(nxt, choices), choices.bytes())
         }
     };
-    // A `una` of a forger's is believed as far as segments are in flight; here it acknowledges none.
+    // A forged `una` is accepted up to the segments in flight; here it acknowledges none.
     let wnd = u16::from(choices.byte());
     let len = u32::try_from(payload.len()).unwrap_or(0);
     let ts = Ts(choices.word());

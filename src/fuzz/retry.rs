@@ -1,4 +1,4 @@
-//! A listener that answers initial segments without state.
+//! A listener that answers initial segments without keeping state.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,14 +18,14 @@ use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
 use crate::shared::requests::RequestQueue;
 use crate::stream::KcpStream;
 
-/// Datagrams of one input, and the addresses and conversation ids that they name.
+/// Datagrams per input, and the addresses and conversation ids that they name.
 const STEPS: usize = 400;
 const PEERS: u8 = 4;
 const CONVS: u8 = 3;
-/// Unvalidated connections from which on the listener keeps no state of further ones.
+/// Unvalidated connections at which the listener stops keeping state for further ones.
 const MAX_UNVALIDATED: usize = 2;
 const MEMORY: usize = 16 << 20;
-/// The longest time that a token, and an answer to one, is valid.
+/// Longest validity of a token, and of an answer to a token.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(16);
 const ANSWER_LIFETIME: Duration = Duration::from_secs(10);
 
@@ -36,7 +36,7 @@ struct Run {
     listener: KcpListener,
     streams: Vec<KcpStream>,
     now: Instant,
-    /// The latest token of each connection, and when it came.
+    /// The latest token of each connection, and its arrival.
     tokens: HashMap<Key, (Header, Instant)>,
     /// When a valid token was last echoed.
     answered: HashMap<Key, Instant>,
@@ -46,7 +46,7 @@ struct Run {
 ///
 /// # Panics
 ///
-/// When a connection opens that should not, more is answered than came, or memory exceeds its
+/// If a connection opens without a valid answer, more is sent than received, or memory exceeds its
 /// bound.
 pub fn retry(data: &[u8]) {
     let mut choices = Choices(data);

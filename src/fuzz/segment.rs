@@ -1,13 +1,13 @@
-//! One datagram, parsed.
+//! Parsing of one datagram.
 
 use crate::core::segment::{self, HEADER_LEN, Segments};
 
-/// Any bytes as a datagram: the walk agrees with a naive one, and what it yields is written back
-/// as it was.
+/// Parses arbitrary bytes: the parser agrees with a naive walk, and re-encodes each segment to the
+/// same bytes.
 ///
 /// # Panics
 ///
-/// When it does not.
+/// If the two differ.
 pub fn segment(data: &[u8]) {
     let conv = data.first_chunk().map_or(0, |conv| u32::from_le_bytes(*conv));
     let walked = segment::validate(data, conv).is_ok();

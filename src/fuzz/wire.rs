@@ -8,11 +8,11 @@ use std::task::{Context, Poll};
 use crate::sys::{RxBatch, Socket, Transmit};
 use crate::util::path::Path;
 
-/// A socket whose network is the input, and that keeps what is sent.
+/// A socket that receives the input and records sent datagrams.
 #[derive(Debug, Default)]
 pub(super) struct Wire {
     pub(super) inbox: VecDeque<(SocketAddr, Vec<u8>)>,
-    /// Where to, and what.
+    /// Destination and contents.
     pub(super) sent: Vec<(SocketAddr, Vec<u8>)>,
     pub(super) local: Option<SocketAddr>,
 }

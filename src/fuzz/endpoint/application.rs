@@ -1,4 +1,4 @@
-//! Applications: what they do with their streams, and what they are promised.
+//! Applications: their actions on streams, and their guarantees.
 
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use crate::stream::KcpStream;
 
 /// Most connections of an endpoint.
 pub(super) const STREAMS: usize = 8;
-/// Since a client connected, while a recorded datagram and its retransmissions are known.
+/// How long after a client connected a recorded datagram and its retransmissions are known.
 const KNOWN: Duration = Duration::from_secs(60);
 
-/// One end of a stream, and what it has written and read.
+/// One end of a stream, with its bytes written and read.
 pub(super) struct End {
     stream: KcpStream,
     /// Distinguishes the streams of one conversation id.
@@ -26,7 +26,7 @@ pub(super) struct End {
     closed: bool,
 }
 
-/// What was ever written to a stream.
+/// Bytes ever written to a stream.
 pub(super) struct Written {
     serial: u32,
     bytes: u64,
@@ -38,7 +38,7 @@ impl World {
     pub(super) fn adopt(&mut self, side: usize, stream: KcpStream) {
         let conv = stream.conv();
         self.accepted += 1;
-        // Another one under this id is dropped.
+        // An earlier stream of this id is dropped.
         self.leave(side, conv, 2);
         let end = End { stream, serial: self.accepted, written: 0, read: 0, closed: false };
         let written = Written { serial: end.serial, bytes: 0, closed: false, since: self.now };
@@ -85,7 +85,7 @@ impl World {
         self.note(side, conv);
     }
 
-    /// What others are held to.
+    /// Records the bytes that this end has written, for checks of the reader.
     fn note(&mut self, side: usize, conv: u32) {
         if let Some(end) = self.ends[side].get(&conv)
             && let Some(all) = self.written[side].get_mut(&conv)
@@ -142,8 +142,8 @@ impl World {
             let all = self.written[1 - side].get(&conv).map_or(&[][..], Vec::as_slice);
             if got.is_empty() {
                 let ends = |written: &Written| written.closed && written.bytes == end.read;
-                let nobody = all.is_empty() && end.read == 0;
-                assert!(nobody || all.iter().any(ends), "a truncated stream ends with EOF");
+                let unwritten = all.is_empty() && end.read == 0;
+                assert!(unwritten || all.iter().any(ends), "a truncated stream ends with EOF");
                 return;
             }
             let is_known = all.iter().any(|written| self.now < written.since + KNOWN);

@@ -1,18 +1,21 @@
-//! What two endpoints may send, whatever applications, network and a third party do.
+//! Limits on sent datagrams, whatever applications, network and a third party do.
 //!
-//! - Of datagrams without data, a connection sends in a second at most as many as could ask for one,
-//!   and [`SPONTANEOUS`]: a datagram with data for two, an ACK and the window update when it is read;
-//!   pings, window probes, FIN, RST, HELLO and those of a third party for one; and each time that the
-//!   application read. After a RST it may send [`HALF_OPEN_PINGS`] in addition, however many RSTs there are
-//!   (`core/stateless_reset.rs`). So two endpoints do not keep each other busy with pings. The input
-//!   `fuzz/seeds/endpoint/pings-after-a-reset` has a FIN, window probes and these pings in one second.
-//! - An IP address that has not answered is sent at most three times the bytes that came from it, and
-//!   [`INITIAL_ALLOWANCE`] bytes for each of at most [`MAX_ALLOWANCES`] connections in
-//!   [`ALLOWANCE_PERIOD`]. A period of the endpoint begins with the first connection that opens, one of
-//!   these laws with the first datagram that could open one, so only the sum over all periods is known.
-//! - Retransmissions are at most twice the segments sent, 64, and 4 per 30 ms. Without `RetransmitBudget` of the
-//!   core the input `fuzz/seeds/endpoint/retransmissions-in-vain` breaks this: a full window is lost again
-//!   and again, and each time an ACK of its latest segment arrives.
+//! - Datagrams without data: per second, a connection sends at most one for each event that can ask
+//!   for one, and [`SPONTANEOUS`] of its own. A datagram with data asks for two, an ACK and the
+//!   window update after the read. Pings, window probes, FIN, RST, HELLO and third-party datagrams
+//!   ask for one each, and so does each read of the application. After a RST it may send
+//!   [`HALF_OPEN_PINGS`] more, however many RSTs arrive (`core/stateless_reset.rs`). So two
+//!   endpoints do not keep each other busy with pings. The seed
+//!   `fuzz/seeds/endpoint/pings-after-a-reset` has a FIN, window probes and these pings in one
+//!   second.
+//! - Amplification: an IP address that has not answered is sent at most three times the bytes
+//!   received from it, and [`INITIAL_ALLOWANCE`] bytes for each of at most [`MAX_ALLOWANCES`]
+//!   connections per [`ALLOWANCE_PERIOD`]. The endpoint's period begins with the first connection
+//!   that opens, the period of these laws with the first datagram that could open one, so only the
+//!   sum over all periods is known.
+//! - Retransmissions: at most twice the segments sent, 64, and 4 per 30 ms. Without the core's
+//!   `RetransmitBudget`, the seed `fuzz/seeds/endpoint/retransmissions-in-vain` breaks this: it
+//!   loses a full window repeatedly, and each time an ACK of the latest segment arrives.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -25,52 +28,52 @@ use crate::core::open::InitialSegment;
 use crate::core::segment::{Command, ControlType};
 use crate::stats::ConnectionStats;
 
-/// Datagrams without data that a connection sends in a second of itself: pings, window probes, FIN.
+/// Unprompted datagrams without data per second and connection: pings, window probes, FIN.
 const SPONTANEOUS: usize = 10;
 const SECOND: Duration = Duration::from_secs(1);
-/// Pings after a RST, beside the one that the RST asks for, and how long they take: up to a second until the
-/// first may leave, then 200 ms from one to the next. With a longer RTO fewer fall into one second.
+/// Pings after a RST in addition to the ping that the RST asks for. The first is sent within a
+/// second, the others 200 ms apart. With a longer RTO fewer fall into one second.
 const HALF_OPEN_PINGS: usize = 4;
 const HALF_OPEN: Duration = Duration::from_millis(1_800);
-/// How long an answer may wait: until the peer is validated, and an interval of 5 s.
+/// How long an answer may be delayed: until the peer is validated, and an interval of 5 s.
 const ANSWER_DELAY: Duration = Duration::from_secs(36);
-/// Bytes for each byte received, and what a connection may be sent at least.
+/// Bytes sent per byte received, and the least allowance of a connection.
 const AMPLIFICATION: usize = 3;
 const INITIAL_ALLOWANCE: usize = 1_200;
-/// Connections of an IP address that may be sent the least in a period, which begins with the first.
+/// Connections of an IP address with the least allowance in a period, which begins with the first.
 const MAX_ALLOWANCES: usize = 8;
 const ALLOWANCE_PERIOD: Duration = Duration::from_secs(30);
 
 /// Address and conversation id; 0 where they may change.
 type Key = (Option<SocketAddr>, u32);
 
-/// What one connection sent and received lately.
+/// Recent datagrams of one connection.
 #[derive(Debug, Default)]
 struct Responses {
-    /// Datagrams without data that it sent.
+    /// Datagrams without data sent.
     sent: VecDeque<Instant>,
-    /// What could ask for one.
+    /// Events that could ask for one.
     asked: VecDeque<Instant>,
-    /// Addresses and conversation ids that it stands for, and when the last RST of each arrived.
+    /// Addresses and conversation ids of this entry, and when the last RST of each arrived.
     pairs: HashMap<(SocketAddr, u32), Option<Instant>>,
 }
 
-/// What came from an IP address and went there, until it is validated.
+/// Traffic of an IP address until it is validated.
 #[derive(Debug, Default)]
 struct Unvalidated {
     received: usize,
     sent: usize,
     /// Datagrams that may have opened a connection.
     opens: usize,
-    /// Periods in which they came, and when the last one began.
+    /// Number of periods with such datagrams, and the start of the last one.
     periods: usize,
     period_start: Option<Instant>,
-    /// `conv`, number and timestamp of what was sent there, whose ACK validates it.
+    /// `conv`, `sn` and `ts` of sent segments whose ACK validates the address.
     pushes: HashSet<(u32, u32, u32)>,
     is_validated: bool,
 }
 
-/// What is known of one side.
+/// Observed state of one side.
 #[derive(Debug)]
 struct Side {
     responses: HashMap<Key, Responses>,
@@ -82,12 +85,12 @@ struct Side {
 pub(super) struct Laws {
     reader: Reader,
     sides: [Side; 2],
-    /// What came from IP addresses to the server and went there.
+    /// Traffic of the server by IP address.
     peers: HashMap<IpAddr, Unvalidated>,
     allowance: usize,
     start: Instant,
     now: Instant,
-    /// The instant before.
+    /// The previous instant.
     before: Instant,
 }
 
@@ -115,7 +118,7 @@ impl Laws {
         }
     }
 
-    /// `side` receives a datagram, from a third party perhaps.
+    /// Notes a datagram that `side` receives, perhaps from a third party.
     pub(super) fn on_received(
         &mut self,
         side: usize,
@@ -145,13 +148,13 @@ impl Laws {
         }
     }
 
-    /// An application of `side` has read something, which opens the window.
+    /// Notes a read by an application of `side`, which opens the window.
     pub(super) fn on_read(&mut self, side: usize, peer: SocketAddr, conv: u32) {
         let now = self.now;
         self.sides[side].of(peer, conv).ask(now, 1);
     }
 
-    /// `side` has sent a datagram.
+    /// Notes a datagram that `side` sent.
     pub(super) fn on_sent(&mut self, side: usize, to: SocketAddr, bytes: &[u8]) {
         let content = self.reader.read(bytes).expect("a datagram that opens");
         if side == SERVER_SIDE {
@@ -190,7 +193,7 @@ impl Responses {
     }
 
     fn check(&mut self, now: Instant, before: Instant, last: &Content) {
-        // Some time may have passed at once.
+        // A long time may have passed in one step.
         while self.asked.front().is_some_and(|at| *at + ANSWER_DELAY < now && *at < before) {
             self.asked.pop_front();
         }

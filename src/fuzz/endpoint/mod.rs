@@ -1,5 +1,5 @@
-//! Two whole endpoints, their applications, a network between them that does what it likes, and a
-//! third party that records, replays, reflects, forges and delays.
+//! Two whole endpoints, their applications, a network between them, and a third party that records,
+//! replays, reflects, forges and delays.
 
 mod application;
 mod laws;
@@ -19,17 +19,17 @@ use crate::config::{Config, Limits, Migration, Mode, Redundancy, SessionPolicy};
 use crate::crypto::{Algorithm, Cipher};
 use crate::fec::FecConfig;
 
-/// Steps of one input.
+/// Steps per input.
 const STEPS: usize = 400;
 
-/// Nothing that applications, network, clock and a third party do to two endpoints makes either
-/// panic, spin, break a promise about its memory, outlive its users, or send more than the laws of
-/// `laws` permit. Where nothing is forged, every stream is a prefix of what was written, and complete
-/// if it ends; under a cipher with a key also if datagrams are replayed and altered.
+/// No behaviour of applications, network, clock and third party makes an endpoint panic, spin,
+/// exceed its memory, outlive its users, or break the limits of `laws`. Unless datagrams are
+/// forged, every stream is a prefix of the bytes written, and complete if it ends; under a cipher
+/// with a key also if datagrams are replayed and altered.
 ///
 /// # Panics
 ///
-/// When it does.
+/// If that does not hold.
 #[expect(clippy::disallowed_methods, reason = "the run needs one real instant to count from")]
 pub fn endpoint(data: &[u8]) {
     let mut choices = Choices(data);
@@ -40,7 +40,7 @@ pub fn endpoint(data: &[u8]) {
         _ => (true, Power::OnPath),
     };
     let algorithm = choices.pick(Algorithm::ALL);
-    // Without a key whoever sees a datagram can write others like it.
+    // Without a key, every observer can write valid datagrams.
     let power = if power == Power::OnPath && !has_key(algorithm) { Power::None } else { power };
     let (server, client) = configs(&mut choices, algorithm, power);
     let mut world = World::new(Instant::now(), &server, &client, (honest, power, algorithm));

@@ -1,14 +1,14 @@
-//! What a datagram carries, for who has the key.
+//! Contents of a datagram, read with the key.
 
 use crate::config::Config;
 use crate::core::segment::{Command, ControlType, Header, Segments, validate};
 use crate::driver::packet_codec::PacketCodec;
 use crate::fec::{self, FecFlag, fec_flag, oob};
 
-/// Numbers of data in a run are below this one; those of pings and MTU probes are far above it.
+/// Data has smaller `sn`; pings and MTU probes are far above.
 const MAX_DATA_SN: u32 = 1 << 24;
 
-/// What a datagram is.
+/// Kind of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Data, sent for the first time or again.
@@ -17,7 +17,7 @@ pub(super) enum Kind {
     Padded,
     /// Segments without payload.
     Dataless,
-    /// Segments without payload in a place of a FEC group.
+    /// Segments without payload in a position of a FEC group.
     Filler,
     Parity,
     OutOfBand,
@@ -33,7 +33,7 @@ pub(super) struct Content {
     pub(super) kind: Kind,
     /// `None` for parity, which names no connection.
     pub(super) conv: Option<u32>,
-    /// The KCP datagram; empty if it is none.
+    /// The KCP datagram; empty if there is none.
     pub(super) datagram: Vec<u8>,
 }
 
@@ -42,7 +42,7 @@ impl Reader {
         Self(PacketCodec::new(config, [9; 32]))
     }
 
-    /// `None` if no endpoint would take the datagram.
+    /// `None` if no endpoint would accept the datagram.
     pub(super) fn read(&self, bytes: &[u8]) -> Option<Content> {
         let mut bytes = bytes.to_vec();
         let body = self.0.open(&mut bytes).ok()?.body;

@@ -1,7 +1,7 @@
-//! Somebody else on the network: records, replays, reflects, alters, forges and delays datagrams.
+//! A third party on the network: records, replays, reflects, alters, forges and delays datagrams.
 //!
-//! With [`Power::OnPath`] the third party sees and stops every datagram and has no key. With
-//! [`Power::Sealing`] it can also write datagrams, since there is no key or it has the key.
+//! With [`Power::OnPath`] it sees and stops every datagram but has no key. With [`Power::Sealing`]
+//! it can also write datagrams, because there is no key or it has the key.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -24,16 +24,16 @@ use crate::util::path::Path;
 
 /// Datagrams that the third party keeps, of each kind.
 const RECORDS: usize = 64;
-/// Its own address, and two where nobody is.
+/// Its own address, and two unused addresses.
 pub(super) const OWN: u8 = 3;
 const NOBODY: [u8; 2] = [4, 5];
-/// Bytes in front that no checksum covers under some ciphers.
+/// Leading bytes that no checksum covers under some ciphers.
 const UNCOVERED: usize = 20;
 
-/// What the third party can do.
+/// Capabilities of the third party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Power {
-    /// There is none.
+    /// There is no third party.
     None,
     OnPath,
     Sealing,
@@ -70,13 +70,13 @@ impl ThirdParty {
         self.seen.push_back(packet.clone());
     }
 
-    /// Forgets what it has, which is too old.
+    /// Forgets its records, which are too old.
     pub(super) fn forget(&mut self) {
         self.seen.clear();
         self.delayed.clear();
     }
 
-    /// Does something to the datagrams on the way.
+    /// Acts on the datagrams in flight.
     pub(super) fn act(
         &mut self,
         now: Instant,
@@ -101,20 +101,20 @@ impl ThirdParty {
         }
     }
 
-    /// A recorded datagram, to be sent once more.
+    /// Picks a recorded datagram to send again.
     fn pick(&self, choices: &mut Choices<'_>) -> Option<Packet> {
         let at = usize::from(choices.byte()) % self.seen.len().max(1);
         self.seen.get(at).map(|packet| Packet { foreign: true, ..packet.clone() })
     }
 
-    /// A recorded datagram back to who sent it, in the name of its receiver or in its own.
+    /// Returns a recorded datagram to its sender, in the name of its receiver or in its own.
     fn reflect(&self, choices: &mut Choices<'_>) -> Option<Packet> {
         let packet = self.pick(choices)?;
         let from = if choices.byte() & 3 == 0 { addr(OWN) } else { packet.to };
         Some(Packet { to: packet.from, from, ..packet })
     }
 
-    /// A recorded datagram with other bytes.
+    /// Returns a recorded datagram with altered bytes.
     fn alter(&self, choices: &mut Choices<'_>) -> Option<Packet> {
         let mut packet = self.pick(choices)?;
         let at = self.alters_from + usize::from(choices.byte());
@@ -124,7 +124,7 @@ impl ThirdParty {
         Some(packet)
     }
 
-    /// A segment of a recorded datagram, with other fields.
+    /// Sends a segment of a recorded datagram with altered fields.
     fn forge(&mut self, now: Instant, choices: &mut Choices<'_>, wire: &mut VecDeque<Packet>) {
         let Some((packet, content)) = self.read(choices) else { return };
         let Some(mut header) = content.headers().next() else { return };
@@ -156,7 +156,7 @@ impl ThirdParty {
         wire.extend(self.write(now, (from, to), &[(header, &payload)]));
     }
 
-    /// The first data of a connection, and many datagrams of later data.
+    /// Sends the first data of a connection, and many datagrams of later data.
     fn forge_data(&mut self, now: Instant, choices: &mut Choices<'_>, wire: &mut VecDeque<Packet>) {
         let (from, conv, first) = (source(choices), u32::from(choices.byte() & 7), choices.byte());
         let payload = vec![first; choices.pick(&[1, 100, 1_300])];
@@ -167,7 +167,7 @@ impl ThirdParty {
         }
     }
 
-    /// ACKs of all data and pings in a recorded datagram, as its receiver would send them.
+    /// Acknowledges all data and pings of a recorded datagram, in the name of its receiver.
     fn answer(&mut self, now: Instant, choices: &mut Choices<'_>, wire: &mut VecDeque<Packet>) {
         let Some((packet, content)) = self.read(choices) else { return };
         let una = Sn(u32::from(choices.byte() & 3));
@@ -185,7 +185,7 @@ impl ThirdParty {
         Some((packet, content))
     }
 
-    /// The datagram of these segments, sealed.
+    /// Returns the datagram of these segments, sealed.
     fn write(
         &mut self,
         now: Instant,
@@ -225,7 +225,7 @@ fn other(choices: &mut Choices<'_>, value: u32) -> u32 {
     }
 }
 
-/// The address in whose name a datagram is sent.
+/// The forged source address of a datagram.
 fn source(choices: &mut Choices<'_>) -> SocketAddr {
     let hosts = [CLIENT, ELSEWHERE, OWN, NOBODY[0], NOBODY[1]];
     let mut source = addr(choices.pick(&hosts));
@@ -233,7 +233,7 @@ fn source(choices: &mut Choices<'_>) -> SocketAddr {
     source
 }
 
-/// Whether every bit of a datagram is covered by a tag, or by a checksum behind the nonce.
+/// Whether a tag, or a checksum after the nonce, covers every bit of a datagram.
 fn covers_nonce(algorithm: Algorithm) -> bool {
     match algorithm {
         Algorithm::Aes128 | Algorithm::Aes192 | Algorithm::Aes256 => true,

@@ -21,7 +21,7 @@ use crate::listener::KcpListener;
 use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
 use crate::shared::requests::RequestQueue;
 
-/// Turns in a row without a moment passing.
+/// Turns in a row without time passing.
 const TURNS: usize = 10_000;
 /// Recorded datagrams open no connection for ten minutes.
 const MAX_RECORD_AGE: Duration = Duration::from_secs(540);
@@ -33,9 +33,9 @@ pub(super) struct World {
     pub(super) listener: Option<KcpListener>,
     /// By side, then by connection.
     pub(super) ends: [HashMap<u32, End>; 2],
-    /// What each side ever wrote: it outlives the stream.
+    /// Everything that each side ever wrote: it outlives the stream.
     pub(super) written: [HashMap<u32, Vec<Written>>; 2],
-    /// Streams accepted so far, and which of them has read something of a client's stream.
+    /// Streams accepted so far, and which of them has read from a client's stream.
     pub(super) accepted: u32,
     pub(super) readers: HashMap<u32, u32>,
     wire: VecDeque<Packet>,
@@ -108,8 +108,8 @@ impl World {
         self.laws.on_time(now);
     }
 
-    /// So many milliseconds in which the network delivers, but nothing to the side `cut_off`, and nobody
-    /// else does anything.
+    /// Passes `millis` milliseconds in which the network delivers to all but the side `cut_off`,
+    /// and nothing else happens.
     pub(super) fn run_for(&mut self, millis: u64, cut_off: Option<usize>) {
         for _ in 0..millis / 10 {
             self.set_time(self.now + Duration::from_millis(10));
@@ -153,7 +153,7 @@ impl World {
             assert!(side == SERVER_SIDE || to == addr(SERVER), "the client sends to {to}");
             self.laws.on_sent(side, to, &bytes);
             let packet = Packet { to, from, bytes, foreign: false };
-            // Nobody sees what is sent to an address where nobody is.
+            // Datagrams to unused addresses are not seen.
             if receiver_of(to).is_some() || to.ip() == addr(OWN).ip() {
                 self.third_party.record(&packet);
                 self.wire.push_back(packet);
@@ -206,18 +206,18 @@ impl World {
         self.turn_all();
     }
 
-    /// When a driver has something to do, if nothing is on the way.
+    /// The next time at which a driver has work, if no datagram is in flight.
     fn next_event(&self) -> Option<Instant> {
         let drivers = self.drivers.iter().flatten().filter(|_| self.wire.is_empty());
         drivers.filter_map(Driver::deadline).min()
     }
 
-    /// Everyone lets go, and nothing is left.
+    /// Drops all handles and checks that nothing remains.
     pub(super) fn finish(&mut self) {
         self.ends.iter_mut().for_each(HashMap::clear);
         (self.listener, self.endpoint) = (None, None);
         self.away = false;
-        // Round trips first, since windows may be small, then whatever waits for a time-out.
+        // Round trips first, since windows may be small, then everything that waits for a timeout.
         for step in 0..20_000 {
             self.deliver();
             if self.drivers.iter().all(Option::is_none) {
