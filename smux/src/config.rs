@@ -1,4 +1,4 @@
-//! `Config`: settings of a session, their defaults and ranges.
+//! `Config`: settings of a session, with defaults and ranges.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -6,23 +6,22 @@ use std::time::Duration;
 
 use crate::error::ConfigError;
 
-/// Which version of the protocol a session speaks. Nothing is negotiated: both sides must have the
-/// same one.
+/// Protocol version of a session. It is not negotiated: both sides must use the same version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Version {
-    /// Version 1: flow control for the session as a whole only. One stream that nobody reads stops
-    /// all others once [`Config::max_receive_buffer`] bytes are unread.
+    /// Version 1: flow control for the session as a whole. One unread stream stops all others once
+    /// [`Config::max_receive_buffer`] bytes are unread.
     #[default]
     V1,
     /// Version 2: flow control for each stream.
     V2,
-    /// Servers only: the version of the first byte that the client sends. Until it arrives the
-    /// server sends nothing, so [`Session::version`](crate::Session::version) is `None`.
+    /// Servers only: the version in the first byte from the client. Until it arrives the server
+    /// sends nothing, and [`Session::version`](crate::Session::version) is `None`.
     Any,
 }
 
-/// Settings of a session. Checked when a session is made.
+/// Settings of a session; the constructors of [`Session`](crate::Session) check them.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,7 +32,7 @@ pub enum Version {
 /// assert!(config.validate().is_ok());
 ///
 /// let error = config.max_frame_size(70_000).validate().unwrap_err();
-/// assert_eq!(error.to_string(), "max_frame_size is 70000: allowed is 1 to 65535");
+/// assert_eq!(error.to_string(), "max_frame_size must be 1 to 65535, got 70000");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -69,20 +68,20 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The defaults: those of xtaci/smux.
+    /// The defaults, which are xtaci/smux's.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The version of the protocol. Default: [`Version::V1`].
+    /// Protocol version. Default: [`Version::V1`].
     #[doc(alias = "Version")]
     pub fn version(mut self, version: Version) -> Self {
         self.version = version;
         self
     }
 
-    /// How often NOP frames leave while nothing else does; above 0. Default: 10 s. With `None` there
-    /// are none, and [`Config::timeout`] is not in force.
+    /// Interval of NOP frames while nothing else is sent; above 0. Default: 10 s. `None` sends no
+    /// NOP frames and disables [`Config::timeout`].
     #[doc(alias = "KeepAliveInterval")]
     #[doc(alias = "KeepAliveDisabled")]
     pub fn keepalive(mut self, interval: Option<Duration>) -> Self {
@@ -90,74 +89,74 @@ impl Config {
         self
     }
 
-    /// The session ends with [`Error::Timeout`](crate::Error::Timeout) when no frame has arrived for
-    /// this time; longer than the keepalive interval. Default: 30 s. It does not run while unread bytes
-    /// stop the carrier from being read. It also limits how long a session that was closed waits
-    /// for a peer that does not take what is queued.
+    /// Ends the session with [`Error::Timeout`](crate::Error::Timeout) if no frame has arrived for
+    /// this time; longer than the keepalive interval. Default: 30 s. The time stops while unread
+    /// bytes keep the carrier from being read. It also limits how long a closed session waits for a
+    /// peer that does not take the queued bytes.
     #[doc(alias = "KeepAliveTimeout")]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Largest payload of a frame that is sent, bytes, 1 to 65,535. Default: 32,768. Frames of any
-    /// size are received.
+    /// Largest payload of a sent frame, in bytes, 1 to 65,535. Default: 32,768. Received frames may
+    /// have any size.
     #[doc(alias = "MaxFrameSize")]
     pub fn max_frame_size(mut self, bytes: usize) -> Self {
         self.max_frame_size = bytes;
         self
     }
 
-    /// Unread bytes of all streams together, 1 to 2^31 - 1. Default: 4 MiB. While there are that
-    /// many, the carrier is not read.
+    /// Limit of unread bytes of all streams together, 1 to 2^31 - 1. Default: 4 MiB. At the limit
+    /// the carrier is not read.
     #[doc(alias = "MaxReceiveBuffer")]
     pub fn max_receive_buffer(mut self, bytes: usize) -> Self {
         self.max_receive_buffer = bytes;
         self
     }
 
-    /// Window of a stream in version 2, bytes, 1 to [`Config::max_receive_buffer`]. Default: 65,536.
-    /// With many open streams less is advertised: their shares of the receive buffer, but at least
-    /// 65,536 bytes. Whatever it is, a peer may send 262,144 bytes before the first update.
+    /// Window of a stream in version 2, in bytes, 1 to [`Config::max_receive_buffer`]. Default:
+    /// 65,536. With many open streams each is advertised its share of the receive buffer instead,
+    /// but at least 65,536 bytes. A peer may always send 262,144 bytes before the first update.
     #[doc(alias = "MaxStreamBuffer")]
     pub fn max_stream_buffer(mut self, bytes: usize) -> Self {
         self.max_stream_buffer = bytes;
         self
     }
 
-    /// Bytes that writes may queue on a stream, 1 to 2^30. Default: 64 KiB. After a stream is shut down
-    /// or dropped, they leave before those of streams that finish later, in turns with streams that go
-    /// on.
+    /// Bytes that writes may queue on a stream, 1 to 2^30. Default: 64 KiB. After a stream is shut
+    /// down or dropped, its bytes are sent before bytes of later finished streams, in turns with
+    /// open streams.
     pub fn send_buffer(mut self, bytes: usize) -> Self {
         self.send_buffer = bytes;
         self
     }
 
-    /// Streams that the peer may have open at once, at least 1. Default: 65,536. A further one is
-    /// answered with FIN.
+    /// Limit of the peer's open streams, at least 1. Default: 65,536. Further streams are refused
+    /// with FIN.
     pub fn max_streams(mut self, streams: usize) -> Self {
         self.max_streams = streams;
         self
     }
 
-    /// Streams that may wait for [`Session::accept_stream`](crate::Session::accept_stream), at least
-    /// 1. Default: 1,024. A further one is answered with FIN.
+    /// Limit of streams that wait for [`Session::accept_stream`](crate::Session::accept_stream), at
+    /// least 1. Default: 1,024. Further streams are refused with FIN.
     pub fn accept_backlog(mut self, streams: usize) -> Self {
         self.accept_backlog = streams;
         self
     }
 
-    /// How long FIN is withheld, after the last byte has left, on a stream whose peer sent FIN
-    /// first; 0 to 1 h. Default: 0 s.
+    /// Delay of FIN after the last byte, on a stream whose peer sent FIN first; 0 to 1 h. Default:
+    /// 0 s.
     ///
-    /// For peers that run xtaci/smux 1.5.54 to 1.5.57: they discard what their application has not
-    /// read yet as soon as both sides have sent FIN. Costs a stream that lives as much longer.
+    /// For peers that run xtaci/smux 1.5.54 to 1.5.57: they discard unread bytes as soon as both
+    /// sides have sent FIN. The stream stays open for the delay.
     pub fn fin_delay(mut self, delay: Duration) -> Self {
         self.fin_delay = delay;
         self
     }
 
-    /// The id of the first stream that is opened. For tests of the last ids.
+    /// Id of the first opened stream, for tests of the last ids.
     #[doc(hidden)]
     pub fn first_id(mut self, id: u32) -> Self {
         self.first_id = Some(id);
@@ -168,16 +167,17 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// The first setting that is out of its range.
+    /// The first setting out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let positive = Duration::from_nanos(1)..=Duration::MAX;
         if let Some(interval) = self.keepalive {
             if !positive.contains(&interval) {
                 return Err(refused("keepalive", &format_args!("{interval:?}"), "above 0 s"));
             }
-            // With both alike the NOP of the peer is on its way when the session ends.
+            // If both were equal, the peer's NOP would still be in flight at the end of the
+            // session.
             if self.timeout <= interval {
-                let allowed = format!("more than keepalive, {interval:?}");
+                let allowed = format!("more than keepalive ({interval:?})");
                 return Err(refused("timeout", &format_args!("{:?}", self.timeout), &allowed));
             }
         }
@@ -194,7 +194,7 @@ impl Config {
         Ok(())
     }
 
-    /// [`Config::validate`], for a client: it has to choose a version.
+    /// [`Config::validate`] for a client, which must choose a version.
     pub(crate) fn validate_client(&self) -> Result<(), ConfigError> {
         if self.version == Version::Any {
             return Err(refused("version", &"Any", "V1 or V2 for a client"));
@@ -216,7 +216,7 @@ fn in_range(
         return Ok(());
     }
     let allowed = match *range.end() {
-        usize::MAX => format!("{} and more", range.start()),
+        usize::MAX => format!("{} or more", range.start()),
         end => format!("{} to {end}", range.start()),
     };
     Err(refused(field, &value, &allowed))
@@ -231,24 +231,24 @@ mod tests {
         let config = Config::new;
         let hour = Duration::from_secs(3_600);
         let cases = [
-            (config().keepalive(Some(Duration::ZERO)), "keepalive is 0ns: allowed is above 0 s"),
+            (config().keepalive(Some(Duration::ZERO)), "keepalive must be above 0 s, got 0ns"),
             (
                 config().timeout(Duration::from_secs(10)),
-                "timeout is 10s: allowed is more than keepalive, 10s",
+                "timeout must be more than keepalive (10s), got 10s",
             ),
-            (config().max_frame_size(0), "max_frame_size is 0: allowed is 1 to 65535"),
+            (config().max_frame_size(0), "max_frame_size must be 1 to 65535, got 0"),
             (
                 config().max_receive_buffer(1 << 31),
-                "max_receive_buffer is 2147483648: allowed is 1 to 2147483647",
+                "max_receive_buffer must be 1 to 2147483647, got 2147483648",
             ),
             (
                 config().max_stream_buffer((4 << 20) + 1),
-                "max_stream_buffer is 4194305: allowed is 1 to 4194304",
+                "max_stream_buffer must be 1 to 4194304, got 4194305",
             ),
-            (config().send_buffer(0), "send_buffer is 0: allowed is 1 to 1073741824"),
-            (config().max_streams(0), "max_streams is 0: allowed is 1 and more"),
-            (config().accept_backlog(0), "accept_backlog is 0: allowed is 1 and more"),
-            (config().fin_delay(2 * hour), "fin_delay is 7200s: allowed is 0 s to 1 h"),
+            (config().send_buffer(0), "send_buffer must be 1 to 1073741824, got 0"),
+            (config().max_streams(0), "max_streams must be 1 or more, got 0"),
+            (config().accept_backlog(0), "accept_backlog must be 1 or more, got 0"),
+            (config().fin_delay(2 * hour), "fin_delay must be 0 s to 1 h, got 7200s"),
         ];
         for (config, message) in cases {
             assert_eq!(config.validate().unwrap_err().to_string(), message);
@@ -256,7 +256,7 @@ mod tests {
         let any = config().version(Version::Any);
         assert!(any.validate().is_ok());
         let refused = any.validate_client().unwrap_err();
-        assert_eq!(refused.to_string(), "version is Any: allowed is V1 or V2 for a client");
+        assert_eq!(refused.to_string(), "version must be V1 or V2 for a client, got Any");
         assert!(config().keepalive(None).timeout(Duration::ZERO).validate().is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! The driver: one task per session, which owns the carrier and the state machine.
+//! The driver: one task per session, owner of carrier and state machine.
 
 use std::future::Future;
 use std::io;
@@ -17,19 +17,19 @@ use crate::core::session::Core;
 use crate::error::Error;
 use crate::shared::{Published, Shared};
 
-/// Rounds of reading and writing before other tasks have their turn: few, so that what was read is
-/// still in the caches of the CPU when a stream takes it.
+/// Rounds of reading and writing before other tasks run: few, so that the received bytes are still
+/// in the CPU caches when a stream reads them.
 const MAX_ROUNDS: usize = 4;
 
-/// How long a carrier that was shut down is still read, so that bytes which arrive meanwhile do not
-/// cause a reset that overtakes what was sent.
+/// How long a shut-down carrier is still read, so that late bytes do not cause a reset that
+/// overtakes the sent bytes.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Reads and writes the carrier of a session; made by [`Session::client_with_driver`] and
+/// Reads and writes the carrier of a session; returned by [`Session::client_with_driver`] and
 /// [`Session::server_with_driver`].
 ///
-/// A future that has to be polled for the session to advance, within a Tokio runtime that has time
-/// enabled. Ends with the reason for which the session has ended. Dropping it ends the session with
+/// Poll this future for the session to advance, within a Tokio runtime with time enabled. It
+/// returns the reason for which the session has ended. Dropping it ends the session with
 /// [`Error::Closed`] and drops the carrier.
 ///
 /// [`Session::client_with_driver`]: crate::Session::client_with_driver
@@ -41,12 +41,12 @@ pub struct Driver<T> {
     shared: Arc<Shared>,
     input: BytesMut,
     batch: Batch,
-    /// True from a write until a flush.
+    /// Bytes were written since the last flush.
     needs_flush: bool,
     phase: Phase,
-    /// What [`Session::close`](crate::Session::close) returns, once the carrier is shut down.
+    /// Result of [`Session::close`](crate::Session::close), set once the carrier is shut down.
     close_result: Result<(), Error>,
-    /// True when the session ends since everything was sent: the carrier's shutdown is the rest.
+    /// The session ends because everything was sent: only the carrier's shutdown remains.
     is_drained: bool,
     sleep: Pin<Box<Sleep>>,
 }
@@ -54,10 +54,10 @@ pub struct Driver<T> {
 #[derive(Debug)]
 enum Phase {
     Running,
-    /// From when all handles are gone, or one has asked for it: left when everything queued was
-    /// written, or at this time.
+    /// All handles are gone, or one has requested the end. Left when everything queued is written,
+    /// or at this time.
     Draining(Instant),
-    /// The session has ended or is about to: left when the carrier is shut down, or at this time.
+    /// The session has ended or is about to. Left when the carrier is shut down, or at this time.
     ShuttingDown(Error, Instant),
     /// The carrier is read to its end. Left at that, or at this time.
     Lingering(Error, Instant),
@@ -81,14 +81,14 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
         }
     }
 
-    /// One turn: `Ready(Ok)` when everything was done that could be, with the waker registered.
+    /// Runs one turn. `Ready(Ok)` when no work is left, with the waker registered.
     fn poll_session(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Result<(), Error>> {
         for _ in 0..MAX_ROUNDS {
             let mut progress = self.core.exchange(cx.waker(), now.into_std());
             progress |= self.poll_receive(cx, now)?;
             match self.poll_send(cx, now) {
                 Ok(sent) => progress |= sent,
-                // What has arrived already is delivered, unless nobody is there to read it.
+                // Received bytes are still delivered, unless all readers are gone.
                 Err(error) if self.core.is_closing() => return Poll::Ready(Err(error)),
                 Err(error) => {
                     self.core.fail_sending(&error, &mut self.batch, now.into_std());
@@ -105,7 +105,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
         Poll::Pending
     }
 
-    /// Reads once. True if something arrived.
+    /// Reads once. Returns whether anything arrived.
     fn poll_receive(&mut self, cx: &mut Context<'_>, now: Instant) -> Result<bool, Error> {
         if !self.core.may_read(now.into_std()) {
             return Ok(false);
@@ -128,14 +128,14 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
         }
     }
 
-    /// Writes once. True if something left.
+    /// Writes once. Returns whether anything was written.
     fn poll_send(&mut self, cx: &mut Context<'_>, now: Instant) -> Result<bool, Error> {
         if self.core.send_error().is_some() {
             self.core.discard_output();
             return Ok(false);
         }
         if self.batch.is_empty() {
-            // A stream that waits for it must not wait for all others to have nothing to send.
+            // A stream that waits for a flush must not wait until all others have nothing to send.
             if self.core.wants_flush() && self.poll_flush(cx)?.is_pending() {
                 return Ok(false);
             }
@@ -169,7 +169,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
         }
     }
 
-    /// Flushes the carrier, with all batches written.
+    /// Flushes the carrier after all batches are written.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.needs_flush {
             ready!(Pin::new(&mut self.io).poll_flush(cx))?;
@@ -179,7 +179,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
         Poll::Ready(Ok(()))
     }
 
-    /// Arms the timer. True if it has fired.
+    /// Arms the timer. Returns whether it has fired.
     fn poll_timer(&mut self, cx: &mut Context<'_>, now: Instant) -> Result<bool, Error> {
         let (limit, deadline) = match &self.phase {
             Phase::Running => (None, self.core.deadline()),
@@ -191,7 +191,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
         let Some(deadline) = [deadline, limit].into_iter().flatten().min() else {
             return Ok(false);
         };
-        // A deadline that moved away is found out when the timer fires: it is not set for each frame.
+        // A deadline that moves later is noticed when the timer fires: it is not reset for each
+        // frame.
         if self.sleep.is_elapsed() || self.sleep.deadline() > deadline {
             self.sleep.as_mut().reset(deadline);
         }
@@ -204,7 +205,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
         Ok(true)
     }
 
-    /// Wakes whom the state machine names. No lock is held.
+    /// Wakes the wakers that the state machine collected. No lock is held.
     fn signal(&mut self) {
         let signals = self.core.take_signals();
         for waker in signals.wakers {
@@ -224,11 +225,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
         self.shared.publish(Published { stats, last_header, num_streams });
     }
 
-    /// Ends the session for its handles; the carrier is shut down after that.
+    /// Ends the session for its handles; the carrier is shut down later.
     fn fail(&mut self, error: Error, now: Instant) {
         let error = self.core.send_error().cloned().unwrap_or(error);
         self.core.fail(&error, &mut self.batch);
-        // After a malformed frame: what came behind it.
+        // Bytes after a malformed frame.
         self.input.clear();
         self.signal();
         self.publish();
@@ -246,7 +247,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
     fn poll_phase(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<Result<(), Error>> {
         match &self.phase {
             Phase::Running | Phase::Draining(_) => {
-                // A peer that sends without end does not keep the session from its end.
+                // A peer that sends without end does not delay the session's end.
                 let _ = self.poll_session(cx, now)?;
                 if self.poll_close(now)? {
                     return Poll::Ready(Ok(()));
@@ -289,7 +290,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
         }
     }
 
-    /// Advances a session that is to be closed. True if its phase has changed.
+    /// Advances a session that is to be closed. Returns whether its phase has changed.
     fn poll_close(&mut self, now: Instant) -> Result<bool, Error> {
         if !self.core.is_closing() {
             return Ok(false);
@@ -318,7 +319,7 @@ fn poll_read<T: AsyncRead + Unpin>(
     input: &mut BytesMut,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
-    // A future of `read_buf` holds nothing back: bytes are in `input` when it is ready.
+    // A `read_buf` future buffers nothing: bytes are in `input` when it is ready.
     pin!(io.read_buf(input)).poll(cx)
 }
 
@@ -346,7 +347,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Future for Driver<T> {
 
 impl<T> Drop for Driver<T> {
     fn drop(&mut self) {
-        // Without effect on a session that has ended.
+        // No effect on a session that has ended.
         self.core.fail(&Error::Closed, &mut self.batch);
         for waker in self.core.take_signals().wakers {
             waker.wake();

@@ -1,11 +1,11 @@
-//! Errors: of settings, of the protocol, of a session.
+//! Errors of settings, the protocol, and sessions.
 
 use std::io;
 use std::sync::Arc;
 
-/// A refused setting: which field, its value, and the values it may have.
+/// A refused setting: its name, value, and range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field} is {value}: allowed is {allowed}")]
+#[error("{field} must be {allowed}, got {value}")]
 pub struct ConfigError {
     pub(crate) field: &'static str,
     pub(crate) value: String,
@@ -13,7 +13,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// The name of the setting, as its method of [`Config`](crate::Config) is called.
+    /// Returns the setting's name, which is its method of [`Config`](crate::Config).
     pub fn field(&self) -> &'static str {
         self.field
     }
@@ -25,27 +25,27 @@ impl From<ConfigError> for io::Error {
     }
 }
 
-/// What a peer did against the protocol.
+/// How a peer violated the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// A frame of another version than that of the session, or of none that exists. A first byte
-    /// of 0xff is the beginning of a Snappy stream: the peer compresses, and this side does not.
+    /// A frame of a version other than the session's, or of an unknown version. A first byte of
+    /// 0xff is the beginning of a Snappy stream: the peer compresses, and this side does not.
     #[error("frame of version {found}, expected {}", Expected(*.expected))]
     Version {
         /// The version byte.
         found: u8,
-        /// The version of the session; `None` while a server with [`Version::Any`] has received no
+        /// The session's version; `None` while a server with [`Version::Any`] has received no
         /// frame.
         ///
         /// [`Version::Any`]: crate::Version::Any
         expected: Option<u8>,
     },
-    /// A command that the version of the session does not have: at most 3 in version 1, 4 in
-    /// version 2.
+    /// A command that the session's version does not have: versions 1 and 2 have 0 to 3, version 2
+    /// also has 4.
     #[error("command {0}, allowed is 0 to 3, and 4 in version 2")]
     Command(u8),
-    /// A length that the command may not have: 8 for UPD, 0 for SYN, FIN and NOP.
+    /// An invalid length for the command: UPD has 8, SYN, FIN and NOP have 0.
     #[error("command {command} of {len} bytes, allowed is 0, and 8 for command 4")]
     Length {
         /// The command byte.
@@ -61,17 +61,16 @@ pub enum ProtocolError {
         /// All bytes sent on the stream, modulo 2^32.
         sent: u32,
     },
-    /// The peer sent beyond the window of a stream. Ends the stream, not the session.
+    /// The peer exceeded the window of a stream. Ends the stream, not the session.
     #[error("{unread} unread bytes on a stream, at most {allowed} are allowed")]
     Window {
-        /// Bytes that the application had not read.
+        /// Unread bytes of the stream.
         unread: u64,
-        /// The window, and one frame more.
+        /// The window, plus one frame.
         allowed: u64,
     },
 }
 
-/// Shows an expected version.
 struct Expected(Option<u8>);
 
 impl std::fmt::Display for Expected {
@@ -85,8 +84,8 @@ impl std::fmt::Display for Expected {
 
 /// Why a session or a stream has ended.
 ///
-/// Streams return it inside an [`io::Error`], from which `error.get_ref()` and `downcast_ref` give it
-/// back.
+/// Streams return it inside an [`io::Error`]; get it back with `error.get_ref()` and
+/// `downcast_ref`.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -94,29 +93,29 @@ pub enum Error {
     /// [`io::ErrorKind::BrokenPipe`].
     #[error("the session is closed")]
     Closed,
-    /// No frame arrived within [`Config::timeout`](crate::Config::timeout), or what was queued when
-    /// the session was closed could not be sent within it. [`io::ErrorKind::TimedOut`].
+    /// No frame arrived within [`Config::timeout`](crate::Config::timeout), or the queued bytes of
+    /// a closed session could not be sent within it. [`io::ErrorKind::TimedOut`].
     #[error("the peer does not answer")]
     Timeout,
     /// The peer broke the protocol. [`io::ErrorKind::InvalidData`].
     #[error("protocol error: {0}")]
     Protocol(#[from] ProtocolError),
-    /// The peer, which runs this crate, has aborted the stream, or has dropped it and reads no more. Or
-    /// this side has aborted its write half, and the peer's FIN came after that. Of a stream alone.
-    /// [`io::ErrorKind::ConnectionReset`].
+    /// For one stream: the peer, which runs this crate, has aborted the stream, or has dropped it
+    /// and no longer reads. Or this side has aborted its write half, and the peer's FIN arrived
+    /// afterwards. [`io::ErrorKind::ConnectionReset`].
     #[error("the peer has reset the stream")]
     Reset,
-    /// All stream ids are used up: this session opens no more streams, those that exist go on.
+    /// All stream ids are used up: this session opens no more streams, existing ones continue.
     /// [`io::ErrorKind::QuotaExceeded`].
     #[error("all stream ids of the session are used up")]
     IdsExhausted,
-    /// The carrier failed. [`io::ErrorKind::UnexpectedEof`] when it ended inside a frame.
+    /// The carrier failed. [`io::ErrorKind::UnexpectedEof`] if it ended inside a frame.
     #[error("carrier: {1}")]
     Io(io::ErrorKind, #[source] Arc<io::Error>),
 }
 
 impl Error {
-    /// The kind that an [`io::Error`] made of this has.
+    /// Returns the kind of the [`io::Error`] made from this error.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::Closed => io::ErrorKind::BrokenPipe,

@@ -1,6 +1,5 @@
-//! The body of the fuzz target `smux_session`: a peer that sends anything, an application that does
-//! anything, and a carrier that takes as much as it wants. A plain function of bytes, so that
-//! ordinary tests run it too.
+//! Body of the fuzz target `smux_session`: arbitrary peer and application, and a carrier that takes
+//! any number of bytes at a time. A plain function of bytes, so that ordinary tests run it too.
 
 #![allow(
     clippy::missing_panics_doc,
@@ -57,18 +56,18 @@ struct Run {
     batch: Batch,
     streams: Vec<Stream>,
     now: Instant,
-    /// The version that the peer's well-formed frames have.
+    /// The version of the peer's well-formed frames.
     version: u8,
-    /// Payload received by stream id, of all streams that had it.
+    /// Payload received by stream id, over all streams of that id.
     received: HashMap<u32, u64>,
     incoming: Parser,
     outgoing: Parser,
-    /// Ids that this side has sent FIN for.
+    /// Ids for which this side has sent FIN.
     finished: HashSet<u32>,
-    /// Ids of SYN frames of the peer.
+    /// Ids of the peer's SYN frames.
     seen: HashSet<u32>,
-    /// Ids that the peer has used twice, or that are this side's own: FIN of one stream may leave
-    /// behind the SYN of the next.
+    /// Ids that the peer has used twice, or that belong to this side: FIN of one stream may be sent
+    /// after the SYN of the next.
     reused: HashSet<u32>,
 }
 
@@ -97,7 +96,7 @@ impl Run {
         }
     }
 
-    /// False once the session has ended.
+    /// Returns false once the session has ended.
     fn step(&mut self, op: u8, operands: [u8; 4]) -> bool {
         let [a, b, c, d] = operands;
         let id = u32::from(a % 12);
@@ -143,7 +142,7 @@ impl Run {
         true
     }
 
-    /// One action on one stream.
+    /// Applies one action to one stream.
     fn act(&mut self, op: u8, index: usize, size: usize, how: u8) {
         if self.streams.is_empty() {
             return;
@@ -200,7 +199,7 @@ impl Run {
         result.is_ok()
     }
 
-    /// The carrier takes `len` bytes. What leaves is well-formed, and keeps the rules.
+    /// The carrier takes `len` bytes. Sent frames must be well-formed and obey the protocol.
     fn transmit(&mut self, len: usize) {
         self.core.exchange(Waker::noop(), self.now);
         if self.batch.is_empty() {
@@ -220,7 +219,7 @@ impl Run {
         }
         while let Some(event) = self.outgoing.next(&mut bytes).unwrap() {
             match event {
-                // The peer may have used an id of ours before, and was refused.
+                // The peer may have used this side's id before, and was refused.
                 Event::Syn(id) => drop(self.finished.remove(&id)),
                 Event::Fin(id) => drop(self.finished.insert(id)),
                 Event::Reset(id) => {
@@ -253,7 +252,7 @@ impl Run {
         assert!(self.batch.len() < 70_000);
     }
 
-    /// Everything is read to its end, and nothing is left.
+    /// Reads everything to its end, and checks that nothing remains.
     fn finish(mut self) {
         self.core.fail(&crate::Error::Closed, &mut self.batch);
         let mut cx = Context::from_waker(Waker::noop());
@@ -279,7 +278,7 @@ impl Run {
 mod tests {
     use super::*;
 
-    /// The inputs that are kept beside the target; the published package has none.
+    /// Inputs kept beside the target; the published package has none.
     #[test]
     fn smux_session_holds_invariants_for_inputs_that_failed() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/seeds/smux_session");
@@ -299,7 +298,7 @@ mod tests {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
                 input.push((state >> 40) as u8);
             }
-            // Most runs without raw bytes, which end a session soon.
+            // Most runs without raw bytes, which soon end a session.
             if seed % 4 != 0 {
                 input
                     .iter_mut()

@@ -1,7 +1,7 @@
 //! smux versions 1 and 2: many streams over one connection, wire-compatible with xtaci/smux.
 //!
 //! A [`Session`] runs over any `AsyncRead + AsyncWrite`, the carrier. It opens [`Stream`]s and
-//! accepts those of the peer; each is an `AsyncRead + AsyncWrite` of its own.
+//! accepts the peer's; each implements `AsyncRead + AsyncWrite`.
 //!
 //! ```
 //! use kcpx_smux::{Config, Session, Version};
@@ -25,36 +25,35 @@
 //!
 //! # Versions
 //!
-//! Nothing is negotiated: both sides must be set to one version, or the server to
-//! [`Version::Any`].
+//! Versions are not negotiated: configure both sides alike, or the server with [`Version::Any`].
 //!
-//! **Version 1 has flow control for the session only**: one stream that nobody reads stops all
-//! others once [`Config::max_receive_buffer`] bytes are unread. Version 2 has a window for each
-//! stream.
+//! **Version 1 has flow control for the session only**: one unread stream stops all others once
+//! [`Config::max_receive_buffer`] bytes are unread. Version 2 has a window for each stream.
 //!
 //! # Defaults and limits
 //!
-//! Version 1; NOP every 10 s, and the session ends 30 s after the last frame; payloads of 32,768
-//! bytes at most; 4 MiB unread for a session, 65,536 bytes for a stream in version 2 (262,144 before
-//! its first update); 64 KiB queued on a stream; 65,536 streams of the peer, 1,024 of them not yet
-//! accepted. [`Config`] has them all, with their ranges.
+//! Version 1; a NOP every 10 s, and the session ends 30 s after the last frame; payloads of at most
+//! 32,768 bytes; 4 MiB unread per session, 65,536 bytes per stream in version 2 (262,144 before its
+//! first update); 64 KiB queued per stream; 65,536 streams of the peer, 1,024 of them not yet
+//! accepted. See [`Config`] for all settings and their ranges.
 //!
 //! # Ends
 //!
-//! `shutdown` closes one direction of a stream with FIN; dropping a stream does so in the background
-//! and discards what arrives; [`Stream::abort`] resets it. The protocol has no reset: a NOP frame with the id
-//! of a stream is one between peers of this crate, and is ignored by xtaci/smux. The end of the carrier is the end of the
-//! session: streams read what has arrived, and then an [`Error`] inside the `io::Error`.
+//! `shutdown` closes one direction of a stream with FIN. Dropping a stream does so in the
+//! background and discards received bytes. [`Stream::abort`] resets it. The protocol has no reset:
+//! peers of this crate use a NOP frame with the stream's id, which xtaci/smux ignores. The end of
+//! the carrier ends the session: streams return the received bytes, and then an [`Error`] inside an
+//! `io::Error`.
 //!
 //! # Tasks
 //!
 //! One task per session, the [`Driver`], reads and writes the carrier. `client` and `server` spawn
-//! it; `client_with_driver` and `server_with_driver` hand it out.
+//! it; `client_with_driver` and `server_with_driver` return it.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
-// Not in this crate's own tests, which cut numbers short.
+// Not in this crate's own tests, which truncate numbers.
 #![cfg_attr(
     not(test),
     warn(
@@ -89,7 +88,7 @@ pub use session::Session;
 pub use stats::{Frames, Stats};
 pub use stream::{OwnedReadHalf, OwnedWriteHalf, ReuniteError, Stream};
 
-/// The README's examples, compiled.
+/// Compiles the README's examples.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -1,4 +1,4 @@
-//! Models of what handles and the driver share. A lost wake leaves a thread parked for ever, which
+//! Models of the state that handles and driver share. A lost wake parks a thread forever, which
 //! loom reports as a deadlock.
 
 use std::future::poll_fn;
@@ -52,8 +52,8 @@ impl Side {
         self.core.take_signals().wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Turns of the driver over a carrier that takes everything, and is flushed if `flushes`, until
-    /// `is_done`.
+    /// Runs turns of the driver until `is_done`, over a carrier that takes everything, and is
+    /// flushed if `flushes`.
     fn run(&mut self, flushes: bool, mut is_done: impl FnMut(&mut Core) -> bool) {
         block_on(poll_fn(|cx| {
             self.core.exchange(cx.waker(), self.now);
@@ -79,7 +79,7 @@ fn write(mut stream: impl AsyncWrite + Unpin) {
     assert_eq!(written.unwrap(), 1);
 }
 
-/// The byte, or why there is none.
+/// Returns the byte, or the error.
 fn read(stream: &mut Stream) -> std::io::Result<Vec<u8>> {
     let mut byte = [0];
     let mut buffer = ReadBuf::new(&mut byte);
@@ -87,7 +87,7 @@ fn read(stream: &mut Stream) -> std::io::Result<Vec<u8>> {
     Ok(buffer.filled().to_vec())
 }
 
-/// Whatever the driver does meanwhile, it learns of both bytes.
+/// Whatever the driver does, it learns of both bytes.
 #[test]
 fn loom_write_wakes_the_driver() {
     loom::model(|| {
@@ -102,7 +102,7 @@ fn loom_write_wakes_the_driver() {
     });
 }
 
-/// A writer that waits for capacity goes on when a frame has left.
+/// A writer that waits for capacity continues once a frame is sent.
 #[test]
 fn loom_frame_that_leaves_wakes_the_writer() {
     loom::model(|| {
@@ -130,7 +130,7 @@ fn loom_payload_wakes_the_reader() {
     });
 }
 
-/// The driver does not read the carrier while all tokens are used, and does again after a read.
+/// The driver does not read the carrier while all tokens are used, and does after a read.
 #[test]
 fn loom_read_wakes_a_driver_that_waits_for_tokens() {
     loom::model(|| {
@@ -173,7 +173,7 @@ fn loom_flush_returns_once_the_carrier_is_flushed() {
     });
 }
 
-/// What was written before the last handle was dropped leaves, and FIN after it.
+/// Bytes written before the last handle is dropped are sent, followed by FIN.
 #[test]
 fn loom_drop_of_the_last_handle_leaves_everything_to_the_driver() {
     loom::model(|| {
@@ -189,8 +189,8 @@ fn loom_drop_of_the_last_handle_leaves_everything_to_the_driver() {
     });
 }
 
-/// What was written before `close` leaves, also while another thread is about to put the stream into
-/// the inbox, which the writer leaves to it then.
+/// Bytes written before `close` are sent, also if another thread is about to put the stream into
+/// the inbox, so that the writer does not.
 #[test]
 fn loom_close_beside_a_dropped_read_half_leaves_everything_to_the_driver() {
     loom::model(|| {
@@ -209,7 +209,7 @@ fn loom_close_beside_a_dropped_read_half_leaves_everything_to_the_driver() {
     });
 }
 
-/// A stream that is opened while the session ends has the session's end, or is not opened.
+/// A stream opened while the session ends gets the session's error, or is not opened.
 #[test]
 fn loom_stream_opened_at_the_end_of_the_session_ends() {
     loom::model(|| {
@@ -227,7 +227,7 @@ fn loom_stream_opened_at_the_end_of_the_session_ends() {
     });
 }
 
-/// A flush that asks the driver while the session ends has the session's end.
+/// A flush requested while the session ends returns the session's error.
 #[test]
 fn loom_flush_at_the_end_of_the_session_ends() {
     loom::model(|| {

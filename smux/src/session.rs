@@ -1,5 +1,3 @@
-//! `Session`: opens and accepts streams.
-
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -19,10 +17,10 @@ use crate::stats::Stats;
 use crate::stream::Stream;
 use crate::task::{cooperate, register_waker};
 
-/// A session over one connection, the carrier: opens streams, and accepts those of the peer.
+/// A session over one connection, the carrier: opens streams, and accepts the peer's.
 ///
-/// Clones are handles of the same session. When all of them and all streams are gone, what is queued
-/// is sent and the carrier is shut down, in the background.
+/// Clones are handles of the same session. When all handles and streams are gone, queued bytes are
+/// sent and the carrier is shut down, in the background.
 ///
 /// ```
 /// use kcpx_smux::{Config, Session};
@@ -50,7 +48,7 @@ pub struct Session {
     pub(crate) handle: Handle,
 }
 
-/// Ids of the side that connected are odd; id 1 is not used.
+/// The side that connected uses odd ids, without id 1.
 pub(crate) const FIRST_CLIENT_ID: u32 = 3;
 pub(crate) const FIRST_SERVER_ID: u32 = 2;
 
@@ -60,11 +58,12 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// A setting out of its range; [`Version::Any`], which only a server can have.
+    /// If a setting is out of its range, or the version is [`Version::Any`], which is for servers
+    /// only.
     ///
     /// # Panics
     ///
-    /// Outside a Tokio runtime, as `tokio::spawn`.
+    /// Outside a Tokio runtime, like `tokio::spawn`.
     pub fn client<T>(io: T, config: Config) -> Result<Self, ConfigError>
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -79,11 +78,11 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// A setting out of its range.
+    /// If a setting is out of its range.
     ///
     /// # Panics
     ///
-    /// Outside a Tokio runtime, as `tokio::spawn`.
+    /// Outside a Tokio runtime, like `tokio::spawn`.
     pub fn server<T>(io: T, config: Config) -> Result<Self, ConfigError>
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -93,12 +92,12 @@ impl Session {
         Ok(session)
     }
 
-    /// [`Session::client`] with the driver in the caller's hands: for carriers that are not `Send`,
-    /// and tasks that are not spawned on the current runtime.
+    /// [`Session::client`], but returns the driver: for carriers that are not `Send`, and for tasks
+    /// that are not spawned on the current runtime.
     ///
     /// # Errors
     ///
-    /// As those of [`Session::client`].
+    /// Same as [`Session::client`].
     ///
     /// # Panics
     ///
@@ -111,11 +110,11 @@ impl Session {
         Ok(Self::new(io, config, FIRST_CLIENT_ID))
     }
 
-    /// [`Session::server`] with the driver in the caller's hands.
+    /// [`Session::server`], but returns the driver.
     ///
     /// # Errors
     ///
-    /// As those of [`Session::server`].
+    /// Same as [`Session::server`].
     ///
     /// # Panics
     ///
@@ -136,7 +135,6 @@ impl Session {
         (session, Driver::new(io, core, shared))
     }
 
-    /// All but the driver.
     pub(crate) fn parts(
         mut config: Config,
         first_id: u32,
@@ -156,8 +154,8 @@ impl Session {
         (session, core, shared)
     }
 
-    /// Opens a stream. The peer is not asked: it may refuse the stream, which then ends as if it
-    /// had been closed. Waits while the SYN frames of 1,024 streams have not left.
+    /// Opens a stream without asking the peer, which may refuse it: the stream then ends as if the
+    /// peer had closed it. Waits while 1,024 streams have unsent SYN frames.
     ///
     /// # Errors
     ///
@@ -166,7 +164,7 @@ impl Session {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a future that is dropped has opened nothing.
+    /// Cancel safe: a dropped future has opened no stream.
     pub async fn open_stream(&self) -> Result<Stream, Error> {
         loop {
             let mut notified = pin!(self.handle.may_open.notified());
@@ -182,13 +180,13 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The reason for which the session has ended, after all streams that came before it.
+    /// The reason for which the session has ended, after all earlier streams.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: no stream is lost.
     pub async fn accept_stream(&self) -> Result<Stream, Error> {
-        // A loop over a session that always has a stream, or has ended, yields to other tasks.
+        // Yields to other tasks in a loop over a session that always has a stream, or has ended.
         consume_budget().await;
         loop {
             let mut notified = pin!(self.handle.accepted.notified());
@@ -200,11 +198,11 @@ impl Session {
         }
     }
 
-    /// Polls for a stream of the peer. Of several tasks that call it the last one is woken.
+    /// Polls for a stream of the peer. Only the last task to call it is woken.
     ///
     /// # Errors
     ///
-    /// As those of [`Session::accept_stream`].
+    /// Same as [`Session::accept_stream`].
     pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<Stream, Error>> {
         cooperate(cx, |cx| self.poll_next(cx))
     }
@@ -217,12 +215,12 @@ impl Session {
         let replaced = register_waker(&mut queue.waker, cx.waker());
         drop(queue);
         drop(replaced);
-        // A stream may have come between the two.
+        // A stream may have arrived in between.
         self.try_accept().map_or(Poll::Pending, Poll::Ready)
     }
 
     fn try_accept(&self) -> Option<Result<Stream, Error>> {
-        // The end is read first: all streams before it are in the queue then.
+        // Reads the end first: all earlier streams are in the queue then.
         let end = self.handle.mailbox.lock().end.clone();
         let accepted = self.handle.mailbox.accept_queue().streams.pop_front();
         match accepted {
@@ -231,23 +229,23 @@ impl Session {
         }
     }
 
-    /// Closes the session: no more streams are opened or accepted and nothing more is written, what
-    /// is queued is sent, and the carrier is shut down. Waits for the latter. Streams read what has
-    /// arrived.
+    /// Closes the session: no further streams are opened or accepted, and writes fail. Sends the
+    /// queued bytes, shuts the carrier down, and waits for the shutdown. Streams still return
+    /// received bytes.
     ///
-    /// A peer that does not take what is queued is waited for up to
-    /// [`Config::timeout`](crate::Config::timeout), and so is the shutdown of the carrier.
+    /// Waits at most [`Config::timeout`](crate::Config::timeout) for a peer that does not take the
+    /// queued bytes, and equally long for the shutdown of the carrier.
     ///
     /// # Errors
     ///
-    /// The reason for which the session has ended before all was sent:
+    /// The reason for which the session has ended before everything was sent,
     /// [`io::ErrorKind::UnexpectedEof`](std::io::ErrorKind::UnexpectedEof) if the peer ended the
-    /// carrier before that; the error of the carrier's shutdown, [`Error::Timeout`] if that takes
-    /// too long; [`Error::Closed`] if the driver was dropped.
+    /// carrier; the error of the carrier's shutdown, [`Error::Timeout`] if that takes too long;
+    /// [`Error::Closed`] if the driver was dropped.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: the session is closed all the same.
+    /// Cancel safe: the session is closed even if the future is dropped.
     pub async fn close(&self) -> Result<(), Error> {
         self.handle.mailbox.close();
         loop {
@@ -260,8 +258,8 @@ impl Session {
         }
     }
 
-    /// Waits until the session has ended; returns the reason. The carrier is shut down after that:
-    /// [`Session::close`] waits for it.
+    /// Waits until the session has ended; returns the reason. The carrier is shut down later;
+    /// [`Session::close`] waits for that.
     ///
     /// # Cancel safety
     ///
@@ -277,18 +275,18 @@ impl Session {
         }
     }
 
-    /// True from when the session has ended, is being closed, or can send no more.
+    /// Whether the session has ended, is being closed, or can no longer send.
     pub fn is_closed(&self) -> bool {
         let inbox = self.handle.mailbox.lock();
         inbox.closing || inbox.end.is_some() || inbox.send_error.is_some()
     }
 
-    /// Live streams of both sides: those that can still send or receive.
+    /// Number of live streams of both sides: those that can still send or receive.
     pub fn num_streams(&self) -> usize {
         self.handle.published().num_streams
     }
 
-    /// Counters, as of the last time that the driver has run.
+    /// Counters as of the driver's last run.
     pub fn stats(&self) -> Stats {
         let Published { mut stats, last_header, .. } = self.handle.published();
         stats.unread = self.handle.mailbox.tokens.unread();
@@ -296,8 +294,8 @@ impl Session {
         stats
     }
 
-    /// The version that the session speaks, 1 or 2; `None` on a server with [`Version::Any`] that has
-    /// received nothing.
+    /// Version of the session, 1 or 2; `None` if a server with [`Version::Any`] has received
+    /// nothing.
     pub fn version(&self) -> Option<u8> {
         self.handle.mailbox.version()
     }

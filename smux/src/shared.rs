@@ -1,4 +1,4 @@
-//! What all handles of a session share with each other and with the driver.
+//! State shared by all handles of a session and the driver.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::stats::Stats;
 use crate::sync::{AtomicUsize, Mutex, Ordering};
 
-/// What handles see of the state machine. Set as a whole, so that counters and streams agree.
+/// The handles' view of the state machine. Set as a whole, so that counters and streams agree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Published {
     pub(crate) stats: Stats,
@@ -25,16 +25,17 @@ pub(crate) struct Published {
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) mailbox: Arc<Mailbox>,
-    /// Woken when a stream was accepted, and at the end.
+    /// Woken when a stream is accepted, and at the end.
     pub(crate) accepted: Notify,
     /// Woken when further streams may be opened, and at the end.
     pub(crate) may_open: Notify,
-    /// Woken at the end, and when the carrier was shut down.
+    /// Woken at the end, and when the carrier is shut down.
     pub(crate) ended: Notify,
     handles: AtomicUsize,
     /// As of the driver's last turn. A leaf lock.
     published: Mutex<Published>,
-    /// What became of everything that was queued, once the carrier was shut down. A leaf lock.
+    /// Result of [`Session::close`](crate::Session::close), once the carrier is shut down. A leaf
+    /// lock.
     close_result: Mutex<Option<Result<(), Error>>>,
 }
 
@@ -56,7 +57,7 @@ impl Shared {
         }
     }
 
-    /// The reason for which the session has ended.
+    /// Returns the reason for which the session has ended.
     pub(crate) fn end(&self) -> Option<Error> {
         self.mailbox.lock().end.clone()
     }
@@ -74,7 +75,7 @@ impl Shared {
         self.close_result.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The first result stays.
+    /// Keeps the first result.
     pub(crate) fn set_close_result(&self, result: Result<(), Error>) {
         let mut lock = self.close_result.lock().unwrap_or_else(PoisonError::into_inner);
         lock.get_or_insert(result);
@@ -82,14 +83,14 @@ impl Shared {
         self.ended.notify_waiters();
     }
 
-    /// Gives tokens back, and wakes the driver if it waits for that.
+    /// Returns tokens, and wakes the driver if it waits for them.
     pub(crate) fn release_tokens(&self, len: usize) {
         if self.mailbox.tokens.release(len) {
             self.mailbox.wake_driver();
         }
     }
 
-    /// The application reads `stream` no more.
+    /// Notes that the application no longer reads `stream`.
     pub(crate) fn discard(&self, stream: &Arc<SharedStream>) {
         let mut state = stream.lock();
         #[expect(clippy::cast_possible_truncation, reason = "settings are below 2^31")]
@@ -102,8 +103,8 @@ impl Shared {
         }
     }
 
-    /// The application writes no more: FIN comes after what is queued. If it `aborts`, that is discarded
-    /// first, and the peer is sent a reset before FIN.
+    /// Notes that the application no longer writes: FIN follows the queued bytes. With `aborts`
+    /// they are discarded first, and a reset precedes FIN.
     pub(crate) fn finish(&self, stream: &Arc<SharedStream>, aborts: bool) {
         let mut state = stream.lock();
         if aborts {
@@ -122,7 +123,7 @@ impl Shared {
     }
 }
 
-/// A handle's part in keeping the session alive: when the last one is dropped, the session is closed.
+/// Keeps the session alive: dropping the last handle closes the session.
 #[derive(Debug)]
 pub(crate) struct Handle(Arc<Shared>);
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Frames of each command.
+/// Frames by command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Frames {
@@ -18,7 +18,7 @@ pub struct Frames {
     pub upd: u64,
 }
 
-/// Counters of a session since its beginning, see [`Session::stats`](crate::Session::stats).
+/// Counters of a session since its start, see [`Session::stats`](crate::Session::stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -28,7 +28,7 @@ pub struct Stats {
     pub frames_received: Frames,
     /// Bytes of PSH payloads sent.
     pub payload_sent: u64,
-    /// Bytes of PSH payloads received, those dropped included.
+    /// Bytes of PSH payloads received, including dropped ones.
     pub payload_received: u64,
     /// Bytes written to the carrier.
     pub bytes_sent: u64,
@@ -40,23 +40,23 @@ pub struct Stats {
     pub streams_accepted: u64,
     /// Streams of the peer that were refused: [`Config::max_streams`] or [`Config::accept_backlog`]
     /// was reached, or the session is being closed. They are answered with FIN, unless 65,536
-    /// answers wait for the carrier already.
+    /// answers already wait for the carrier.
     ///
     /// [`Config::max_streams`]: crate::Config::max_streams
     /// [`Config::accept_backlog`]: crate::Config::accept_backlog
     pub streams_refused: u64,
-    /// Streams ended for a [`ProtocolError`](crate::ProtocolError) of their own.
+    /// Streams ended by a [`ProtocolError`](crate::ProtocolError).
     pub streams_failed: u64,
     /// Streams that the peer has reset.
     pub streams_reset: u64,
-    /// Frames without effect: SYN of a live stream, FIN, UPD and reset of an unknown one.
+    /// Frames without effect: SYN of a live stream, and FIN, UPD and reset of an unknown one.
     pub frames_ignored: u64,
-    /// Bytes of payload for unknown or dropped streams, or behind a FIN.
+    /// Bytes of payload for unknown or dropped streams, or after a FIN.
     pub payload_dropped: u64,
-    /// Times that the carrier was not read any more, since
+    /// Times that reading the carrier stopped because
     /// [`Config::max_receive_buffer`](crate::Config::max_receive_buffer) bytes were unread.
     pub stalls: u64,
-    /// Bytes received that the application has not read, now.
+    /// Bytes received that the application has not read yet.
     pub unread: usize,
     /// Time since the last header arrived, or since the session began.
     pub last_header: Duration,

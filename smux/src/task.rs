@@ -1,4 +1,4 @@
-//! What polls owe the task that calls them: its budget, and its wakers.
+//! A task's duties while polling: its budget, and its wakers.
 
 use std::task::{Context, Poll, Waker, ready};
 
@@ -17,9 +17,9 @@ pub(crate) fn cooperate<T>(
     result
 }
 
-/// Stores `waker` unless the stored one wakes the same task. Returns the replaced one, to be dropped
-/// after the lock is released: the last waker of a task drops the task and the handles it owns, and
-/// those take the same lock.
+/// Stores `waker` unless the stored one wakes the same task. Returns the replaced one, to be
+/// dropped after the lock is released: a task's last waker drops the task and its handles, which
+/// take the same lock.
 #[must_use]
 pub(crate) fn register_waker(slot: &mut Option<Waker>, waker: &Waker) -> Option<Waker> {
     match slot {

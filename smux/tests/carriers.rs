@@ -1,4 +1,4 @@
-//! Streams over carriers of several kinds arrive whole.
+//! Streams arrive whole over carriers of several kinds.
 
 mod common;
 

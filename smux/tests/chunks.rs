@@ -1,4 +1,4 @@
-//! Chunks that are written without a copy, and what is read into them.
+//! Chunks written without a copy, and buffers that `write_from` reads into.
 
 mod common;
 
@@ -21,10 +21,10 @@ async fn chunk_beyond_the_send_buffer_waits_and_follows_what_was_written_before(
         let chunk = Bytes::from((0..100_000).map(|i| (i % 251) as u8).collect::<Vec<_>>());
         let mut rest = chunk.clone();
         let mut writing = Box::pin(stream.write_chunk(&mut rest));
-        // Of 64 KiB, before the driver has taken any.
+        // The send buffer is 64 KiB; the driver has not taken any.
         let waits = poll_fn(|cx| Poll::Ready(writing.as_mut().poll(cx).is_pending())).await;
         assert!(waits);
-        // Cancelled: the rest is known.
+        // Cancelled: `rest` holds the unqueued bytes.
         drop(writing);
         assert_eq!(rest.len(), 100_000 + b"before ".len() - (64 << 10));
         stream.write_chunk(&mut rest).await.unwrap();
@@ -45,7 +45,7 @@ async fn chunk_beyond_the_send_buffer_waits_and_follows_what_was_written_before(
     }
 }
 
-/// Returns `bytes`, at most `piece` of them a read, and then an error. Records the space that it was given.
+/// Returns `bytes`, at most `piece` per read, and then an error. Records the space offered.
 struct Source<'a> {
     bytes: &'a [u8],
     piece: usize,
@@ -79,7 +79,7 @@ async fn write_from_waits_for_capacity_before_it_reads() {
         stream.write_all(b"before ").await.unwrap();
         let mut source = &bytes[..];
         let mut written = b"before ".len();
-        // Before the driver has taken any, of 64 KiB.
+        // The send buffer is 64 KiB; the driver has not taken any.
         loop {
             let mut writing = pin!(stream.write_from(&mut source));
             match poll_fn(|cx| Poll::Ready(writing.as_mut().poll(cx))).await {
@@ -134,7 +134,7 @@ async fn buffer_of_write_from_grows_while_reads_fill_it() {
     assert!(full >= 3, "{:?}", source.spaces);
     let last = &source.spaces[4 + full - 1..];
     assert_eq!(last[..4], shrunk, "{:?}", source.spaces);
-    // The stream goes on after an error of the reader.
+    // The stream continues after an error of the reader.
     stream.write_all(b"more").await.unwrap();
     reader.read_exact(&mut received[..4]).await.unwrap();
     assert_eq!(received[..4], *b"more");
@@ -150,7 +150,7 @@ async fn chunk_that_waits_fails_when_the_session_ends() {
         let mut chunk = Bytes::from(vec![7; 8 << 20]);
         let mut writing = pin!(write.write_chunk(&mut chunk));
         tokio::select! {
-            result = writing.as_mut() => panic!("nobody has read it: {result:?}"),
+            result = writing.as_mut() => panic!("not read yet: {result:?}"),
             () = tokio::time::sleep(Duration::from_secs(1)) => drop(server),
         }
         drop(reader);

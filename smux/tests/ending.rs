@@ -1,5 +1,5 @@
-//! How sessions end: carriers that fail, wait or go on for ever, and peers that take nothing; the
-//! clock is paused.
+//! Ends of sessions over carriers that fail, wait or continue forever, and with peers that read
+//! nothing; the clock is paused.
 
 mod common;
 
@@ -70,7 +70,7 @@ impl AsyncWrite for Faulty {
     }
 }
 
-/// A carrier that takes everything, and brings NOP frames without end.
+/// A carrier that takes everything and delivers NOP frames without end.
 struct Flood;
 
 impl AsyncRead for Flood {
@@ -150,7 +150,7 @@ async fn write_error_of_the_carrier_leaves_what_arrived_to_be_read() {
         let config = Config::new().version(version).max_receive_buffer(65_536).keepalive(None);
         let session = Session::server(carrier, config).unwrap();
         let mut stream = session.accept_stream().await.unwrap();
-        // In version 2 the window update has failed already.
+        // In version 2 the window update has already failed.
         let _ = stream.write_all(b"x").await;
         idle().await;
         let error = stream.write(b"x").await.unwrap_err();
@@ -160,7 +160,7 @@ async fn write_error_of_the_carrier_leaves_what_arrived_to_be_read() {
         assert_eq!(stream.shutdown().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
         let mut received = vec![0; 250_000];
         stream.read_exact(&mut received).await.unwrap();
-        // Streams that come after it as well.
+        // Later streams as well.
         let mut input = Frame::new(number(version), SYN, 5, b"").encode();
         input.extend(Frame::new(number(version), PSH, 5, b"late").encode());
         input.extend(Frame::new(number(version), FIN, 5, b"").encode());
@@ -294,7 +294,7 @@ async fn carrier_is_read_to_its_end_after_a_malformed_frame_with_bytes_behind_it
     let (_session, driver) = Session::server_with_driver(ours, Config::new()).unwrap();
     let driver = tokio::spawn(driver);
     let mut input = vec![1, 9, 0, 0, 0, 0, 0, 0];
-    // Behind the malformed frame in one read, and in further ones.
+    // After the malformed frame in the same read, and in further ones.
     input.resize(300_000, 0);
     let written = tokio::time::timeout(Duration::from_secs(1), peer.write_all(&input)).await;
     written.expect("the carrier is read").unwrap();

@@ -11,7 +11,7 @@ use kcpx::{KcpListener, KcpStream};
 use kcpx_smux::{Config, Session};
 use tokio::net::UdpSocket;
 
-/// Forwards datagrams between one client and `server`, and loses every tenth on average.
+/// Forwards datagrams between one client and `server`, and drops one in ten on average.
 async fn lossy_proxy(server: SocketAddr, seed: u64) -> SocketAddr {
     let front = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
     let back = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());

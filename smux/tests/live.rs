@@ -1,13 +1,5 @@
-//! Live against xtaci/smux, a program of its own: `KCPX_SMUX_PEER=/path/to/program`. Without the
-//! variable these tests print that they are skipped, and pass. The program must do this:
-//!
-//! | call | does |
-//! |---|---|
-//! | `peer server --version V` | listens on a free TCP port of 127.0.0.1, prints `listening ADDR` as its first line, gives back every byte of every stream, and half-closes a stream at the end of its input |
-//! | `peer client --version V --addr ADDR --streams N --bytes B` | opens N streams at once; on each sends B bytes, half-closes, reads to the end, and compares; prints `ok ...` and ends with status 0 |
-//!
-//! Bytes of stream `i`, from 0, are SplitMix64 from the seed `i` (from `1 + i` if the program sends),
-//! eight bytes a number, the lowest first.
+//! Live tests against xtaci/smux, run as a program: `KCPX_SMUX_PEER=/path/to/program`; README.md
+//! specifies the program. Without the variable these tests print that they are skipped, and pass.
 
 mod common;
 
@@ -96,7 +88,7 @@ async fn check_client(version: Version, config: Config, streams: u64, total: usi
     for task in tasks {
         task.await.unwrap();
     }
-    // The last FIN may be under way.
+    // The last FIN may be in flight.
     within(10, async {
         while session.num_streams() > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -115,7 +107,7 @@ async fn check_server(version: Version, config: Config, streams: u64, total: usi
     command.args(["--addr", &address, "--streams", &streams, "--bytes", &total]);
     let mut child: Child = command.spawn().unwrap();
     let (carrier, _) = listener.accept().await.unwrap();
-    // The version is learnt from the first byte.
+    // The server takes the version from the first byte.
     let session = Session::server(carrier, config.version(Version::Any)).unwrap();
     tokio::spawn(common::echo(session.clone()));
     let mut output = String::new();
@@ -126,7 +118,7 @@ async fn check_server(version: Version, config: Config, streams: u64, total: usi
     println!("{version:?} server: {streams} streams of {total} bytes");
 }
 
-/// FIN is held back from a peer that discards unread bytes when both sides have sent one.
+/// Delays FIN: the peer discards unread bytes when both sides have sent FIN.
 fn server_config() -> Config {
     Config::new().fin_delay(Duration::from_secs(1))
 }

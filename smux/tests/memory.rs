@@ -14,7 +14,7 @@ static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
 const STREAMS: usize = 5_000;
 
-/// Bytes that an idle stream may hold, both ends and their shares of all tables included.
+/// Bytes that an idle stream may hold, including both ends and their shares of all tables.
 const LIMIT: usize = 900;
 
 #[tokio::test]
@@ -32,7 +32,7 @@ async fn idle_stream_is_small_and_its_memory_is_returned() {
                 theirs.read_exact(&mut byte).await.unwrap();
                 theirs.write_all(b"y").await.unwrap();
                 ours.read_exact(&mut byte).await.unwrap();
-                // What a session needs once, such as its read buffer, is there after the first.
+                // The first stream also allocates per-session memory, such as the read buffer.
                 if i == 0 {
                     before = ALLOCATOR.allocated();
                 } else {
@@ -51,7 +51,7 @@ async fn idle_stream_is_small_and_its_memory_is_returned() {
             }
         })
         .await;
-        // Of the tables their capacity remains.
+        // The tables keep their capacity.
         let left = ALLOCATOR.allocated().saturating_sub(before) / STREAMS;
         println!("{version:?}: {left} bytes left");
         assert!(left <= 500, "{left} bytes");

@@ -1,4 +1,4 @@
-//! What smux 1.5.56 has written, `tests/vectors`: the same inputs and actions here.
+//! Recordings of smux 1.5.56 in `tests/vectors`, with the same inputs and actions here.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn vector(name: &str) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// What `from` has written, as one byte string.
+/// Everything that `from` has written, as one byte string.
 fn written(vector: &Value, from: &str) -> Vec<u8> {
     let writes = vector.as_array().unwrap().iter();
     writes
@@ -30,7 +30,7 @@ fn quiet() -> Config {
     Config::new().keepalive(None)
 }
 
-/// Reads until the end, an error, or until nothing more comes.
+/// Reads until the end, an error, or until nothing more arrives.
 async fn read_out(stream: &mut Stream) -> (Vec<u8>, Result<&'static str, ErrorKind>) {
     let mut bytes = Vec::new();
     let wait = Duration::from_millis(60);
@@ -68,8 +68,8 @@ async fn check_bad_input(version: Version, row: &Value, piece: usize) {
 
     let theirs = row["read"].as_str().unwrap().as_bytes();
     if carrier_ends || row["read_end"] == "invalid protocol" {
-        // The session of smux 1.5.56 stays half alive; here it ends. Payload is handed on as it
-        // arrives, also that of a frame whose end does not.
+        // smux 1.5.56 keeps the session half alive; here it ends. Payload is passed on as it
+        // arrives, even if its frame is incomplete.
         let arrived = if case == "carrier ends in a payload" { b"hix" } else { theirs };
         let kind = if carrier_ends { ErrorKind::UnexpectedEof } else { ErrorKind::InvalidData };
         assert_eq!((bytes.as_slice(), end), (arrived, Err(kind)));
@@ -80,7 +80,7 @@ async fn check_bad_input(version: Version, row: &Value, piece: usize) {
     }
     assert!(opened.is_ok() && !carrier_ended && !session.is_closed());
     let mut expected = parse(&self::written(&row["server_writes"], "server"));
-    // An update counts all that was read before it leaves; theirs leaves within the first read.
+    // An update counts all bytes read before it is sent; smux sends it within the first read.
     for (ours, theirs) in frames.iter().zip(&mut expected) {
         if ours.cmd == UPD && theirs.cmd == UPD {
             assert!(ours.update().0 as usize <= bytes.len() && ours.update() >= theirs.update());
@@ -94,7 +94,7 @@ async fn check_bad_input(version: Version, row: &Value, piece: usize) {
             assert!(session.stats().payload_dropped > 0);
         }
         "UPD consumed more than sent" => {
-            // The stream ends, and at once, not with its next write.
+            // The stream ends at once, not with its next write.
             assert_eq!((bytes.as_slice(), end), (theirs, Err(ErrorKind::InvalidData)));
             assert_eq!(written.unwrap_err().kind(), ErrorKind::InvalidData);
             assert!(frames.contains(&Frame::new(2, FIN, id, b"")), "{frames:?}");
@@ -155,7 +155,7 @@ fn pattern(len: u32) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + (i >> 8) * 7 + (i >> 16) * 3) as u8).collect()
 }
 
-/// What the client of the recording does, against the recorded bytes of the server.
+/// Repeats the recorded client's actions against the recorded bytes of the server.
 #[tokio::test(start_paused = true)]
 async fn recorded_server_is_understood_and_our_client_writes_the_recorded_frames() {
     for version in VERSIONS {
@@ -261,7 +261,7 @@ async fn half_close_writes_the_recorded_frames() {
 
         assert_eq!(parse(&asked), parse(&written(&vector["writes"], "client")));
         assert_eq!(parse(&answered), parse(&written(&vector["writes"], "server")));
-        // Both have forgotten the stream, and the answer is readable all the same.
+        // Both have forgotten the stream, but the answer is still readable.
         assert_eq!((client.num_streams(), server.num_streams()), (0, 0));
         assert_eq!(read_out(&mut stream).await, (b"late answer".to_vec(), Ok("EOF")));
     }
@@ -388,7 +388,7 @@ async fn window_updates_are_the_recorded_ones_for_the_recorded_reads() {
             .map(|row| (field(row, "consumed"), field(row, "window")))
             .filter(|(consumed, _)| *consumed <= covered)
             .collect();
-        // The list of sizes is cut off after 60 frames, that of updates after 40.
+        // The recording ends after 60 frame sizes and 40 updates.
         if theirs.len() == 40 {
             ours.truncate(40);
         }
@@ -397,7 +397,7 @@ async fn window_updates_are_the_recorded_ones_for_the_recorded_reads() {
     }
 }
 
-/// One frame, read as smux reads: a read ends with its frame.
+/// Sends one frame and reads as smux does: a read ends with its frame.
 async fn send_and_read(
     peer: &mut Peer,
     stream: &mut Stream,

@@ -1,5 +1,4 @@
-//! What this side sends for what its peer and its application do, frame by frame; the clock is
-//! paused.
+//! Frames sent in reaction to peer and application; the clock is paused.
 
 mod common;
 
@@ -41,7 +40,7 @@ async fn shutdown_sends_fin_behind_all_data_and_reading_goes_on() {
         let expected = [(PSH, 3, 32_768), (PSH, 3, 17_232), (FIN, 3, 0)];
         assert_eq!(commands(&peer.frames().await), expected);
         assert_eq!(stream.write(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
-        // A second one has nothing to do.
+        // A second shutdown has nothing to do.
         stream.shutdown().await.unwrap();
         peer.send(PSH, 3, b"late").await;
         peer.send(FIN, 3, b"").await;
@@ -77,10 +76,10 @@ async fn dropped_stream_sends_what_was_written_and_fin_in_the_background() {
         drop(stream);
         let mut frames = peer.frames().await;
         frames.retain(|frame| frame.cmd != UPD);
-        // The reset behind FIN: what the peer still sends is not read.
+        // The reset after FIN: data that the peer still sends is not read.
         assert_eq!(commands(&frames), [(PSH, 3, 10), (FIN, 3, 0), (NOP, 3, 0)]);
         assert_eq!(session.num_streams(), 0);
-        peer.send(PSH, 3, b"nobody reads this").await;
+        peer.send(PSH, 3, b"this stays unread").await;
         idle().await;
         assert_eq!((session.stats().unread, session.stats().payload_dropped), (0, 17));
     }
@@ -89,7 +88,7 @@ async fn dropped_stream_sends_what_was_written_and_fin_in_the_background() {
 #[tokio::test(start_paused = true)]
 async fn aborted_stream_discards_what_was_written_and_is_reset_before_fin() {
     let (_session, mut peer, mut stream) = accepted(Version::V2, quiet()).await;
-    // The window is closed: what is written stays.
+    // The window is closed: written bytes stay queued.
     peer.send_update(3, 0, 0).await;
     idle().await;
     stream.write_all(&[0; 1_000]).await.unwrap();
@@ -109,7 +108,7 @@ async fn aborted_write_half_is_reset_before_fin_and_the_read_half_goes_on() {
         peer.send(FIN, 3, b"").await;
         idle().await;
         write.abort();
-        // A reset is not delayed as FIN is.
+        // A reset is not delayed like FIN.
         assert_eq!(commands(&peer.frames().await), [(NOP, 3, 0), (FIN, 3, 0)]);
         assert_eq!(&read.read_chunk().await.unwrap()[..], b"request");
         assert!(read.read_chunk().await.unwrap().is_empty());
@@ -178,7 +177,7 @@ async fn write_half_aborted_after_fin_sends_nothing_more() {
         assert_eq!(commands(&peer.frames().await), [(FIN, 3, 0)]);
         write.abort();
         assert_eq!(commands(&peer.frames().await), []);
-        // But the peer learns that nobody reads.
+        // But the peer learns that the stream is not read.
         drop(read);
         let mut frames = peer.frames().await;
         frames.retain(|frame| frame.cmd != UPD);
@@ -222,7 +221,7 @@ async fn reset_behind_fin_ends_writing_alone() {
     let (session, mut peer, mut stream) = accepted(Version::V2, quiet()).await;
     peer.send_update(3, 0, 0).await;
     idle().await;
-    // Waits for window, as does FIN behind it.
+    // Waits for window, as does FIN after it.
     stream.write_all(&[0; 1_000]).await.unwrap();
     peer.send(PSH, 3, b"all").await;
     peer.send(FIN, 3, b"").await;
@@ -301,7 +300,7 @@ async fn dropped_stream_credits_discarded_bytes_up_to_one_more_window() {
         [Frame::new(2, UPD, 3, &[1_000_u32, 100_000].map(u32::to_le_bytes).concat())]
     );
     drop(stream);
-    // What was unread is credited at once.
+    // Unread bytes are credited at once.
     let updates = |frames: &[Frame]| -> Vec<_> {
         frames.iter().filter(|frame| frame.cmd == UPD).map(Frame::update).collect()
     };
@@ -395,7 +394,7 @@ async fn peer_beyond_the_window_ends_that_stream_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn version_1_stream_that_nobody_reads_stops_the_session_until_it_is_read() {
+async fn version_1_unread_stream_stops_the_session_until_it_is_read() {
     let (session, mut peer, mut stream) = accepted(Version::V1, quiet()).await;
     peer.send(SYN, 5, b"").await;
     let mut other = session.accept_stream().await.unwrap();
@@ -413,7 +412,7 @@ async fn version_1_stream_that_nobody_reads_stops_the_session_until_it_is_read()
 }
 
 #[tokio::test(start_paused = true)]
-async fn version_2_stream_that_nobody_reads_does_not_stop_others() {
+async fn version_2_unread_stream_does_not_stop_others() {
     let (client, server) = common::pair(Version::V2);
     let (mut stuck, _unread) = streams(&client, &server).await;
     let (mut sender, mut receiver) = streams(&client, &server).await;
@@ -439,10 +438,10 @@ async fn many_streams_are_granted_shares_of_the_receive_buffer() {
     }
     let frames = peer.frames().await;
     let shares: Vec<_> = frames.iter().map(|frame| (frame.id, frame.update())).collect();
-    // So few that their first windows fit are granted nothing before they are read.
+    // While their initial windows fit, streams are granted nothing before they are read.
     assert_eq!(shares.first(), Some(&(3 + 2 * 16, (0, 65_536))));
     assert_eq!(shares.len(), 84);
-    // Alone, a stream has all.
+    // Alone, a stream gets everything.
     for _ in 1..100 {
         drop(session.accept_stream().await.unwrap());
     }
@@ -562,7 +561,7 @@ async fn close_towards_a_closed_window_ends_after_the_timeout() {
     assert_eq!(commands(&peer.frames().await), [(SYN, 3, 0)]);
 }
 
-/// Handles dropped in every order: the carrier ends after what was written and FIN.
+/// Handles dropped in every order: the carrier ends after the written bytes and FIN.
 #[tokio::test(start_paused = true)]
 async fn session_closes_when_the_last_handle_is_dropped_in_any_order() {
     for version in VERSIONS {
@@ -610,7 +609,7 @@ async fn ids_that_a_peer_has_taken_of_ours_are_not_given_out() {
             [session.accept_stream().await.unwrap(), session.accept_stream().await.unwrap()];
         let ours = [session.open_stream().await.unwrap(), session.open_stream().await.unwrap()];
         assert_eq!(ours.each_ref().map(Stream::id), [4, 8]);
-        // And a SYN of ours is ignored.
+        // And this side's SYN is ignored.
         peer.send(SYN, 4, b"").await;
         idle().await;
         assert_eq!(session.stats().frames_ignored, 1);
@@ -618,7 +617,7 @@ async fn ids_that_a_peer_has_taken_of_ours_are_not_given_out() {
     }
 }
 
-/// A peer closes a stream that has an id of ours, and uses the id again in the same write.
+/// A peer closes a stream that has this side's id, and reuses the id in the same write.
 #[tokio::test(start_paused = true)]
 async fn id_of_ours_that_a_peer_uses_again_at_once_is_not_given_out() {
     for version in VERSIONS {
@@ -646,7 +645,7 @@ async fn stream_lives_on_when_the_last_handle_of_its_ids_former_stream_is_droppe
         let mut former = session.accept_stream().await.unwrap();
         peer.send(FIN, 3, b"").await;
         former.shutdown().await.unwrap();
-        // Over: the peer uses the id again.
+        // Over: the peer reuses the id.
         peer.send(SYN, 3, b"").await;
         let mut stream = session.accept_stream().await.unwrap();
         drop(former);

@@ -1,4 +1,4 @@
-//! Shares of the carrier: what bulk streams have beside many small frames; the clock is paused.
+//! Shares of the carrier for bulk streams beside many small frames; the clock is paused.
 
 mod common;
 
@@ -13,10 +13,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-/// Bytes of payload in all of a test.
+/// Payload of a whole test, in bytes.
 const TOTAL: usize = 8 << 20;
 
-/// While the carrier is slower than a stream, one frame keeps the others waiting for 16 KiB at most.
+/// While the carrier is slower than a stream, one frame delays the others by at most 16 KiB.
 #[tokio::test(start_paused = true)]
 async fn frames_are_short_while_the_carrier_is_slow() {
     for version in VERSIONS {
@@ -57,7 +57,7 @@ async fn read_frame(peer: &mut (impl AsyncReadExt + Unpin)) -> Frame {
     Frame::new(header[0], header[1], id, &payload)
 }
 
-/// Payload on the stream of id `bulk`, of [`TOTAL`] on all. Other payload is returned.
+/// Returns the payload on stream `bulk`, of [`TOTAL`] on all streams. Other payload is sent back.
 async fn measure(peer: DuplexStream, bulk: u32) -> usize {
     let (mut read, mut write) = split(peer);
     let (answers, mut queued) = mpsc::unbounded_channel::<Frame>();
@@ -126,7 +126,7 @@ async fn bulk_stream_beside_refused_streams_without_end_goes_on() {
     assert!(session.stats().streams_refused > 0);
 }
 
-/// Frames of two bulk streams fill a batch, the one that did not fit begins the next.
+/// Frames of two bulk streams fill a batch; the frame that did not fit begins the next.
 #[tokio::test(start_paused = true)]
 async fn ping_beside_99_bulk_streams_leaves_within_a_few_batches() {
     for max_frame_size in [8_192, 32_768, 65_535] {
@@ -155,7 +155,7 @@ async fn ping_beside_99_bulk_streams_leaves_within_a_few_batches() {
     }
 }
 
-/// Forwards at most 64 KiB in a millisecond of the paused clock.
+/// Forwards at most 64 KiB per millisecond of the paused clock.
 fn forward(
     from: impl AsyncReadExt + Unpin + Send + 'static,
     to: impl AsyncWriteExt + Unpin + Send + 'static,
@@ -172,8 +172,8 @@ fn forward(
     });
 }
 
-/// Bytes that 9 streams deliver in 2 s, all of them and the slowest one, with a tenth that nobody
-/// reads if `is_unread`.
+/// Bytes that 9 streams deliver in 2 s, in total and for the slowest one, beside an unread tenth
+/// stream if `is_unread`.
 async fn delivered(version: Version, is_unread: bool) -> (usize, usize) {
     let (ours, left) = duplex(64 << 10);
     let (right, theirs) = duplex(64 << 10);
@@ -202,7 +202,7 @@ async fn delivered(version: Version, is_unread: bool) -> (usize, usize) {
             }
         });
     }
-    // The stream that nobody reads has used up its window by then, and in version 1 all tokens.
+    // By then the unread stream has used up its window, and in version 1 all tokens.
     sleep(Duration::from_secs(2)).await;
     let now = || counts.iter().map(|count| count.load(Ordering::Relaxed)).collect::<Vec<_>>();
     let before = now();
@@ -213,7 +213,7 @@ async fn delivered(version: Version, is_unread: bool) -> (usize, usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stream_that_nobody_reads_leaves_the_others_their_throughput_in_version_2() {
+async fn unread_stream_leaves_the_others_their_throughput_in_version_2() {
     for (version, kept) in [(Version::V1, false), (Version::V2, true)] {
         let (alone, _) = delivered(version, false).await;
         let (beside, slowest) = delivered(version, true).await;
@@ -228,8 +228,8 @@ async fn stream_that_nobody_reads_leaves_the_others_their_throughput_in_version_
     }
 }
 
-/// Streams of these lengths in turn, which are opened, written, and dropped one after the other by a task
-/// that does not wait for the reader, and read in this order.
+/// Opens, writes and drops streams of these lengths one after the other, without waiting for the
+/// reader, which reads them in the same order.
 async fn read_in_order(config: Config, streams: usize, lens: [usize; 2]) {
     let config = config.accept_backlog(streams);
     let (ours, theirs) = duplex(256 << 10);
@@ -255,8 +255,8 @@ async fn read_in_order(config: Config, streams: usize, lens: [usize; 2]) {
 
 #[tokio::test(start_paused = true)]
 async fn streams_dropped_one_after_the_other_can_be_read_in_this_order() {
-    // More than the reader takes before it stops reading the carrier (4 MiB): the first ones must
-    // not wait behind the others.
+    // More than the reader buffers before it stops reading the carrier (4 MiB): the first streams
+    // must not wait behind the others.
     let cases = [
         (32 << 10, 64 << 10, 10_000, [10_000, 10_000]),
         (32 << 10, 64 << 10, 10_000, [10_000, 1_000]),
@@ -265,8 +265,8 @@ async fn streams_dropped_one_after_the_other_can_be_read_in_this_order() {
     ];
     for version in VERSIONS {
         for (frame, send_buffer, streams, lens) in cases {
-            // Version 2 grants each stream a window of 64 KiB, and so many streams more than the
-            // receive buffer: what is written beyond their windows waits.
+            // Version 2 grants each stream a window of 64 KiB, all streams together more than the
+            // receive buffer: bytes beyond their windows wait.
             if version == Version::V2 && send_buffer > 64 << 10 {
                 continue;
             }
@@ -288,13 +288,13 @@ async fn bulk_stream_beside_streams_that_end_has_half_of_the_carrier() {
         let client = Session::client(ours, config.clone()).unwrap();
         let server = Session::server(theirs, config).unwrap();
         send_bulk(client.open_stream().await.unwrap());
-        // 50 downloads; as soon as one has been written the next one begins.
+        // 50 downloads; each begins once the previous one is written.
         for _ in 0..50 {
             let client = client.clone();
             tokio::spawn(async move {
                 while let Ok(mut stream) = client.open_stream().await {
                     drop(stream.write_all(&vec![7; len]).await);
-                    // Also waits until it has left.
+                    // Also waits until FIN is sent.
                     drop(stream.shutdown().await);
                 }
             });
@@ -335,7 +335,7 @@ async fn finished_stream_that_is_granted_window_comes_before_those_that_finished
     let id = first.id();
     first.write_all(&[7; 10_000].repeat(30)).await.unwrap();
     drop(first);
-    // All that the first window allows.
+    // Everything that the first window allows.
     let frames = peer.frames().await;
     let payloads = frames.iter().filter(|frame| frame.cmd == PSH).map(|frame| frame.payload.len());
     let sent: usize = payloads.sum();

@@ -1,4 +1,4 @@
-//! Many streams, random drops, and futures that are cancelled at every point.
+//! Many streams, random drops, and futures cancelled at every point.
 
 mod common;
 
@@ -88,7 +88,7 @@ async fn poll_times<F: Future>(future: F, polls: u64) -> Option<F::Output> {
     None
 }
 
-/// Every call is given up after 0 to 3 polls and made again; the bytes are the same.
+/// Every call is dropped after 0 to 3 polls and repeated; the bytes are the same.
 #[tokio::test]
 async fn calls_cancelled_at_every_await_lose_nothing() {
     for version in VERSIONS {
@@ -146,7 +146,8 @@ async fn cancelled_calls(version: Version, seed: u64) {
     assert_eq!(server.stats().streams_accepted, 5);
 }
 
-/// Streams of both sides are written, read, halved and dropped at random; in the end nothing is left.
+/// Streams of both sides are written, read, split and dropped at random; in the end nothing is
+/// left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_dropped_at_random_leave_nothing_behind() {
     for version in VERSIONS {
@@ -163,7 +164,7 @@ async fn streams_dropped_at_random_leave_nothing_behind() {
                     let writer = tokio::spawn(async move {
                         for _ in 0..rng.below(40) {
                             let len = rng.below(10_000) as usize;
-                            // The peer may be gone: nobody grants window then.
+                            // The peer may be gone and grant no window.
                             let write = write.write_all(&sent[..len]);
                             let _ = tokio::time::timeout(Duration::from_millis(200), write).await;
                         }
@@ -190,7 +191,7 @@ async fn streams_dropped_at_random_leave_nothing_behind() {
     }
 }
 
-/// Several tasks accept at once, some of which give up.
+/// Several tasks accept at once; some are cancelled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_are_accepted_by_any_of_several_tasks() {
     let (client, server) = pair(Version::V2);

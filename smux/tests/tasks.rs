@@ -1,5 +1,5 @@
-//! Handles and the tasks that use them: the task's budget of cooperative scheduling, and wakers that own
-//! what the task owns.
+//! Handles and their tasks: the budget of cooperative scheduling, and wakers that own the task's
+//! data.
 
 mod common;
 
@@ -19,13 +19,13 @@ use kcpx_smux::{Config, Session};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, duplex};
 use tokio::task::yield_now;
 
-/// What a handle has ready: more than a task's budget, which Tokio does not document, 128 units.
+/// More ready items than a task's budget, which Tokio does not document: 128 units.
 const READY: usize = 1_000;
 const BUDGET: usize = 128;
 
-/// Asserts that a task that calls `work` again and again does not do so [`READY`] times in one poll.
+/// Asserts that a task that calls `work` in a loop does so fewer than [`READY`] times in one poll.
 async fn assert_yields(what: &str, mut work: impl AsyncFnMut()) {
-    // With a full budget.
+    // Start with a full budget.
     yield_now().await;
     let calls = Cell::new(0);
     let mut busy = pin!(async {
@@ -62,7 +62,7 @@ async fn busy_streams_yield() {
             assert_eq!(writer.write_from(&mut &b"x"[..]).await.unwrap(), 1);
         })
         .await;
-        // An end that is read again and again.
+        // The end, read repeatedly.
         stream.shutdown().await.unwrap();
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).await.unwrap();
@@ -96,8 +96,8 @@ async fn busy_accept_loops_yield() {
     }
 }
 
-/// The waker of a task of an executor that keeps a task as long as its wakers: the last one drops what
-/// the task owns.
+/// The waker of an executor that keeps a task while it has wakers: the last one drops the task's
+/// data.
 struct Owner(#[expect(dead_code, reason = "it is there to be dropped")] Mutex<Box<dyn Any + Send>>);
 
 impl Wake for Owner {
@@ -108,7 +108,7 @@ fn owner(owned: impl Any + Send) -> Waker {
     Arc::new(Owner(Mutex::new(Box::new(owned)))).into()
 }
 
-/// Fails if `registers` deadlocks, in which a second task takes the place of one that owns a handle.
+/// Fails if `registers` deadlocks, in which a second task replaces one that owns a handle.
 fn assert_ends(what: &'static str, registers: impl AsyncFnOnce() + Send + 'static) {
     let (done, is_done) = mpsc::channel();
     thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Heap memory that unread bytes hold, counted by the allocator.
+//! Heap memory held by unread bytes, counted by the allocator.
 
 mod common;
 
@@ -14,18 +14,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
-/// Bytes that a session may hold beside twice its receive buffer: a few read buffers.
+/// Bytes that a session may hold in addition to twice its receive buffer: a few read buffers.
 const SLACK: usize = 512 << 10;
 
 const RECEIVE_BUFFER: usize = 4 << 20;
 
-/// Frames without payload, which take up the rest of a read buffer.
+/// Sends frames without payload, which fill up the rest of a read buffer.
 async fn send_padding(peer: &mut DuplexStream, version: u8, bytes: usize) {
     let padding = Frame::new(version, NOP, 0, b"").encode().repeat(bytes / 8);
     peer.write_all(&padding).await.unwrap();
 }
 
-/// Streams with `len` bytes each, far from each other in the input, and closed if `closes`.
+/// Opens streams with `len` bytes each, far apart in the input, and closes them if `closes`.
 async fn streams_with_unread(
     session: &Session,
     peer: &mut DuplexStream,
@@ -74,7 +74,7 @@ async fn read(stream: &mut Stream, len: usize) {
 
 async fn check_pieces_far_from_each_other(version: Version, closes: bool) {
     let (session, mut peer, before) = server(version);
-    // What the peer sends is read to its end, so that only the session holds anything.
+    // Everything the peer sends is read, so that only the session holds memory.
     let sizes = (1_000, 4_096, closes);
     let streams = within(120, streams_with_unread(&session, &mut peer, number(version), sizes));
     let streams = streams.await;
@@ -87,7 +87,7 @@ async fn check_pieces_far_from_each_other(version: Version, closes: bool) {
     }
 }
 
-/// Payload that is copied between payload that is not.
+/// Copied payload between uncopied payload.
 async fn check_small_payload_between_large(version: Version) {
     let (session, mut peer, before) = server(version);
     let (count, pairs) = (16, 60);
@@ -130,7 +130,7 @@ async fn check_partly_read(version: Version) {
     assert!(held <= RECEIVE_BUFFER, "{held} bytes");
 }
 
-/// All but one byte is read once the stream is over, and its bytes were copied.
+/// All but one byte is read once the stream is over and its bytes were copied.
 async fn check_partly_read_at_the_end(version: Version) {
     let (session, mut peer, before) = server(version);
     let mut streams = Vec::new();
@@ -159,7 +159,7 @@ async fn check_partly_read_at_the_end(version: Version) {
     }
 }
 
-/// Runs `check` in a runtime of its own, with which its sessions' tasks and memory are gone.
+/// Runs `check` in its own runtime, which takes the sessions' tasks and memory with it.
 fn run(check: impl Future<Output = ()>) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_all().build().unwrap().block_on(check);

@@ -1,5 +1,6 @@
 //! Dropped streams that wait for window (version 2). A peer that has closed the stream grants no
-//! more, so what is queued is discarded after a time, and the stream reset: FIN alone would end a part in order.
+//! more, so its queued bytes are discarded after a time. The stream is then reset: FIN alone would
+//! pass a part off as the whole.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,14 +9,14 @@ use std::time::Instant;
 use super::session::Core;
 use super::stream::{Fin, SharedStream, StreamState};
 
-/// Bytes that such streams hold together; the oldest ones are discarded beyond.
+/// Limit of the queued bytes of these streams; beyond it the oldest are discarded.
 const MAX_HELD: usize = 16 << 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct AbandonedStreams {
     /// By deadline.
     order: VecDeque<Waiting>,
-    /// Bytes of all entries, as of when they were added.
+    /// Bytes of all entries when they were added.
     held: usize,
 }
 
@@ -53,8 +54,8 @@ impl AbandonedStreams {
 }
 
 impl Core {
-    /// Has the stream end after [`Config::timeout`](crate::Config::timeout) if it was dropped and
-    /// waits for window.
+    /// Schedules the end of a dropped stream that waits for window, after
+    /// [`Config::timeout`](crate::Config::timeout).
     pub(super) fn watch_abandoned(
         &mut self,
         stream: &Arc<SharedStream>,
@@ -71,7 +72,7 @@ impl Core {
         }
     }
 
-    /// Resets the dropped streams that were granted no window for the timeout.
+    /// Resets dropped streams that were granted no window within the timeout.
     pub(crate) fn end_abandoned(&mut self, now: Instant) {
         while let Some(Waiting { until, stream, queued }) = self.abandoned.pop_due(now) {
             let mut state = stream.lock();
@@ -86,7 +87,7 @@ impl Core {
             state.send.queue.clear();
             self.count_queued(&mut state);
             state.send.fin = Fin::Due;
-            // A peer that is only slow is not to take the part for the whole.
+            // A slow peer must not take the part for the whole.
             state.aborted = true;
             self.queue_turn(&stream, &mut state);
         }

@@ -1,5 +1,5 @@
-//! Frames on their way to the carrier: at most one batch, which is the only queue between streams
-//! and carrier.
+//! Frames on their way to the carrier: at most one batch, the only queue between streams and
+//! carrier.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -10,19 +10,17 @@ use bytes::{Buf, Bytes};
 
 use super::stream::SharedStream;
 
-/// No frame is added to a batch that is not empty if it would exceed this many bytes: 64 KiB of
-/// payload, and headers.
+/// Limit of a batch, in bytes, before a frame that exceeds it: 64 KiB of payload, and headers.
 pub(crate) const MAX_BATCH: usize = (64 << 10) + 1_024;
 
-/// The same while the carrier is slower than the streams: a frame waits until the batch before it was
-/// written.
+/// The same while the carrier is slower than the streams: a frame waits for the previous batch.
 pub(crate) const WAITING_BATCH: usize = 16 << 10;
 
-/// Pieces that one vectored write takes.
+/// Pieces of one vectored write.
 pub(crate) const MAX_SLICES: usize = 64;
 
-/// For vectored writes: shorter payloads are copied between the headers, since a piece of its own
-/// costs more than copying.
+/// Payloads below this length are copied between the headers in vectored writes: a separate piece
+/// costs more than the copy.
 const COPY_BELOW: usize = 1_024;
 
 #[derive(Debug)]
@@ -36,22 +34,22 @@ enum Part {
 pub(crate) struct Batch {
     /// Headers and short payloads.
     copied: Vec<u8>,
-    /// Bytes of `copied` that were written.
+    /// Written bytes of `copied`.
     copied_written: usize,
     parts: VecDeque<Part>,
-    /// Bytes not written.
+    /// Unwritten bytes.
     len: usize,
-    /// True from when the carrier does not take a batch at once until it takes one.
+    /// The carrier blocked on a recent batch and has not taken one at once since.
     is_slow: bool,
-    /// True from when the carrier does not take this batch.
+    /// The carrier blocked on this batch.
     has_waited: bool,
-    /// True when the carrier takes several pieces in one write. All is copied otherwise.
+    /// The carrier takes several pieces in one write. Otherwise everything is copied.
     vectored: bool,
     /// Streams whose FIN is in the batch.
     pub(crate) fins: Vec<Arc<SharedStream>>,
     /// SYN frames in the batch.
     pub(crate) syns: usize,
-    /// True when data of a stream is in the batch.
+    /// Data of a stream is in the batch.
     pub(crate) has_data: bool,
 }
 
@@ -71,7 +69,7 @@ impl Batch {
         }
     }
 
-    /// Discards what was not written.
+    /// Discards the unwritten bytes.
     pub(crate) fn clear(&mut self) {
         *self = Self::new(self.vectored);
     }
@@ -84,17 +82,17 @@ impl Batch {
         self.len == 0
     }
 
-    /// Bytes from which no further frame is added.
+    /// Bytes at which no further frame is added.
     pub(crate) fn limit(&self) -> usize {
         if self.is_slow { WAITING_BATCH } else { MAX_BATCH }
     }
 
-    /// The carrier takes nothing now.
+    /// Notes that the carrier is blocked.
     pub(crate) fn on_blocked(&mut self) {
         (self.is_slow, self.has_waited) = (true, true);
     }
 
-    /// True when payload of `len` bytes is to be copied.
+    /// Whether payload of `len` bytes is copied.
     pub(crate) fn copies(&self, len: usize) -> bool {
         !self.vectored || len < COPY_BELOW
     }
@@ -113,7 +111,7 @@ impl Batch {
         self.parts.push_back(Part::Shared(bytes));
     }
 
-    /// The first pieces; returns how many of `slices` are set.
+    /// Sets the first pieces; returns the number of `slices` set.
     pub(crate) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; MAX_SLICES]) -> usize {
         let mut copied = &self.copied[self.copied_written..];
         for (slice, part) in slices.iter_mut().zip(&self.parts) {
@@ -129,7 +127,7 @@ impl Batch {
         self.parts.len().min(MAX_SLICES)
     }
 
-    /// Removes the first `written` bytes; what remains is written next.
+    /// Removes the first `written` bytes.
     pub(crate) fn advance(&mut self, mut written: usize) {
         self.len = self.len.saturating_sub(written);
         while written > 0 {

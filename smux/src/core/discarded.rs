@@ -1,12 +1,12 @@
-//! Streams that were dropped before the peer's FIN (version 2). What still arrives for them is
-//! discarded and credited, up to one window: a peer's writer that waits for window is not woken by
-//! FIN.
+//! Streams dropped before the peer's FIN (version 2). Payload that still arrives for them is
+//! discarded and credited, up to one window: FIN does not wake a peer's writer that waits for
+//! window.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::receive_window::ReceiveWindow;
 
-/// The oldest one is forgotten for a further one.
+/// Limit of streams; beyond it the oldest is forgotten.
 const MAX_STREAMS: usize = 4_096;
 
 #[derive(Debug, Default)]
@@ -14,14 +14,14 @@ pub(crate) struct DiscardedStreams {
     streams: HashMap<u32, Discarded>,
     /// The ids of `streams`.
     by_age: BTreeMap<u64, u32>,
-    /// Streams so far.
+    /// Streams inserted so far.
     inserted: u64,
 }
 
 #[derive(Debug)]
 struct Discarded {
     window: ReceiveWindow,
-    /// Streams that were inserted before it.
+    /// Streams inserted before this one.
     age: u64,
 }
 
@@ -39,14 +39,14 @@ impl DiscardedStreams {
         }
     }
 
-    /// True if there was such a stream.
+    /// Returns whether there was such a stream.
     pub(crate) fn remove(&mut self, id: u32) -> bool {
         let Some(stream) = self.streams.remove(&id) else { return false };
         self.by_age.remove(&stream.age);
         true
     }
 
-    /// Counts `len` bytes for `id`. `Some` with the fields of the update that is due.
+    /// Counts `len` bytes for `id`. Returns the fields of the update if one is due.
     pub(crate) fn on_payload(&mut self, id: u32, len: usize, window: u32) -> Option<(u32, u32)> {
         let stream = &mut self.streams.get_mut(&id)?.window;
         stream.on_discarded(len);
@@ -69,7 +69,7 @@ mod tests {
         let mut discarded = DiscardedStreams::default();
         discarded.insert(1, ReceiveWindow::new());
         discarded.insert(3, ReceiveWindow::new());
-        // Those that have ended do not count: neither they nor an id used twice.
+        // Ended streams do not count, and an id used twice counts once.
         for i in 0..3 * MAX_STREAMS as u32 {
             discarded.insert(100 + i, ReceiveWindow::new());
             assert!(discarded.remove(100 + i));
@@ -79,7 +79,7 @@ mod tests {
         for i in 0..MAX_STREAMS as u32 - 1 {
             discarded.insert(100 + i, ReceiveWindow::new());
         }
-        // The first one is gone, and only that one.
+        // Only the first one is gone.
         assert_eq!(discarded.len(), MAX_STREAMS);
         assert!(!discarded.remove(1));
         discarded.insert(1, ReceiveWindow::new());

@@ -8,8 +8,8 @@ pub(crate) const HEADER_LEN: usize = 8;
 /// Bytes of the payload of UPD: `u32 consumed, u32 window`.
 pub(crate) const UPD_LEN: u16 = 8;
 
-/// Payload that a sender of version 2 may send on a stream before the first UPD, bytes, whatever
-/// either side has set (smux `initialPeerWindow`).
+/// Bytes that a sender of version 2 may send on a stream before the first UPD, whatever the
+/// settings of either side (smux `initialPeerWindow`).
 pub(crate) const INITIAL_WINDOW: u32 = 262_144;
 
 /// Largest payload of a frame, bytes.
@@ -21,8 +21,8 @@ pub(crate) enum Command {
     Syn = 0,
     Fin = 1,
     Psh = 2,
-    /// Keepalive, of id 0. With the id of a stream it resets that stream at peers of this crate;
-    /// xtaci/smux sends none and ignores the id.
+    /// Keepalive, with id 0. With a stream's id it resets the stream at peers of this crate;
+    /// xtaci/smux never sends one and ignores the id.
     Nop = 3,
     Upd = 4,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// `expected` is the version of the session, `None` while it is not decided.
+    /// `expected` is the session's version, `None` while undecided.
     pub(crate) fn parse(
         bytes: [u8; HEADER_LEN],
         expected: Option<u8>,

@@ -1,4 +1,4 @@
-//! What handles leave for the driver, and what the driver leaves for handles that open and accept
+//! State passed from handles to the driver, and from the driver to handles that open and accept
 //! streams.
 
 use std::collections::{HashSet, VecDeque};
@@ -11,18 +11,18 @@ use crate::error::Error;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::task::register_waker;
 
-/// Streams whose SYN has not left. A further `open_stream` waits.
+/// Limit of streams whose SYN is unsent. A further `open_stream` waits.
 const MAX_UNSENT_OPENS: usize = 1_024;
 
-/// State that the handles of a session and its driver share, beside that of single streams.
+/// State that the handles of a session and its driver share, except single streams.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     pub(crate) tokens: Tokens,
-    /// The version of the session; 0 while it is not decided.
+    /// The session's version; 0 while undecided.
     version: AtomicU8,
-    /// From when the session is to be closed. Set together with [`Inbox::closing`], for writers.
+    /// The session is to be closed. Set together with [`Inbox::closing`], for writers.
     closing: AtomicBool,
-    /// Number of the last batch that was written whole and flushed.
+    /// Number of the last batch that was written completely and flushed.
     pub(crate) flushed: AtomicU64,
     inbox: Mutex<Inbox>,
     accept_queue: Mutex<AcceptQueue>,
@@ -34,19 +34,19 @@ pub(crate) struct Inbox {
     changed: Vec<Arc<SharedStream>>,
     /// Streams opened here, in order.
     opened: Vec<Arc<SharedStream>>,
-    /// SYN frames that have not left: `opened`, and those that the driver has queued.
+    /// Unsent SYN frames: `opened`, and frames queued by the driver.
     unsent_opens: usize,
     /// Above `u32::MAX` when all ids are used up.
     next_id: u64,
-    /// Ids of live streams of the peer among those that are still to be given out here.
+    /// Ids of the peer's live streams that this side has yet to assign.
     taken_ids: HashSet<u32>,
-    /// From when the session is to be closed.
+    /// The session is to be closed.
     pub(crate) closing: bool,
-    /// From when the session has ended.
+    /// The session has ended.
     pub(crate) end: Option<Error>,
-    /// From when the carrier takes no more bytes. What it still brings is read.
+    /// The carrier takes no more bytes, but is still read.
     pub(crate) send_error: Option<Error>,
-    /// True from a change until the driver takes it.
+    /// Set by a change, cleared when the driver takes it.
     notified: bool,
     driver: Option<Waker>,
 }
@@ -54,11 +54,11 @@ pub(crate) struct Inbox {
 #[derive(Debug, Default)]
 pub(crate) struct AcceptQueue {
     pub(crate) streams: VecDeque<Arc<SharedStream>>,
-    /// Of `poll_accept`, the last one.
+    /// Waker of the last `poll_accept`.
     pub(crate) waker: Option<Waker>,
 }
 
-/// What became of a request to open a stream.
+/// Result of a request to open a stream.
 pub(crate) enum Opened {
     Stream(Arc<SharedStream>),
     /// Too many SYN frames wait for the carrier.
@@ -111,8 +111,8 @@ impl Mailbox {
         self.accept_queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the driver inspect `stream`, see [`StreamState::enter_inbox`]. Without a driver the stream
-    /// ends with the session.
+    /// Makes the driver inspect `stream`, see [`StreamState::enter_inbox`]. Without a driver the
+    /// stream ends with the session.
     ///
     /// [`StreamState::enter_inbox`]: super::stream::StreamState::enter_inbox
     pub(crate) fn push_changed(&self, stream: &Arc<SharedStream>) {
@@ -129,13 +129,12 @@ impl Mailbox {
         wake(waker);
     }
 
-    /// Has the driver run.
     pub(crate) fn wake_driver(&self) {
         let waker = self.lock().notify();
         wake(waker);
     }
 
-    /// Asks for the end of the session.
+    /// Requests the end of the session.
     pub(crate) fn close(&self) {
         let mut inbox = self.lock();
         inbox.closing = true;
@@ -176,7 +175,7 @@ impl Inbox {
         self.driver.clone()
     }
 
-    /// Takes what handles have left. Later changes wake `driver`.
+    /// Takes the changes of handles. Later changes wake `driver`.
     pub(crate) fn take(
         &mut self,
         changed: &mut Vec<Arc<SharedStream>>,
@@ -187,21 +186,22 @@ impl Inbox {
         std::mem::swap(&mut self.opened, opened);
     }
 
-    /// Returns the waker before it, to be dropped after the lock is released, see [`register_waker`].
+    /// Returns the previous waker, to be dropped after the lock is released, see
+    /// [`register_waker`].
     #[must_use]
     pub(crate) fn set_driver(&mut self, waker: &Waker) -> Option<Waker> {
         register_waker(&mut self.driver, waker)
     }
 
-    /// Counts SYN frames that have left. True if a handle may be waiting for that.
+    /// Counts sent SYN frames. Returns whether a handle may be waiting for it.
     pub(crate) fn on_syns_sent(&mut self, syns: usize) -> bool {
         let was_full = self.unsent_opens >= MAX_UNSENT_OPENS;
         self.unsent_opens = self.unsent_opens.saturating_sub(syns);
         was_full && self.unsent_opens < MAX_UNSENT_OPENS
     }
 
-    /// Keeps `id` from being given out: a stream of the peer has it. False if it was given out, or
-    /// is reserved already.
+    /// Reserves `id`, which a stream of the peer has. Returns false if it was assigned or reserved
+    /// before.
     pub(crate) fn reserve_id(&mut self, id: u32) -> bool {
         u64::from(id) >= self.next_id && self.taken_ids.insert(id)
     }

@@ -1,4 +1,4 @@
-//! What a peer's frames do.
+//! Handling of received frames.
 
 use std::mem;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::stream::{Fin, SharedStream, StreamState};
 use crate::error::{Error, ProtocolError};
 
 impl Core {
-    /// Has `input`, which is empty, hold the next read from the carrier.
+    /// Prepares `input`, which is empty, for the next read from the carrier.
     pub(crate) fn prepare_input(&mut self, input: &mut BytesMut) {
         let is_other = self.buffers.prepare(input);
         if self.keepalive.is_none() {
@@ -20,8 +20,8 @@ impl Core {
             self.buffers.release();
         }
         if is_other && self.buffers.are_sparse() {
-            // A buffer is left with less than 16 KiB free, and less than 32 KiB of it is unread: of what
-            // was read since the last time, at most two thirds are copied.
+            // A buffer is full but for 16 KiB, and less than 32 KiB of it is unread: at most two
+            // thirds of the bytes read since the last time are copied.
             for id in self.sharing.drain() {
                 let Some(entry) = self.streams.get(&id) else { continue };
                 let mut state = entry.stream.lock();
@@ -63,14 +63,14 @@ impl Core {
             }
         }
         if version.is_none() {
-            // NOP decides too.
+            // NOP decides the version too.
             self.mailbox.set_version(self.version());
         }
         Ok(())
     }
 
     fn on_syn(&mut self, id: u32, now: Instant) {
-        // An id of this side's own may have been given out a moment ago.
+        // A handle may just have been assigned this id of this side.
         let is_reserved = id % 2 == self.parity() && self.exchange_and_reserve(id, now);
         if self.streams.contains_key(&id) {
             self.stats.frames_ignored += 1;
@@ -86,7 +86,7 @@ impl Core {
             drop(queue);
             self.stats.streams_refused += 1;
             self.refusals.push(id);
-            // With an answer pending, the id is released when that leaves.
+            // If an answer is pending, sending it releases the id.
             if is_reserved && !self.refusals.contains(id) {
                 self.release_id(id);
             }
@@ -115,11 +115,11 @@ impl Core {
             return;
         }
         if state.error.is_some() {
-            // Of a stream that was reset it is not the end.
+            // After a reset, FIN is not the end.
             return;
         }
         if state.aborted && state.send.fin >= Fin::Taken {
-            // The peer's answer to the reset, for which it discards what it has not sent.
+            // The peer answers the reset with FIN and discards its unsent bytes.
             self.fail_stream(&stream, &mut state, &Error::Reset);
             return;
         }
@@ -130,7 +130,7 @@ impl Core {
         }
     }
 
-    /// The peer has aborted the stream, or, if its FIN came before, reads no more.
+    /// The peer has aborted the stream, or, if its FIN came before, no longer reads.
     fn on_reset(&mut self, id: u32) {
         let Some(Entry { stream, .. }) = self.streams.get(&id) else {
             self.stats.frames_ignored += 1;
@@ -177,7 +177,7 @@ impl Core {
         }
     }
 
-    /// Ends the one stream, whose first `len` bytes of `input` are dropped.
+    /// Ends one stream and drops its first `len` bytes of `input`.
     fn on_window_exceeded(
         &mut self,
         stream: &Arc<SharedStream>,
@@ -189,7 +189,7 @@ impl Core {
         input.advance(len);
         self.stats.payload_dropped += len as u64;
         let unread = state.receive.queue.clear();
-        // Read in this turn of the driver, if it waits for tokens.
+        // The driver reads again in this turn if it waits for tokens.
         let _ = self.mailbox.tokens.release(unread);
         self.stats.streams_failed += 1;
         self.fail_stream(stream, state, &Error::Protocol(error));
@@ -215,7 +215,7 @@ impl Core {
         }
     }
 
-    /// Ends one stream; the others go on. The peer is sent FIN.
+    /// Ends one stream and sends its peer FIN; the others continue.
     fn fail_stream(&mut self, stream: &Arc<SharedStream>, state: &mut StreamState, error: &Error) {
         let wakers = state.fail(error);
         self.signals.wakers.extend(wakers.into_iter().flatten());

@@ -1,4 +1,4 @@
-//! Keepalive: when a NOP leaves, and when the peer counts as gone.
+//! Keepalive: when to send NOP, and when the peer counts as gone.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,11 @@ pub(crate) struct Keepalive {
     timeout: Duration,
     last_sent: Instant,
     last_header: Instant,
-    /// True while the carrier is not read: a peer cannot be heard then.
+    /// The carrier is not read, so the peer cannot be heard.
     paused: bool,
 }
 
-/// What is due.
+/// The due action.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     Nothing,
@@ -33,7 +33,7 @@ impl Keepalive {
         self.last_sent = now;
     }
 
-    /// The carrier is not read any more, or is read again.
+    /// Sets whether reading the carrier is paused.
     pub(crate) fn set_paused(&mut self, paused: bool, now: Instant) {
         if self.paused && !paused {
             self.last_header = now;
@@ -41,7 +41,7 @@ impl Keepalive {
         self.paused = paused;
     }
 
-    /// `None` if that is too far away to be a time.
+    /// `None` if the time is too far away to represent.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let nop = self.last_sent.checked_add(self.interval);
         let timeout = self.last_header.checked_add(self.timeout).filter(|_| !self.paused);

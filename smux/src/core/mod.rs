@@ -1,4 +1,4 @@
-//! The protocol: no I/O, no clock, no Tokio. Time is an argument, wakers are called by the caller.
+//! The protocol: no I/O, no clock, no Tokio. Time is an argument, and the caller calls wakers.
 
 pub(crate) mod abandoned;
 pub(crate) mod batch;

@@ -1,4 +1,4 @@
-//! Which frames leave: first what is owed, then data in turns.
+//! Order of sent frames: first control frames, then data in turns.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,11 +9,11 @@ use super::session::{Control, Core};
 use super::stream::{Fin, SharedStream, StreamState};
 use super::turns::{Class, MAX_SPARSE};
 
-/// Least payload of a frame that is cut to what is left of a batch, bytes. A stream with more to send
-/// than a smaller rest holds begins the next batch.
+/// Shortest payload of a frame that is cut to fit the rest of a batch, in bytes. If the rest is
+/// smaller, a stream with more to send begins the next batch.
 const MIN_CUT: usize = 4 << 10;
 
-/// While streams wait, answers to refused SYNs have at most this many bytes of a batch.
+/// While streams wait, answers to refused SYNs take at most this share of a batch, in bytes.
 const REFUSAL_SHARE: usize = 8 << 10;
 
 impl Core {
@@ -24,8 +24,8 @@ impl Core {
         }
         debug_assert!(batch.is_empty(), "a deferred frame may not fit");
         self.batches += 1;
-        // What did not fit into the last batch, so that neither control frames nor sparse streams
-        // can keep a bulk stream waiting for ever.
+        // The frame that did not fit into the last batch goes first, so that neither control frames
+        // nor sparse streams can starve a bulk stream.
         if let Some((stream, class)) = self.turns.take_deferred() {
             self.take_turn(&stream, class, batch, now);
             self.turns.on_sent(class, batch.len());
@@ -40,7 +40,7 @@ impl Core {
             {
                 refusal_bytes += HEADER_LEN;
                 if id % 2 == self.parity() {
-                    // Reserved up to here: a SYN of this side would come before the answer.
+                    // Reserved until here: an earlier SYN of this side would overtake the answer.
                     self.release_id(id);
                 }
                 self.stats.frames_sent.fin += 1;
@@ -68,7 +68,7 @@ impl Core {
         }
     }
 
-    /// The carrier has taken the whole batch.
+    /// Notes that the carrier has taken the whole batch.
     pub(crate) fn on_written(&mut self, batch: &mut Batch) {
         for stream in batch.fins.drain(..) {
             let mut state = stream.lock();
@@ -127,8 +127,8 @@ impl Core {
         batch.copy(&header.encode());
     }
 
-    /// One frame of `stream`, and its FIN if that comes next. False if the frame does not fit and
-    /// [`MIN_CUT`] bytes of it do not either, which never happens in an empty batch.
+    /// Sends one frame of `stream`, and its FIN if that is next. Returns false if neither the frame
+    /// nor [`MIN_CUT`] bytes of it fit, which never happens in an empty batch.
     fn take_turn(
         &mut self,
         stream: &Arc<SharedStream>,
@@ -138,7 +138,7 @@ impl Core {
     ) -> bool {
         let mut state = stream.lock();
         if state.turn != Some(class) {
-            // It has finished since it was put there, and waits among those.
+            // It finished while it waited here, and also waits among finished streams.
             return true;
         }
         let credit = state.send.credit(self.version());
@@ -195,7 +195,7 @@ impl Core {
             return;
         }
         state.send.fin = Fin::Taken;
-        // Bytes that were discarded stay so.
+        // Discarded bytes stay discarded.
         state.send.batch = state.send.batch.max(self.batches);
         batch.has_data = true;
         if state.aborted {

@@ -1,5 +1,5 @@
-//! The incoming byte stream, cut into frames. Bytes may arrive in pieces of any size; payloads are
-//! handed on as they arrive, without waiting for the rest of a frame.
+//! Cuts the incoming bytes into frames. Bytes may arrive in pieces of any size; payload is passed
+//! on as it arrives, without waiting for the rest of a frame.
 
 use bytes::{Buf, BytesMut};
 
@@ -33,7 +33,7 @@ enum State {
     Header,
     /// Inside the payload of an UPD.
     Upd { id: u32 },
-    /// Inside the payload of a PSH, of which `left` bytes are missing, at least 1.
+    /// Inside the payload of a PSH, with `left` bytes to come, at least 1.
     Payload { id: u32, left: usize },
 }
 
@@ -41,7 +41,7 @@ enum State {
 pub(crate) struct Parser {
     version: Option<u8>,
     state: State,
-    /// The beginning of a header, or of an UPD's payload, that has not arrived as a whole.
+    /// The received part of an incomplete header or UPD payload.
     partial: [u8; HEADER_LEN],
     partial_len: usize,
     /// Headers so far, by command.
@@ -62,12 +62,12 @@ impl Parser {
         }
     }
 
-    /// The version of the session: given, or that of the first frame.
+    /// The session's version: configured, or taken from the first frame.
     pub(crate) fn version(&self) -> Option<u8> {
         self.version
     }
 
-    /// True when the input so far ends with a whole frame.
+    /// Whether the input so far ends with a whole frame.
     pub(crate) fn is_between_frames(&self) -> bool {
         matches!(self.state, State::Header) && self.partial_len == 0
     }
@@ -138,8 +138,8 @@ impl Parser {
         }
     }
 
-    /// Eight bytes: as many as a header has, and the payload of an UPD. `None` while some are
-    /// missing; those that have arrived are kept.
+    /// Returns the eight bytes of a header or UPD payload. `None` while some are missing; received
+    /// bytes are kept.
     fn take_eight(&mut self, input: &mut BytesMut) -> Option<[u8; HEADER_LEN]> {
         const { assert!(HEADER_LEN == UPD_LEN as usize) };
         let len = (HEADER_LEN - self.partial_len).min(input.len());

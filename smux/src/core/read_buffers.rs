@@ -1,5 +1,5 @@
-//! The buffers that the carrier is read into. Unread payload may be a piece of one, which keeps it
-//! in memory as a whole: what they hold is counted, so that few unread bytes do not hold many.
+//! Buffers that the carrier is read into. Unread payload may be a piece of a buffer and keeps all
+//! of it in memory. Both are counted, so that few unread bytes do not hold many buffers.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -11,26 +11,26 @@ use bytes::{Bytes, BytesMut};
 /// Bytes of a buffer.
 pub(crate) const READ_BUFFER: usize = 64 << 10;
 
-/// Unread bytes in memory of their own share at most this many bytes of it, so that a few that are
-/// left of them do not hold many.
+/// Largest piece of unread bytes in memory of its own, so that a short rest does not hold much
+/// memory.
 pub(crate) const MAX_OWNED: usize = 8 << 10;
 
-/// With less free space than this, the next read goes to a new buffer.
+/// With less free space than this, the next read uses a new buffer.
 const MIN_READ: usize = 16 << 10;
 
-/// Buffers that may be in memory whatever their pieces are: the one that is read into, and a few
-/// whose pieces are about to be read.
+/// Buffers that may exist whatever their pieces are: the current buffer, and a few whose pieces are
+/// about to be read.
 const SPARE_BUFFERS: usize = 4;
 
-/// Buffers that are kept to be read into again, for as long as the session is busy.
+/// Buffers kept for reuse while the session is busy.
 const MAX_RETIRED: usize = 4;
 
 #[derive(Debug)]
 pub(crate) struct ReadBuffers {
     usage: Arc<Usage>,
-    /// The one that is read into.
+    /// The buffer that is read into.
     current: Arc<Buffer>,
-    /// Those before it. Some have pieces still.
+    /// Earlier buffers. Some still have pieces.
     retired: VecDeque<BytesMut>,
 }
 
@@ -38,11 +38,11 @@ pub(crate) struct ReadBuffers {
 struct Usage {
     /// Buffers in memory.
     buffers: AtomicUsize,
-    /// Unread bytes that are pieces of them.
+    /// Unread bytes that are pieces of buffers.
     unread: AtomicUsize,
 }
 
-/// Lives as long as a buffer is read into, or has an unread piece.
+/// Lives while a buffer is read into, or has an unread piece.
 #[derive(Debug)]
 struct Buffer(Arc<Usage>);
 
@@ -65,17 +65,17 @@ impl ReadBuffers {
         Self { current: Buffer::new(&usage), usage, retired: VecDeque::new() }
     }
 
-    /// Has `input`, which is empty, hold at least [`MIN_READ`] bytes. True if that took another
-    /// buffer.
+    /// Gives `input`, which is empty, a capacity of at least [`MIN_READ`] bytes. Returns whether
+    /// that took another buffer.
     pub(crate) fn prepare(&mut self, input: &mut BytesMut) -> bool {
         debug_assert!(input.is_empty());
-        // Takes the whole buffer again if no piece of it is left.
+        // Reuses the whole buffer if it has no piece left.
         if input.capacity() >= MIN_READ || input.try_reclaim(READ_BUFFER) {
             return false;
         }
         let free = self.retired.iter_mut().position(|buffer| buffer.try_reclaim(READ_BUFFER));
         let next = free.and_then(|i| self.retired.remove(i));
-        // Memory that was freed and allocated again would often be mapped again.
+        // Memory that is freed and allocated again would often be mapped again.
         let next = next.unwrap_or_else(|| BytesMut::with_capacity(READ_BUFFER));
         if self.retired.len() == MAX_RETIRED {
             self.retired.pop_front();
@@ -85,18 +85,18 @@ impl ReadBuffers {
         true
     }
 
-    /// Frees the buffers that are kept to be read into again.
+    /// Frees the buffers kept for reuse.
     pub(crate) fn release(&mut self) {
         self.retired = VecDeque::new();
     }
 
-    /// True if less than half of what the buffers hold is unread.
+    /// Whether less than half of the buffers' memory is unread.
     pub(crate) fn are_sparse(&self) -> bool {
         let buffers = self.usage.buffers.load(Ordering::Relaxed).saturating_sub(SPARE_BUFFERS);
         buffers.saturating_mul(READ_BUFFER) / 2 > self.usage.unread.load(Ordering::Relaxed)
     }
 
-    /// `bytes`, a piece of the buffer that is read into.
+    /// Counts `bytes` as a piece of the current buffer.
     pub(crate) fn piece(&self, bytes: Bytes) -> Piece {
         self.usage.unread.fetch_add(bytes.len(), Ordering::Relaxed);
         Piece { bytes, buffer: Some(Arc::clone(&self.current)) }
@@ -111,7 +111,7 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// In memory of their own.
+    /// A piece in memory of its own.
     pub(crate) fn owned(bytes: Bytes) -> Self {
         Self { bytes, buffer: None }
     }
@@ -120,14 +120,15 @@ impl Piece {
         self.bytes.is_empty()
     }
 
-    /// Takes up to `max` bytes. They are read: what they hold from here on is the reader's.
+    /// Takes up to `max` bytes. The reader owns them from here on, so they no longer count.
     pub(crate) fn take(&mut self, max: usize) -> Bytes {
         let bytes = self.bytes.split_to(max.min(self.bytes.len()));
         self.uncount(bytes.len());
         bytes
     }
 
-    /// Appends the piece to `pieces`. That of a read buffer is copied, [`MAX_OWNED`] bytes at a time.
+    /// Appends the piece to `pieces`. A piece of a read buffer is copied, in parts of [`MAX_OWNED`]
+    /// bytes.
     pub(crate) fn detach_into(mut self, pieces: &mut VecDeque<Self>) {
         if self.buffer.is_none() {
             pieces.push_back(self);
@@ -162,7 +163,7 @@ mod tests {
     use crate::core::session::Core;
     use crate::core::tokens::Tokens;
 
-    /// A new buffer's beginning.
+    /// Fills the beginning of a new buffer.
     fn fill(buffers: &mut ReadBuffers, input: &mut BytesMut, len: usize) -> Piece {
         input.clear();
         *input = BytesMut::new();
@@ -179,7 +180,7 @@ mod tests {
             pieces.push(fill(&mut buffers, &mut input, READ_BUFFER / 2));
             assert!(!buffers.are_sparse());
         }
-        // 10 buffers' bytes are unread; of 20 buffers 4 are spare, and 8 are half of the others.
+        // 10 buffers' bytes are unread; of 20 buffers 4 are spare, and 8 are half of the rest.
         for piece in pieces.iter_mut().take(8) {
             assert!(!buffers.are_sparse());
             piece.take(READ_BUFFER / 4 + 1);
@@ -230,7 +231,7 @@ mod tests {
         assert_eq!(buffers.usage.buffers.load(Ordering::Relaxed), 1);
     }
 
-    /// Of a server, without keepalive or with an interval.
+    /// A server, without keepalive or with an interval.
     fn core(keepalive: Option<Duration>, now: Instant) -> Core {
         let mailbox = Mailbox::new(Tokens::new(4 << 20), Some(1), 2);
         Core::new(Config::new().keepalive(keepalive), Arc::new(mailbox), now)

@@ -1,4 +1,4 @@
-//! Bytes received on a stream that the application has not read.
+//! Received bytes of a stream that the application has not read.
 
 use std::collections::VecDeque;
 
@@ -9,13 +9,13 @@ use super::read_buffers::{MAX_OWNED, Piece, ReadBuffers};
 /// Payload shorter than this is copied; longer payload is split off the read buffer.
 const COPY_BELOW: usize = 4_096;
 
-/// Capacity of the buffer that short payloads are collected in, bytes: at first and at most.
+/// Capacity of the buffer that collects short payloads, in bytes: at first and at most.
 const TAIL_CAPACITY: (usize, usize) = (256, MAX_OWNED);
 
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveQueue {
     chunks: VecDeque<Piece>,
-    /// Short payloads behind `chunks`.
+    /// Short payloads after `chunks`.
     tail: BytesMut,
     len: usize,
 }
@@ -25,8 +25,8 @@ impl ReceiveQueue {
         self.len
     }
 
-    /// Takes the first `len` bytes of `input`, which is the one of `buffers` that is read into. True
-    /// if they stay there.
+    /// Takes the first `len` bytes of `input`, the current buffer of `buffers`. Returns whether
+    /// they stay in that buffer.
     pub(crate) fn push(&mut self, input: &mut BytesMut, len: usize, buffers: &ReadBuffers) -> bool {
         self.len += len;
         if len >= COPY_BELOW {
@@ -37,7 +37,7 @@ impl ReceiveQueue {
         if self.tail.capacity() - self.tail.len() < len {
             self.freeze_tail();
             let (first, most) = TAIL_CAPACITY;
-            // At most as much again as is unread.
+            // At most doubles the memory of the unread bytes.
             self.tail = BytesMut::with_capacity(self.len.clamp(first, most).max(len));
         }
         self.tail.extend_from_slice(&input[..len]);
@@ -45,7 +45,7 @@ impl ReceiveQueue {
         false
     }
 
-    /// Copies what is in read buffers.
+    /// Copies all pieces of read buffers.
     pub(crate) fn detach(&mut self) {
         let chunks = std::mem::take(&mut self.chunks);
         chunks.into_iter().for_each(|chunk| chunk.detach_into(&mut self.chunks));
@@ -72,13 +72,13 @@ impl ReceiveQueue {
         bytes
     }
 
-    /// Discards everything; returns how many bytes that were.
+    /// Discards everything; returns the number of bytes.
     pub(crate) fn clear(&mut self) -> usize {
         std::mem::take(self).len
     }
 
-    /// Ends the collection of short payloads. Of a buffer of which less than half is used they are
-    /// copied, so that they do not hold more than twice their number.
+    /// Ends the collection of short payloads. If they use less than half of the buffer they are
+    /// copied, so that they never hold more than twice their length.
     fn freeze_tail(&mut self) {
         if self.tail.is_empty() {
             return;

@@ -2,7 +2,7 @@
 
 use super::frame::{INITIAL_WINDOW, MAX_PAYLOAD};
 
-/// `consumed` values count all bytes of the stream modulo 2^32, as they are on the wire.
+/// `consumed` values count all bytes of the stream modulo 2^32, as on the wire.
 #[derive(Debug)]
 pub(crate) struct ReceiveWindow {
     consumed: u32,
@@ -11,9 +11,9 @@ pub(crate) struct ReceiveWindow {
     /// The window of the last update, bytes; 0 before the first.
     window: u32,
     max_window: u32,
-    /// Bytes that may be credited although nobody reads them, see [`ReceiveWindow::discard_from`].
+    /// Bytes that may be credited without being read, see [`ReceiveWindow::discard_from`].
     credit: u32,
-    /// True from when an update is due until it is written.
+    /// An update is due.
     pub(crate) update_owed: bool,
 }
 
@@ -29,8 +29,8 @@ impl ReceiveWindow {
         }
     }
 
-    /// The application read `len` bytes: an update is due after the first read, and whenever half
-    /// of the window was read since the last one.
+    /// Notes that the application read `len` bytes: an update is due after the first read, and
+    /// whenever half of the window has been read since the last update.
     pub(crate) fn on_read(&mut self, len: usize) {
         let is_first = self.consumed == 0;
         self.consume(len);
@@ -39,15 +39,15 @@ impl ReceiveWindow {
         }
     }
 
-    /// Nobody reads the stream from now on, and `unread` bytes were discarded: the peer is granted
-    /// one more window, since a writer that waits for one learns of a FIN only by that.
+    /// From now on the stream is not read, and `unread` bytes were discarded. The peer is granted
+    /// one more window: only a window update tells a waiting writer of a FIN.
     pub(crate) fn discard_from(&mut self, unread: usize, window: u32) {
         self.consume(unread);
         self.credit = window;
         self.update_owed = true;
     }
 
-    /// `len` bytes arrived that nobody reads.
+    /// `len` bytes arrived that will not be read.
     pub(crate) fn on_discarded(&mut self, len: usize) {
         let credited = self.credit.min(truncate(len));
         self.credit -= credited;
@@ -57,7 +57,7 @@ impl ReceiveWindow {
         }
     }
 
-    /// The fields of an update that is written now, `consumed` and `window`.
+    /// Returns the fields of an update that is written now, `consumed` and `window`.
     pub(crate) fn update(&mut self, window: u32) -> (u32, u32) {
         self.update_owed = false;
         self.advertised = self.consumed;
@@ -66,7 +66,7 @@ impl ReceiveWindow {
         (self.consumed, window)
     }
 
-    /// Unread bytes that a peer can cause which minds the window: a real one with two writers on a
+    /// Most unread bytes of a peer that respects the window: xtaci/smux with two writers on a
     /// stream exceeds it by a frame.
     pub(crate) fn max_unread(&self) -> u64 {
         u64::from(self.max_window) + u64::from(MAX_PAYLOAD)
@@ -81,7 +81,7 @@ impl ReceiveWindow {
     }
 }
 
-/// Lengths of at most 2^31 - 1, see `Config::max_receive_buffer`.
+/// Lengths are at most 2^31 - 1, see `Config::max_receive_buffer`.
 #[expect(clippy::cast_possible_truncation, reason = "counters are modulo 2^32")]
 fn truncate(len: usize) -> u32 {
     len as u32

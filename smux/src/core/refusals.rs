@@ -1,19 +1,19 @@
-//! Answers to refused SYNs, FIN, that have not left.
+//! Unsent answers to refused SYNs.
 
 use std::collections::{HashSet, VecDeque};
 
-/// Answers that wait at most. Further SYNs are not answered: the peer does not take what there is.
+/// Most answers that wait. Further SYNs are not answered, since the peer does not take the answers.
 const MAX_REFUSALS: usize = 65_536;
 
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     order: VecDeque<u32>,
-    /// Those of `order`.
+    /// The ids in `order`.
     ids: HashSet<u32>,
 }
 
 impl Refusals {
-    /// Has the SYN of `id` answered. One answer is for all SYNs before it.
+    /// Queues the answer to the SYN of `id`. One answer covers all its earlier SYNs.
     pub(crate) fn push(&mut self, id: u32) {
         if self.order.len() < MAX_REFUSALS && self.ids.insert(id) {
             self.order.push_back(id);
@@ -26,7 +26,7 @@ impl Refusals {
         Some(id)
     }
 
-    /// True while an answer for `id` waits: a new stream of that id would be closed by it.
+    /// Whether an answer for `id` waits: it would close a new stream of that id.
     pub(crate) fn contains(&self, id: u32) -> bool {
         self.ids.contains(&id)
     }

@@ -1,4 +1,4 @@
-//! Bytes written to a stream that have not left.
+//! Unsent bytes written to a stream.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -7,16 +7,16 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use super::batch::Batch;
 
-/// Smallest buffer that is allocated for what is written, bytes.
+/// Smallest buffer allocated for writes, in bytes.
 const MIN_CAPACITY: usize = 64;
 
-/// A buffer for what small writes append to grows up to this many bytes.
+/// Limit of a growing buffer that small writes append to, in bytes.
 const MAX_GROWTH: usize = 16_384;
 
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
     chunks: VecDeque<Bytes>,
-    /// Comes after the chunks; small writes append to it.
+    /// After the chunks; small writes append to it.
     tail: BytesMut,
     len: usize,
 }
@@ -46,7 +46,7 @@ impl SendQueue {
         self.chunks.push_back(chunk);
     }
 
-    /// What is written from now on comes behind the tail.
+    /// Ends the tail: later writes go behind it.
     fn end_tail(&mut self) {
         if self.tail.is_empty() {
             return;
@@ -60,7 +60,7 @@ impl SendQueue {
         }
     }
 
-    /// Moves the first `len` bytes, of which there are that many, into `batch`.
+    /// Moves the first `len` bytes into `batch`; at least `len` are queued.
     pub(crate) fn take_into(&mut self, mut len: usize, batch: &mut Batch) {
         self.len -= len;
         while len > 0 {

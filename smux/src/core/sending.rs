@@ -1,5 +1,5 @@
-//! What streams learn of the carrier's writing side: flushes, and its failure while the receiving
-//! side goes on.
+//! Effects of the carrier's writing side on streams: flushes, and write errors while reading
+//! continues.
 
 use std::mem;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::error::Error;
 use crate::sync::Ordering;
 
 impl Core {
-    /// True while a stream waits for a flush of the carrier.
+    /// Whether a stream waits for a flush of the carrier.
     pub(crate) fn wants_flush(&self) -> bool {
         !self.flushing.is_empty()
     }
 
-    /// All batches were written, and the carrier flushed.
+    /// Notes that all batches were written and the carrier was flushed.
     pub(crate) fn on_flushed(&mut self) {
         self.mailbox.flushed.store(self.batches, Ordering::Release);
         for stream in mem::take(&mut self.flushing) {
@@ -28,7 +28,7 @@ impl Core {
         }
     }
 
-    /// A handle has changed the stream: it may wait for a flush.
+    /// Checks whether a stream changed by a handle waits for a flush.
     pub(super) fn inspect_sending(&mut self, stream: &Arc<SharedStream>, state: &mut StreamState) {
         if let Some(error) = &self.send_error {
             state.send.is_broken = true;
@@ -45,13 +45,14 @@ impl Core {
         }
     }
 
-    /// Why the carrier takes no more bytes.
+    /// Returns why the carrier takes no more bytes.
     pub(crate) fn send_error(&self) -> Option<&Error> {
         self.send_error.as_ref()
     }
 
-    /// The carrier takes no more bytes: streams fail to write, and read what still arrives. Also
-    /// without keepalive, for [`Config::timeout`](crate::Config::timeout) at most without a frame.
+    /// Notes that the carrier takes no more bytes: streams fail to write, and read the bytes that
+    /// still arrive. Even without keepalive the session ends after
+    /// [`Config::timeout`](crate::Config::timeout) without a frame.
     pub(crate) fn fail_sending(&mut self, error: &Error, batch: &mut Batch, now: Instant) {
         self.send_error = Some(error.clone());
         self.mailbox.lock().send_error = Some(error.clone());
@@ -77,7 +78,7 @@ impl Core {
         self.discard_output();
     }
 
-    /// Discards frames that cannot be sent any more.
+    /// Discards frames that can no longer be sent.
     pub(crate) fn discard_output(&mut self) {
         self.control.clear();
         self.refusals.clear();
@@ -86,7 +87,7 @@ impl Core {
         self.abandoned.clear();
     }
 
-    /// Counts a stream whose queue may have changed, if it has queued bytes.
+    /// Counts the stream if it has queued bytes.
     pub(super) fn count_queued(&mut self, state: &mut StreamState) {
         let is_queued = state.send.queue.len() > 0;
         match (mem::replace(&mut state.is_counted, is_queued), is_queued) {
@@ -96,16 +97,16 @@ impl Core {
         }
     }
 
-    /// True if all that was queued has been taken.
+    /// Whether all queued bytes and frames have been taken.
     pub(crate) fn is_drained(&self) -> bool {
         let is_owed = !self.control.is_empty() || !self.refusals.is_empty();
         // Streams are locked last: only when the session is about to end.
         !is_owed && self.turns.is_empty() && self.queued_streams == 0 && !self.has_uninspected()
     }
 
-    /// True if a handle has changed a stream and the driver has not seen that. A handle that is about
-    /// to put the stream into the inbox does not hold the lock of the stream meanwhile: what other
-    /// handles write then is in the inbox no earlier. The driver is woken when the stream is there.
+    /// Whether a handle has changed a stream and the driver has not seen it. A handle about to put
+    /// the stream into the inbox does not hold the stream's lock, so later writes of other handles
+    /// are in the inbox no earlier. The driver is woken once the stream is there.
     fn has_uninspected(&self) -> bool {
         self.streams.values().any(|entry| {
             let state = entry.stream.lock();
@@ -113,7 +114,7 @@ impl Core {
         })
     }
 
-    /// True if data or FIN of a stream have not left.
+    /// Whether data or FIN of a stream is unsent.
     pub(crate) fn has_unsent(&self, batch: &Batch) -> bool {
         batch.has_data || self.streams.values().any(|entry| entry.stream.lock().send.is_unsent())
     }

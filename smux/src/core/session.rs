@@ -1,4 +1,4 @@
-//! The state machine of a session: which streams there are, and how the session ends.
+//! The state machine of a session: its streams, and its end.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
@@ -21,14 +21,14 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::stats::Stats;
 
-/// Least window that is advertised for a share of the receive buffer, bytes.
+/// Least advertised window of a stream's share in the receive buffer, in bytes.
 const MIN_SHARE: usize = 65_536;
 
 #[derive(Debug)]
 pub(crate) struct Core {
-    /// From when the carrier takes no more bytes. What it still brings is delivered.
+    /// The carrier takes no more bytes, but is still read.
     pub(super) send_error: Option<Error>,
-    /// Batches so far: the number of the one that is filled or written.
+    /// Batches so far: the number of the current batch.
     pub(super) batches: u64,
     pub(super) abandoned: AbandonedStreams,
     /// Streams that wait for a flush of the carrier.
@@ -37,29 +37,29 @@ pub(crate) struct Core {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) parser: Parser,
     pub(super) streams: HashMap<u32, Entry>,
-    /// Those of `streams` that the peer opened.
+    /// Number of `streams` that the peer opened.
     pub(super) peer_streams: usize,
-    /// How many of `streams` have queued bytes.
+    /// Number of `streams` with queued bytes.
     pub(super) queued_streams: usize,
     pub(super) buffers: ReadBuffers,
-    /// Those of `streams` that have, or had, unread payload in `buffers`.
+    /// Ids of `streams` that have, or had, unread payload in `buffers`.
     pub(super) sharing: HashSet<u32>,
     pub(super) discarded: DiscardedStreams,
-    /// Frames that come before all data.
+    /// Frames that precede all data.
     pub(super) control: VecDeque<Control>,
     pub(super) refusals: Refusals,
     pub(super) turns: Turns,
     /// Streams whose FIN waits for `Config::fin_delay`, by time.
     pub(super) delayed_fins: VecDeque<(Instant, Arc<SharedStream>)>,
     pub(super) keepalive: Option<Keepalive>,
-    /// True from when the handles ask for the end: no new streams, and FIN is not delayed.
+    /// The handles request the end: no new streams, and FIN is not delayed.
     pub(super) closing: bool,
-    /// True while unread bytes stop the carrier from being read.
+    /// Unread bytes stop the carrier from being read.
     pub(super) stalled: bool,
     pub(super) signals: Signals,
     pub(super) stats: Stats,
     last_header: Instant,
-    /// Ids of this side's own that a stream of the peer has given up.
+    /// Ids of this side that streams of the peer have released.
     released_ids: Vec<u32>,
     /// Kept for their capacity.
     changed: Vec<Arc<SharedStream>>,
@@ -72,16 +72,16 @@ pub(super) struct Entry {
     pub(super) opened_by_peer: bool,
 }
 
-/// A frame that is not a stream's turn to send.
+/// A frame sent outside a stream's turn.
 #[derive(Debug)]
 pub(super) enum Control {
     Syn(u32),
     Nop,
-    /// For a stream that was dropped: its FIN has left, and the peer's has not come.
+    /// For a dropped stream: its FIN was sent, and the peer's has not arrived.
     Reset(u32),
     /// Takes its values when it is written.
     Update(Arc<SharedStream>),
-    /// For a stream that was dropped.
+    /// For a dropped stream.
     LastUpdate {
         id: u32,
         consumed: u32,
@@ -89,7 +89,7 @@ pub(super) enum Control {
     },
 }
 
-/// What the caller has to wake, without any lock.
+/// Wakers that the caller calls without holding a lock.
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
     pub(crate) wakers: Vec<Waker>,
@@ -134,12 +134,12 @@ impl Core {
         }
     }
 
-    /// 0 while it is not decided.
+    /// 0 while undecided.
     pub(super) fn version(&self) -> u8 {
         self.parser.version().unwrap_or(0)
     }
 
-    /// Of the ids that this side gives out, modulo 2.
+    /// Parity of the ids that this side assigns.
     pub(crate) fn parity(&self) -> u32 {
         self.config.first_id.map_or(0, |first| first % 2)
     }
@@ -152,18 +152,17 @@ impl Core {
         mem::take(&mut self.signals)
     }
 
-    /// The counters, and when the last header arrived.
+    /// Returns the counters, and when the last header arrived.
     pub(crate) fn stats(&self) -> (Stats, Instant) {
         (self.stats, self.last_header)
     }
 
-    /// Live streams.
+    /// Number of live streams.
     pub(crate) fn num_streams(&self) -> usize {
         self.streams.len()
     }
 
-    /// Takes what handles have left. `waker` is woken when they leave more. True if there was
-    /// anything.
+    /// Takes the changes of handles; further changes wake `waker`. Returns whether there were any.
     pub(crate) fn exchange(&mut self, waker: &Waker, now: Instant) -> bool {
         let mut inbox = self.mailbox.lock();
         let replaced = inbox.set_driver(waker);
@@ -175,25 +174,25 @@ impl Core {
         self.on_exchanged(closing, now)
     }
 
-    /// The same in the middle of a turn, for a peer that opens `id`, one of this side's own: from
-    /// here on it is not given out. True unless it was given out or reserved before.
+    /// The same in the middle of a turn, for a peer that opens this side's `id`: from here on it is
+    /// not assigned. Returns true unless it was assigned or reserved before.
     pub(super) fn exchange_and_reserve(&mut self, id: u32, now: Instant) -> bool {
         let mut inbox = self.mailbox.lock();
         // Before the same ids are reserved again.
         inbox.release_ids(&mut self.released_ids);
         inbox.take(&mut self.changed, &mut self.opened);
-        // Under the same lock: what was opened before is known, and nothing comes between.
+        // Under the same lock: streams opened before are known, and none is opened in between.
         let is_reserved = inbox.reserve_id(id);
         let closing = inbox.closing;
         drop(inbox);
         self.on_exchanged(closing, now);
-        // A stream of that id may have been forgotten just now: the reservation goes on.
+        // A stream of that id may just have been forgotten: keep the reservation.
         let released = self.released_ids.len();
         self.released_ids.retain(|released| *released != id);
         is_reserved || self.released_ids.len() < released
     }
 
-    /// An id that was reserved is not used by the peer: it may be given out.
+    /// Releases a reserved id, which the peer does not use.
     pub(super) fn release_id(&mut self, id: u32) {
         self.released_ids.push(id);
     }
@@ -204,7 +203,7 @@ impl Core {
         if progress {
             self.send_delayed_fins(None);
         }
-        // Streams are registered before their SYN is queued: an answer finds them.
+        // Streams are registered before their SYN is queued, so that an answer finds them.
         let mut opened = mem::take(&mut self.opened);
         for stream in opened.drain(..) {
             progress = true;
@@ -228,7 +227,7 @@ impl Core {
         let shares_count =
             (self.streams.len() + 1).saturating_mul(MIN_SHARE * 4) > self.config.max_receive_buffer;
         if self.version() == 2 && shares_count {
-            // Before any read: so many first windows exceed the receive buffer.
+            // Before any read: the sum of the initial windows exceeds the receive buffer.
             let mut state = stream.lock();
             state.receive.window.update_owed = true;
             state.update_queued = true;
@@ -243,7 +242,7 @@ impl Core {
         self.streams.insert(id, Entry { stream, opened_by_peer });
     }
 
-    /// A handle has changed the stream.
+    /// Inspects a stream that a handle has changed.
     fn inspect(&mut self, stream: &Arc<SharedStream>, now: Instant) {
         let mut state = stream.lock();
         state.in_inbox = false;
@@ -288,10 +287,10 @@ impl Core {
         }
     }
 
-    /// The stream is over: its id may be used again. What is unread stays readable.
+    /// Ends the stream: its id may be reused. Unread bytes stay readable.
     pub(super) fn forget(&mut self, stream: &Arc<SharedStream>, state: &mut StreamState) {
         let id = stream.id;
-        // Forgotten before, it may still be changed by its handles, while another stream has the id.
+        // Handles may change a forgotten stream while another stream has its id.
         if !self.streams.get(&id).is_some_and(|entry| Arc::ptr_eq(&entry.stream, stream)) {
             return;
         }
@@ -303,7 +302,7 @@ impl Core {
             }
         }
         if mem::take(&mut state.in_sharing) {
-            // From here on nothing else would copy it.
+            // Nothing else would copy it later.
             state.receive.queue.detach();
             self.sharing.remove(&id);
         }
@@ -321,14 +320,14 @@ impl Core {
         }
     }
 
-    /// The window to advertise: the share of each stream in the receive buffer.
+    /// Returns the window to advertise: each stream's share of the receive buffer.
     #[expect(clippy::cast_possible_truncation, reason = "settings are below 2^31")]
     pub(super) fn window_share(&self) -> u32 {
         let share = self.config.max_receive_buffer / self.streams.len().max(1);
         self.config.max_stream_buffer.min(share.max(MIN_SHARE)) as u32
     }
 
-    /// False while unread bytes stop the carrier from being read.
+    /// Returns false while unread bytes stop the carrier from being read.
     pub(crate) fn may_read(&mut self, now: Instant) -> bool {
         let stalled = self.mailbox.tokens.are_used_up();
         if stalled != self.stalled {
@@ -354,7 +353,7 @@ impl Core {
         }
     }
 
-    /// When [`Core::on_timer`] is to be called at the latest.
+    /// The latest time for the next [`Core::on_timer`].
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let keepalive = self.keepalive.as_ref().and_then(Keepalive::deadline);
         let fin = self.delayed_fins.front().map(|(at, _)| *at);
@@ -371,7 +370,7 @@ impl Core {
                 if !self.control.iter().any(|control| matches!(control, Control::Nop)) {
                     self.control.push_back(Control::Nop);
                 }
-                // So that the next one is due an interval later, whatever the carrier takes.
+                // So that the next NOP is due an interval later, however fast the carrier is.
                 self.on_frame_sent(now);
             }
             Some(Due::Nop) => self.on_frame_sent(now),
@@ -380,7 +379,7 @@ impl Core {
         Ok(())
     }
 
-    /// Sends the FINs whose delay is over at `now`; all, if that is `None`.
+    /// Sends the FINs whose delay is over at `now`, or all if `now` is `None`.
     fn send_delayed_fins(&mut self, now: Option<Instant>) {
         while let Some((at, _)) = self.delayed_fins.front() {
             if now.is_some_and(|now| *at > now) {
@@ -395,13 +394,13 @@ impl Core {
         }
     }
 
-    /// True if the handles have asked for the end.
+    /// Whether the handles have requested the end.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing
     }
 
-    /// Ends the session: all streams, those that handles open at this moment, and those whose last
-    /// frame is in `batch`, which is not written any more.
+    /// Ends the session: all streams, including those being opened by handles, and those whose last
+    /// frame is in the unwritten `batch`.
     pub(crate) fn fail(&mut self, error: &Error, batch: &mut Batch) {
         let mut inbox = self.mailbox.lock();
         inbox.end.get_or_insert_with(|| error.clone());

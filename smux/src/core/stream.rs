@@ -1,4 +1,4 @@
-//! A stream as its handle and the driver share it: two halves behind one leaf lock.
+//! A stream as shared by its handles and the driver: two halves behind one leaf lock.
 
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
@@ -35,26 +35,26 @@ impl SharedStream {
 pub(crate) struct StreamState {
     pub(crate) receive: ReceiveHalf,
     pub(crate) send: SendHalf,
-    /// From the end of the session, or of this stream alone by a protocol error.
+    /// Set by the end of the session, or of this stream by a protocol error.
     pub(crate) error: Option<Error>,
-    /// True from when a handle puts the stream into the inbox until the driver takes it out.
+    /// The stream is in the inbox, or a handle is about to put it there.
     pub(crate) in_inbox: bool,
-    /// Among which streams it waits for its turn to send a frame.
+    /// The class in which the stream waits for its turn to send a frame.
     pub(crate) turn: Option<Class>,
-    /// Its place among streams whose writer has finished; 0 before.
+    /// Order among streams whose writer has finished; 0 before.
     pub(crate) finish_number: u64,
-    /// True while the stream is among those that were dropped and wait for window.
+    /// The stream was dropped and waits for window.
     pub(crate) in_abandoned: bool,
-    /// True while an UPD of the stream is queued, which takes its values when it is written.
+    /// An UPD of the stream is queued; it takes its values when written.
     pub(crate) update_queued: bool,
-    /// True while the stream is among those with unread payload in read buffers.
+    /// The stream has unread payload in read buffers.
     pub(crate) in_sharing: bool,
-    /// True while the stream is counted as one with queued bytes.
+    /// The stream is counted as having queued bytes.
     pub(crate) is_counted: bool,
-    /// True once written bytes are discarded before FIN is taken, by `abort` or without window: a reset comes
-    /// before FIN.
+    /// Written bytes were discarded before FIN, by `abort` or for lack of window: a reset precedes
+    /// FIN.
     pub(crate) aborted: bool,
-    /// True from a window update that comes after the peer's FIN.
+    /// A window update arrived after the peer's FIN.
     pub(crate) updated_after_fin: bool,
 }
 
@@ -76,13 +76,13 @@ impl StreamState {
         }
     }
 
-    /// True if the caller has to put the stream into the inbox.
+    /// Returns whether the caller must put the stream into the inbox.
     #[must_use]
     pub(crate) fn enter_inbox(&mut self) -> bool {
         !std::mem::replace(&mut self.in_inbox, true)
     }
 
-    /// Ends the stream with `error`. What was received stays readable, what was queued is discarded.
+    /// Ends the stream with `error`. Received bytes stay readable, queued bytes are discarded.
     pub(crate) fn fail(&mut self, error: &Error) -> [Option<Waker>; 2] {
         if self.error.is_none() {
             self.error = Some(error.clone());
@@ -90,7 +90,7 @@ impl StreamState {
         [self.receive.waker.take(), self.fail_sending(error)]
     }
 
-    /// Nothing more is sent. The stream still receives.
+    /// Ends sending. The stream still receives.
     pub(crate) fn fail_sending(&mut self, error: &Error) -> Option<Waker> {
         self.send.error.get_or_insert_with(|| error.clone());
         if self.send.queue.len() > 0 {
@@ -100,13 +100,13 @@ impl StreamState {
         self.send.waker.take()
     }
 
-    /// True for a dropped stream whose queued bytes wait for window.
+    /// Whether the stream was dropped and its queued bytes wait for window.
     pub(crate) fn has_no_reader_or_window(&self, version: u8) -> bool {
         let waits = self.send.queue.len() > 0 && self.send.credit(version) == 0;
         self.receive.discards && self.send.fin == Fin::Queued && waits
     }
 
-    /// True when no frame of the stream will leave any more, and none of the peer's has an effect.
+    /// Whether no further frame of the stream will be sent, and none of the peer's has an effect.
     pub(crate) fn is_over(&self) -> bool {
         let receives = !self.receive.fin && !self.receive.discards && self.error.is_none();
         let sends = self.send.fin < Fin::Taken && !self.send.is_broken;
@@ -118,9 +118,9 @@ impl StreamState {
 pub(crate) struct ReceiveHalf {
     pub(crate) queue: ReceiveQueue,
     pub(crate) window: ReceiveWindow,
-    /// From when the peer's FIN has arrived.
+    /// The peer's FIN has arrived.
     pub(crate) fin: bool,
-    /// From when the handle was dropped: what arrives is discarded.
+    /// The handle was dropped: received bytes are discarded.
     pub(crate) discards: bool,
     pub(crate) waker: Option<Waker>,
 }
@@ -136,8 +136,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// Queues the first `len` bytes of `input`, the one of `buffers` that is read into, if the window
-    /// allows them. True if they stay in that buffer.
+    /// Queues the first `len` bytes of `input`, the current buffer of `buffers`, if the window
+    /// allows. Returns whether they stay in that buffer.
     pub(crate) fn push(
         &mut self,
         input: &mut BytesMut,
@@ -153,7 +153,7 @@ impl ReceiveHalf {
         Ok(self.queue.push(input, len, buffers))
     }
 
-    /// The handle is gone. Returns how many unread bytes were discarded.
+    /// Notes that the handle was dropped. Returns the number of unread bytes discarded.
     pub(crate) fn discard(&mut self, window: u32) -> usize {
         let unread = self.queue.clear();
         self.discards = true;
@@ -165,18 +165,18 @@ impl ReceiveHalf {
     }
 }
 
-/// The way of FIN to the peer.
+/// State of FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fin {
     /// The application writes. Left on shutdown or drop.
     None,
-    /// Comes after what is queued. Left when that has left.
+    /// Waits for the queued bytes. Left when they are sent.
     Queued,
-    /// Everything has left; waits for `Config::fin_delay`.
+    /// Everything is sent; waits for `Config::fin_delay`.
     Delayed,
     /// The delay is over. Left with the stream's next turn.
     Due,
-    /// In the batch. Left when that was written.
+    /// In the batch. Left when the batch is written.
     Taken,
     /// The carrier has it.
     Sent,
@@ -188,19 +188,19 @@ pub(crate) struct SendHalf {
     pub(crate) fin: Fin,
     /// Bytes sent, modulo 2^32.
     sent: u32,
-    /// Bytes that the peer's application has read, by its last update, modulo 2^32.
+    /// Bytes read by the peer's application according to its last update, modulo 2^32.
     consumed: u32,
-    /// Of the peer's last update, bytes.
+    /// Window of the peer's last update, in bytes.
     window: u32,
-    /// Of the session, or of this stream alone.
+    /// Error of the session, or of this stream alone.
     pub(crate) error: Option<Error>,
-    /// True from when the carrier takes no more bytes.
+    /// The carrier takes no more bytes.
     pub(crate) is_broken: bool,
-    /// Number of the last batch with a frame of the stream; `u64::MAX` when bytes were discarded.
+    /// Number of the last batch with a frame of the stream; `u64::MAX` if bytes were discarded.
     pub(crate) batch: u64,
-    /// True from when a flush asks the driver until the driver has seen that.
+    /// A flush has asked the driver, which has not seen it yet.
     pub(crate) flush_wanted: bool,
-    /// True while the stream is among those that wait for a flush of the carrier.
+    /// The stream is among those that wait for a flush of the carrier.
     pub(crate) in_flushing: bool,
     pub(crate) waker: Option<Waker>,
 }
@@ -222,7 +222,7 @@ impl SendHalf {
         }
     }
 
-    /// Bytes that the peer's window allows to be sent now. In version 1 there is none.
+    /// Bytes that the peer's window allows to send now; unlimited in version 1.
     pub(crate) fn credit(&self, version: u8) -> usize {
         if version == 1 {
             return usize::MAX;
@@ -230,17 +230,17 @@ impl SendHalf {
         self.window.saturating_sub(self.sent.wrapping_sub(self.consumed)) as usize
     }
 
-    /// True if all that was queued was written, and the carrier flushed up to batch `flushed`.
+    /// Whether everything queued was written and the carrier flushed, given the last flushed batch.
     pub(crate) fn is_flushed(&self, flushed: u64) -> bool {
         self.queue.len() == 0 && self.batch <= flushed
     }
 
-    /// True if data or FIN have not left.
+    /// Whether data or FIN is unsent.
     pub(crate) fn is_unsent(&self) -> bool {
         self.queue.len() > 0 || matches!(self.fin, Fin::Queued | Fin::Delayed | Fin::Due)
     }
 
-    /// True if the stream has a frame to send.
+    /// Whether the stream has a frame to send.
     pub(crate) fn is_ready(&self, version: u8) -> bool {
         match self.queue.len() {
             0 => matches!(self.fin, Fin::Queued | Fin::Due),
@@ -253,7 +253,7 @@ impl SendHalf {
         self.sent = self.sent.wrapping_add(len as u32);
     }
 
-    /// A window update of the peer.
+    /// Handles a window update of the peer.
     pub(crate) fn on_update(&mut self, consumed: u32, window: u32) -> Result<(), ProtocolError> {
         let newly_consumed = consumed.wrapping_sub(self.consumed);
         if newly_consumed > self.sent.wrapping_sub(self.consumed) {
@@ -264,7 +264,7 @@ impl SendHalf {
             return Err(ProtocolError::Consumed { consumed, sent: self.sent });
         }
         self.consumed = consumed;
-        // xtaci/smux takes such a window for a negative one, and waits for the next update too.
+        // xtaci/smux treats such a window as negative, and also waits for the next update.
         self.window = if window < 1 << 31 { window } else { 0 };
         Ok(())
     }

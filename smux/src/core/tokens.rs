@@ -5,7 +5,7 @@ use crate::sync::{AtomicUsize, Ordering};
 #[derive(Debug)]
 pub(crate) struct Tokens {
     unread: AtomicUsize,
-    /// While this many bytes are unread, the carrier is not read.
+    /// At this many unread bytes, the carrier is not read.
     max: usize,
 }
 
@@ -26,7 +26,8 @@ impl Tokens {
         self.unread.fetch_add(len, Ordering::SeqCst);
     }
 
-    /// Bytes were read or discarded. True if the driver has to be woken, which waits for this.
+    /// Notes that bytes were read or discarded. Returns whether the driver waits for this and must
+    /// be woken.
     #[must_use]
     pub(crate) fn release(&self, len: usize) -> bool {
         let before = self.unread.fetch_sub(len, Ordering::SeqCst);

@@ -1,7 +1,7 @@
-//! Whose frame is sent next: streams take turns, one frame each. Streams with little to send come
+//! Sending order of streams: they take turns, one frame each. Streams with little to send come
 //! first, so that a ping does not wait for a frame of every bulk sender. Streams whose writer has
-//! finished are sent one after the other, and have half of what is left: a peer that reads streams
-//! in the order in which they were written must not have to buffer the later ones meanwhile.
+//! finished are sent one after the other and get half of the rest: a peer that reads streams in the
+//! order of writing should not have to buffer the later ones.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::stream::SharedStream;
 /// A stream with at most this many queued bytes is sparse.
 pub(crate) const MAX_SPARSE: usize = 2_048;
 
-/// Among which streams a stream waits for its turn.
+/// Class of streams in which a stream waits for its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// At most [`MAX_SPARSE`] bytes were queued.
@@ -25,27 +25,27 @@ pub(crate) enum Class {
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     sparse: VecDeque<Arc<SharedStream>>,
-    /// In the order in which they were finished.
+    /// In the order in which they finished.
     finishing: BTreeMap<u64, Arc<SharedStream>>,
     bulk: VecDeque<Arc<SharedStream>>,
-    /// Its frame did not fit into the last batch: begins the next one. Before that batch, its SYN
-    /// and all else that had to come first have left.
+    /// Its frame did not fit into the last batch and begins the next. Its SYN and all other
+    /// preceding frames have been sent.
     deferred: Option<(Arc<SharedStream>, Class)>,
-    /// Bytes, with headers, that finishing streams have sent more than bulk streams; at most a batch
-    /// either way, since those that wait are not owed what others did not want.
+    /// Bytes including headers by which finishing streams are ahead of bulk streams; at most a
+    /// batch either way, since waiting streams are not owed bytes that others did not need.
     finishing_lead: isize,
-    /// Streams that have finished so far.
+    /// Streams finished so far.
     finished: u64,
 }
 
 impl Turns {
-    /// The number of a stream that has just finished.
+    /// Returns the number of a stream that has just finished.
     pub(crate) fn next_number(&mut self) -> u64 {
         self.finished += 1;
         self.finished
     }
 
-    /// `number`: that of a finishing stream.
+    /// `number` is the number of a finishing stream.
     pub(crate) fn push(&mut self, stream: Arc<SharedStream>, class: Class, number: u64) {
         match class {
             Class::Sparse => self.sparse.push_back(stream),
@@ -63,8 +63,9 @@ impl Turns {
         self.deferred.take()
     }
 
-    /// The next stream and its class, for a batch of `limit` bytes. Sparse streams, with `sparse_bytes` so
-    /// far, have half of it while others wait. A stream that has finished meanwhile is in two queues.
+    /// Returns the next stream and its class, for a batch of `limit` bytes. Sparse streams, with
+    /// `sparse_bytes` so far, get half of it while others wait. A stream that finished while
+    /// waiting is in two queues.
     pub(crate) fn pop(
         &mut self,
         (sparse_bytes, limit): (usize, usize),
@@ -83,7 +84,7 @@ impl Turns {
         Some((self.bulk.pop_front()?, Class::Bulk))
     }
 
-    /// A stream has sent `len` bytes, with headers.
+    /// Counts `len` bytes sent by a stream, including headers.
     pub(crate) fn on_sent(&mut self, class: Class, len: usize) {
         let lead = match class {
             Class::Sparse => return,

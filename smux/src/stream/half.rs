@@ -19,10 +19,11 @@ use crate::task::{cooperate, register_waker};
 /// Writes of at least this many bytes are copied outside the stream's lock.
 const COPY_UNLOCKED: usize = 4_096;
 
-/// Chunks of less than this many bytes are copied: as they are they would cost more memory than that.
+/// Shorter chunks are copied: uncopied they would cost more memory.
 const COPY_BELOW: usize = 1_024;
 
-/// Bytes of the smallest and the largest buffer that `write_from` reads into. It grows while reads fill it.
+/// Smallest and largest buffer that `write_from` reads into, in bytes. It grows while reads fill
+/// it.
 const MIN_BUFFER: usize = 4 * 1024;
 const MAX_BUFFER: usize = 64 * 1024;
 
@@ -45,14 +46,13 @@ impl ReadSide {
         cooperate(cx, |cx| self.poll_fill(cx, buf))
     }
 
-    /// Reads what has arrived into `buf`.
     fn poll_fill(&self, cx: &Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         while buf.remaining() > 0 {
             match self.poll_take(cx, buf.remaining()) {
                 Poll::Ready(Ok(bytes)) if bytes.is_empty() => break,
                 Poll::Ready(Ok(bytes)) => buf.put_slice(&bytes),
-                // What was read comes first.
+                // Return the bytes already read first.
                 _ if buf.filled().len() > before => break,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,
@@ -105,7 +105,7 @@ impl Drop for ReadSide {
 pub(super) struct WriteSide {
     pub(super) stream: Arc<SharedStream>,
     handle: Handle,
-    /// Bytes of the buffer that `write_from` reads into next.
+    /// Length of the next buffer of `write_from`, in bytes.
     buffer_len: usize,
 }
 
@@ -122,7 +122,7 @@ impl WriteSide {
         cooperate(cx, |cx| self.poll_queue(cx, bufs))
     }
 
-    /// Queues the part of `bufs` for which there is capacity.
+    /// Queues the part of `bufs` that fits the capacity.
     fn poll_queue(&self, cx: &Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let wanted = bufs.iter().map(|buf| buf.len()).sum();
         if wanted == 0 {
@@ -134,7 +134,7 @@ impl WriteSide {
         if len < COPY_UNLOCKED {
             copy(bufs, len, |piece| state.send.queue.push(piece));
         } else {
-            // There is one writer, so that no more can be queued meanwhile.
+            // The only writer is this one, so the capacity cannot shrink.
             drop(state);
             let mut chunk = BytesMut::with_capacity(len);
             copy(bufs, len, |piece| chunk.extend_from_slice(piece));
@@ -154,7 +154,7 @@ impl WriteSide {
         Ok(())
     }
 
-    /// Queues the part of `chunk` for which there is capacity.
+    /// Queues the part of `chunk` that fits the capacity.
     fn poll_write_chunk(&self, cx: &Context<'_>, chunk: &mut Bytes) -> Poll<io::Result<()>> {
         let (mut state, capacity) = ready!(self.poll_capacity(cx))?;
         let len = capacity.min(chunk.len());
@@ -181,13 +181,13 @@ impl WriteSide {
         reader: &mut (impl AsyncRead + Unpin + ?Sized),
     ) -> Poll<io::Result<usize>> {
         let (state, capacity) = ready!(self.poll_capacity(cx))?;
-        // There is one writer, so that no more can be queued meanwhile.
+        // The only writer is this one, so the capacity cannot shrink.
         drop(state);
         let space = self.buffer_len.min(capacity);
         let mut buffer = BytesMut::with_capacity(space);
         let len = {
             let mut buffer = (&mut buffer).limit(space);
-            // The future has no state of its own, so that each poll may be one of a new future.
+            // The future has no state of its own, so each poll may use a new one.
             ready!(pin!(reader.read_buf(&mut buffer)).poll(cx))?
         };
         if len == self.buffer_len {
@@ -201,11 +201,11 @@ impl WriteSide {
         Poll::Ready(Ok(len))
     }
 
-    /// Queues what was read, for which there is capacity.
+    /// Queues the bytes read; the capacity suffices.
     fn queue_buffer(&self, mut buffer: BytesMut) -> io::Result<()> {
         let len = buffer.len();
         let chunk = (len >= COPY_BELOW).then(|| {
-            // A copy where the queue would hold more than twice its bytes.
+            // Copied if the queue would hold more than twice the bytes.
             if len < buffer.capacity() / 2 {
                 Bytes::copy_from_slice(&buffer)
             } else {
@@ -222,7 +222,7 @@ impl WriteSide {
         Ok(())
     }
 
-    /// How many bytes may be queued: at least one.
+    /// Waits until at least one byte may be queued. Returns the capacity.
     fn poll_capacity(
         &self,
         cx: &Context<'_>,
@@ -242,7 +242,7 @@ impl WriteSide {
         Poll::Ready(Ok((state, capacity)))
     }
 
-    /// Wakes the driver if `len` bytes that were queued are news to it.
+    /// Wakes the driver if it does not know yet of the `len` bytes just queued.
     fn queued(&self, mut state: MutexGuard<'_, StreamState>, len: usize) {
         let was_empty = state.send.queue.len() == len;
         let inspect = was_empty && state.turn.is_none() && state.enter_inbox();
@@ -261,7 +261,7 @@ impl WriteSide {
             return Poll::Ready(Err(error.clone().into()));
         }
         let replaced = register_waker(&mut state.send.waker, cx.waker());
-        // While bytes are queued, each frame that leaves wakes.
+        // While bytes are queued, each sent frame wakes.
         let asks = state.send.queue.len() == 0 && !state.send.in_flushing;
         state.send.flush_wanted |= asks;
         let inspect = asks && state.enter_inbox();
@@ -318,7 +318,7 @@ fn check_writable(state: &StreamState) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the first `len` bytes of `bufs` to `push`.
+/// Passes the first `len` bytes of `bufs` to `push`.
 fn copy(bufs: &[IoSlice<'_>], mut len: usize, mut push: impl FnMut(&[u8])) {
     for buf in bufs {
         let piece = &buf[..len.min(buf.len())];

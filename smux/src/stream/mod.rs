@@ -1,5 +1,3 @@
-//! `Stream`: one stream of a session.
-
 mod half;
 mod split;
 
@@ -18,19 +16,19 @@ use crate::core::stream::SharedStream;
 use crate::session::Session;
 use crate::shared::Handle;
 
-/// A stream: bytes in order, both ways, each way closed on its own.
+/// A stream: ordered bytes in both directions, each of which closes on its own.
 ///
-/// * `shutdown` closes this side's direction: FIN after all that was written. It waits until FIN has
-///   left; reading goes on.
-/// * A read of 0 bytes is the peer's FIN. The end of the session before that is an error, after all
-///   that has arrived was read.
-/// * Dropping a stream sends what was written and FIN, in the background, and discards what arrives. A peer
-///   that runs this crate then fails to write ([`Error::Reset`](crate::Error::Reset)); others go on, since
-///   the protocol has no reset. If the peer grants no window for
-///   [`Config::timeout`](crate::Config::timeout), what was written is discarded.
-/// * `flush` waits until all that was written to the stream was written to the carrier, and the
-///   carrier flushed; the end of the session before that is an error. Without it, what is written
-///   leaves as soon as carrier and window allow.
+/// * `shutdown` closes this side's direction: FIN follows all written bytes. It waits until FIN is
+///   sent; reading continues.
+/// * A read of 0 bytes is the peer's FIN. If the session ends before, reads return the received
+///   bytes and then an error.
+/// * Dropping a stream sends the written bytes and FIN, in the background, and discards received
+///   bytes. A peer that runs this crate then fails to write ([`Error::Reset`](crate::Error::Reset));
+///   others continue, since the protocol has no reset. If the peer grants no window for
+///   [`Config::timeout`](crate::Config::timeout), the written bytes are discarded.
+/// * `flush` waits until all written bytes were written to the carrier and the carrier was flushed;
+///   if the session ends before, it fails. Without a flush, bytes are sent as soon as carrier and
+///   window allow.
 ///
 /// Writes queue up to [`Config::send_buffer`](crate::Config::send_buffer) bytes.
 #[derive(Debug)]
@@ -45,43 +43,43 @@ impl Stream {
         Self { read, write: WriteSide::new(stream, handle) }
     }
 
-    /// The id on the wire: odd for streams that the client opened, even for those of the server.
+    /// The id on the wire: odd for streams of the client, even for streams of the server.
     pub fn id(&self) -> u32 {
         self.read.stream.id
     }
 
-    /// Bytes that were received and not read.
+    /// Bytes received and not read.
     #[cfg(feature = "_testkit")]
     pub(crate) fn unread(&self) -> usize {
         self.read.stream.lock().receive.queue.len()
     }
 
-    /// A handle of the session.
+    /// Returns a handle of the session.
     pub fn session(&self) -> Session {
         Session { handle: self.read.handle.clone() }
     }
 
-    /// Splits the stream into halves that can go to different tasks. Dropping the write half closes
-    /// its direction as `shutdown` does; dropping the read half discards what arrives.
+    /// Splits the stream into halves for different tasks. Dropping the write half closes its
+    /// direction like `shutdown`; dropping the read half discards received bytes.
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
         (OwnedReadHalf(self.read), OwnedWriteHalf(self.write))
     }
 
-    /// Drops the stream together with what was written and has not left. A peer that runs this crate reads
-    /// what has arrived, and then [`Error::Reset`](crate::Error::Reset); others see FIN, as after an orderly
+    /// Drops the stream and its unsent bytes. A peer that runs this crate reads the received bytes,
+    /// and then gets [`Error::Reset`](crate::Error::Reset); others see FIN, as after an orderly
     /// end.
     pub fn abort(self) {
         self.write.abort();
     }
 
-    /// Reads the bytes that have arrived, without a copy; empty at the end of the stream.
+    /// Reads received bytes without a copy; returns an empty chunk at the end of the stream.
     ///
-    /// They may be a piece of a buffer of 64 KiB that the carrier was read into, which they keep in
-    /// memory as a whole: copy what is to be kept for long.
+    /// The chunk may be a piece of a 64 KiB read buffer and keep all of it in memory: copy chunks
+    /// that you keep for long.
     ///
     /// # Errors
     ///
-    /// The reason for which the session has ended, once all that has arrived was read.
+    /// The reason for which the session has ended, once all received bytes were read.
     ///
     /// # Cancel safety
     ///
@@ -90,36 +88,35 @@ impl Stream {
         self.read.read_chunk().await
     }
 
-    /// Writes a chunk without copying it, and leaves it empty; waits while it exceeds what is left of
-    /// [`Config::send_buffer`](crate::Config::send_buffer). Pieces below 1 KiB are copied; of others,
-    /// what their buffer holds beside them stays in memory until they have left.
+    /// Writes a chunk without copying it, and leaves it empty; waits while it exceeds the rest of
+    /// [`Config::send_buffer`](crate::Config::send_buffer). Pieces below 1 KiB are copied; longer
+    /// pieces keep their whole buffer in memory until they are sent.
     ///
     /// # Errors
     ///
-    /// As those of `poll_write`: the reason for which the session has ended; `BrokenPipe` after
-    /// `shutdown`.
+    /// The reason for which the session has ended; `BrokenPipe` after `shutdown`.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: `chunk` is what has not been queued.
+    /// Cancel safe: `chunk` holds the bytes that are not queued yet.
     pub async fn write_chunk(&mut self, chunk: &mut Bytes) -> io::Result<()> {
         self.write.write_chunk(chunk).await
     }
 
-    /// Reads once from `reader` and writes that, with one copy less than a read and a write. Returns the
-    /// number of bytes, 0 at the end of `reader`.
+    /// Reads once from `reader` and writes the bytes, with one copy less than a read and a write.
+    /// Returns the number of bytes, 0 at the end of `reader`.
     ///
-    /// Waits for capacity first, and holds no buffer while it waits.
+    /// Waits for capacity first, without holding a buffer.
     ///
     /// # Errors
     ///
-    /// Those of `reader`, and those of `poll_write`. Nothing was written then, and nothing was read unless
-    /// the stream ended during the read: what that read returned is lost. While `reader` has nothing the
-    /// end of the stream is not reported.
+    /// Errors of `reader` and of `poll_write`. In that case nothing was written, and nothing was
+    /// read unless the stream ended during the read, which loses the bytes of that read. The end of
+    /// the stream is not reported while `reader` has no bytes.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: dropping the future loses nothing that was read.
+    /// Cancel safe: dropping the future loses no bytes.
     pub async fn write_from<R>(&mut self, reader: &mut R) -> io::Result<usize>
     where
         R: AsyncRead + Unpin + ?Sized,

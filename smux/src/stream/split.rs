@@ -1,5 +1,3 @@
-//! Owned halves of a stream.
-
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,7 +9,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::Stream;
 use super::half::{ReadSide, WriteSide};
 
-/// The reading half of a [`Stream`], see [`Stream::into_split`]. Dropping it discards what arrives.
+/// The reading half of a [`Stream`], see [`Stream::into_split`]. Dropping it discards received
+/// bytes.
 #[derive(Debug)]
 pub struct OwnedReadHalf(pub(super) ReadSide);
 
@@ -19,7 +18,7 @@ pub struct OwnedReadHalf(pub(super) ReadSide);
 #[derive(Debug)]
 pub struct OwnedWriteHalf(pub(super) WriteSide);
 
-/// The two halves given to [`OwnedReadHalf::reunite`] are not of one stream. Returns them.
+/// The halves passed to [`OwnedReadHalf::reunite`] belong to different streams; contains both.
 #[derive(Debug, thiserror::Error)]
 #[error("the halves are not of the same stream")]
 pub struct ReuniteError(pub OwnedReadHalf, pub OwnedWriteHalf);
@@ -30,11 +29,11 @@ impl OwnedReadHalf {
         self.0.stream.id
     }
 
-    /// As [`Stream::read_chunk`].
+    /// See [`Stream::read_chunk`].
     ///
     /// # Errors
     ///
-    /// As those of [`Stream::read_chunk`].
+    /// Same as [`Stream::read_chunk`].
     ///
     /// # Cancel safety
     ///
@@ -43,11 +42,11 @@ impl OwnedReadHalf {
         self.0.read_chunk().await
     }
 
-    /// Puts the two halves together again.
+    /// Joins the two halves.
     ///
     /// # Errors
     ///
-    /// Both halves, if they are of two streams.
+    /// Returns both halves if they belong to different streams.
     pub fn reunite(self, write: OwnedWriteHalf) -> Result<Stream, ReuniteError> {
         if Arc::ptr_eq(&self.0.stream, &write.0.stream) {
             Ok(Stream { read: self.0, write: write.0 })
@@ -63,29 +62,29 @@ impl OwnedWriteHalf {
         self.0.stream.id
     }
 
-    /// As [`Stream::write_chunk`].
+    /// See [`Stream::write_chunk`].
     ///
     /// # Errors
     ///
-    /// As those of [`Stream::write_chunk`].
+    /// Same as [`Stream::write_chunk`].
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: `chunk` is what has not been queued.
+    /// Cancel safe: `chunk` holds the bytes that are not queued yet.
     pub async fn write_chunk(&mut self, chunk: &mut Bytes) -> io::Result<()> {
         self.0.write_chunk(chunk).await
     }
 
-    /// As [`Stream::write_from`].
+    /// See [`Stream::write_from`].
     ///
     /// # Errors
     ///
-    /// As those of [`Stream::write_from`]: what was read is lost if the stream ended during the read, and
-    /// while `reader` has nothing the end of the stream is not reported.
+    /// Same as [`Stream::write_from`]: the bytes read are lost if the stream ended during the read,
+    /// and the end of the stream is not reported while `reader` has no bytes.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: dropping the future loses nothing that was read.
+    /// Cancel safe: dropping the future loses no bytes.
     pub async fn write_from<R>(&mut self, reader: &mut R) -> io::Result<usize>
     where
         R: AsyncRead + Unpin + ?Sized,
@@ -93,19 +92,20 @@ impl OwnedWriteHalf {
         self.0.write_from(reader).await
     }
 
-    /// Discards what was written and has not left, and resets the stream, as [`Stream::abort`]. Without
-    /// effect after FIN has left.
+    /// Discards the unsent bytes and resets the stream, like [`Stream::abort`]. No effect after FIN
+    /// was sent.
     ///
-    /// The read half reads what has arrived. A FIN of the peer that comes after the reset fails it with
-    /// [`Error::Reset`](crate::Error::Reset): the peer may have discarded the rest of its answer.
+    /// The read half still returns received bytes. If the peer's FIN arrives after the reset, reads
+    /// then fail with [`Error::Reset`](crate::Error::Reset): the peer may have discarded the rest
+    /// of its answer.
     pub fn abort(self) {
         self.0.abort();
     }
 
-    /// Whether the peer reads on after its FIN: `Some(true)` once a window update has come behind it. `None`
-    /// in version 1, which has no updates, and while the version is not decided.
+    /// Whether the peer reads on after its FIN: `Some(true)` once a window update has arrived after
+    /// the FIN. `None` in version 1, which has no updates, and while the version is undecided.
     ///
-    /// xtaci/smux has no reset: FIN is all that it sends for a stream that was closed both ways too.
+    /// xtaci/smux has no reset: it sends only FIN, even for a stream closed in both directions.
     pub fn peer_reads_on(&self) -> Option<bool> {
         self.0.peer_reads_on()
     }

@@ -47,7 +47,7 @@ impl Frame {
     }
 }
 
-/// All frames of `bytes`, which end with a whole one.
+/// All frames of `bytes`, which end with a whole frame.
 pub fn parse(mut bytes: &[u8]) -> Vec<Frame> {
     let mut frames = Vec::new();
     while !bytes.is_empty() {
@@ -63,7 +63,7 @@ pub fn hex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
 }
 
-/// One side of the wire, in a test whose clock is paused: waiting lets the other side do all it can.
+/// One side of the wire in a test with a paused clock: waiting lets the other side do all it can.
 pub struct Peer {
     pub io: DuplexStream,
     pub version: u8,
@@ -80,7 +80,7 @@ impl Peer {
         self.send(UPD, id, &payload).await;
     }
 
-    /// The bytes that have come, and whether the carrier has ended.
+    /// The bytes received, and whether the carrier has ended.
     pub async fn read_all(&mut self) -> (Vec<u8>, bool) {
         let mut bytes = Vec::new();
         let wait = Duration::from_millis(1);
@@ -93,7 +93,7 @@ impl Peer {
         }
     }
 
-    /// The frames that have come.
+    /// The frames received.
     pub async fn frames(&mut self) -> Vec<Frame> {
         parse(&self.read_all().await.0)
     }

@@ -34,14 +34,14 @@ pub fn pair(version: Version) -> (Session, Session) {
     pair_with(256 << 10, config.clone(), config)
 }
 
-/// A server, and a client that is frames written by hand.
+/// A server, and a client of handwritten frames.
 pub fn raw_server(version: Version, config: Config) -> (Session, Peer) {
     let (ours, io) = tokio::io::duplex(8 << 20);
     let session = Session::server(ours, config.version(version)).unwrap();
     (session, Peer { io, version: number(version) })
 }
 
-/// A client, and a server that is frames written by hand.
+/// A client, and a server of handwritten frames.
 pub fn raw_client(version: Version, config: Config) -> (Session, Peer) {
     let (ours, io) = tokio::io::duplex(8 << 20);
     let session = Session::client(ours, config.version(version)).unwrap();
@@ -57,7 +57,7 @@ pub async fn streams(client: &Session, server: &Session) -> (Stream, Stream) {
     (opened, server.accept_stream().await.unwrap())
 }
 
-/// Numbers by a linear congruence (Knuth's MMIX), of which the upper half is used.
+/// A linear congruential generator (Knuth's MMIX); its upper half is used.
 pub struct Rng(u64);
 
 impl Rng {
@@ -77,7 +77,7 @@ impl Rng {
     }
 }
 
-/// Returns everything to its sender.
+/// Returns all bytes to their sender.
 pub async fn echo(server: Session) {
     while let Ok(stream) = server.accept_stream().await {
         tokio::spawn(async move {
@@ -112,7 +112,7 @@ pub async fn check_echo(stream: Stream, data: Vec<u8>, seed: u64) {
     assert!(received == expected, "other bytes");
 }
 
-/// `streams` streams at once, of random sizes, each echoed.
+/// Opens `streams` streams of random sizes at once; each is echoed.
 pub async fn check_many(client: &Session, streams: u64, max_len: u64, seed: u64) {
     let mut rng = Rng::new(seed);
     let mut tasks = Vec::new();
