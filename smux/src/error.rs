@@ -43,10 +43,10 @@ pub enum ProtocolError {
     },
     /// A command that the session's version does not have: versions 1 and 2 have 0 to 3, version 2
     /// also has 4.
-    #[error("command {0}, allowed is 0 to 3, and 4 in version 2")]
+    #[error("unknown command {0}: expected 0 to 3, or 4 in version 2")]
     Command(u8),
     /// An invalid length for the command: UPD has 8, SYN, FIN and NOP have 0.
-    #[error("command {command} of {len} bytes, allowed is 0, and 8 for command 4")]
+    #[error("command {command} of {len} bytes: expected 0, or 8 for command 4")]
     Length {
         /// The command byte.
         command: u8,
