@@ -1,4 +1,4 @@
-//! What a session runs over: a KCP connection, with Snappy framing or without.
+//! Carrier of a session: a KCP connection, with or without Snappy framing.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -17,27 +17,27 @@ use tokio::time::sleep;
 use crate::macros::{impl_async_read, impl_async_write};
 use crate::snappy::SnappyStream;
 
-/// How often a connection is checked for acknowledgements.
+/// Interval of checks whether everything was acknowledged.
 const ACK_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What is known of a connection beside its session, which has the stream.
+/// State of a connection that outlives its stream, which the session owns.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     /// The stream, while the session has it.
     stream: Weak<Mutex<KcpStream>>,
     /// Statistics of a stream that is gone.
     last: Mutex<ConnectionStats>,
-    /// True from the first byte of the peer on.
+    /// The peer has sent a byte.
     heard: AtomicBool,
-    /// True from when this side closes the session in order.
+    /// This side closes the session in order.
     closing: AtomicBool,
-    /// True once the stream is gone; `end_changed` is notified then.
+    /// The stream is gone; `end_changed` is notified then.
     ended: AtomicBool,
     end_changed: Notify,
 }
 
 impl Link {
-    /// The statistics as they are now, or were at the end.
+    /// Returns the current statistics, or the last ones of a stream that has ended.
     pub(crate) fn stats(&self) -> ConnectionStats {
         match self.stream.upgrade() {
             Some(stream) => lock(&stream).stats(),
@@ -45,13 +45,13 @@ impl Link {
         }
     }
 
-    /// Statistics of a stream that is gone.
+    /// Sets the statistics of a stream that is gone.
     #[cfg(test)]
     pub(crate) fn set_stats(&self, stats: ConnectionStats) {
         *lock(&self.last) = stats;
     }
 
-    /// The stream ends: keeps its statistics, and wakes [`ended`](Self::ended).
+    /// Notes the end of the stream: keeps its statistics, and wakes [`ended`](Self::ended).
     pub(crate) fn end(&self, stats: ConnectionStats) {
         *lock(&self.last) = stats;
         self.ended.store(true, Ordering::Release);
@@ -67,12 +67,11 @@ impl Link {
         }
     }
 
-    /// This side closes the session from now on.
+    /// Notes that this side closes the session.
     pub(crate) fn set_closing(&self) {
         self.closing.store(true, Ordering::Relaxed);
     }
 
-    /// Whether this side closes the session.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
     }
@@ -87,8 +86,8 @@ impl Link {
         self.stats().peer_supports_control
     }
 
-    /// Waits until the peer has acknowledged everything that KCP has been given by now, or the stream is
-    /// gone. What waits in smux or Snappy is not included: flush before.
+    /// Waits until the peer has acknowledged everything given to KCP so far, or the stream is gone.
+    /// Bytes queued in smux or Snappy are not included: flush first.
     pub(crate) async fn acknowledged(&self) {
         let stats = self.stats();
         let bytes = stats.sent_bytes + stats.unsent_bytes;
@@ -96,7 +95,7 @@ impl Link {
         while self.stream.strong_count() > 0 {
             let stats = self.stats();
             if stats.sent_bytes >= bytes {
-                // All have left; then their segments are among those sent so far.
+                // Everything is sent, so its segments are among the segments sent so far.
                 let last = *segments.get_or_insert(stats.sent_segments);
                 if stats.sent_segments - u64::from(stats.in_flight_segments) >= last {
                     return;
@@ -111,9 +110,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A KCP connection of which a [`Link`] reads the statistics.
+/// A KCP connection whose statistics a [`Link`] reads.
 pub(crate) struct LinkedStream {
-    /// Locked for one poll at a time, by the session, and by who reads statistics.
+    /// Locked for one poll at a time, by the session and by readers of statistics.
     stream: Arc<Mutex<KcpStream>>,
     link: Arc<Link>,
 }
@@ -129,7 +128,7 @@ impl LinkedStream {
         &self.link
     }
 
-    /// The stream, for one poll.
+    /// Locks the stream for one poll.
     pub(crate) fn lock(&self) -> MutexGuard<'_, KcpStream> {
         lock(&self.stream)
     }

@@ -1,4 +1,4 @@
-//! One carried connection: its lines in the log, its counters, its end.
+//! One carried connection: its log lines, counters, and end.
 
 use std::fmt;
 use std::io;
@@ -58,8 +58,8 @@ impl Policy {
     }
 }
 
-/// Carries a connection until it has ended, and logs it as `name`. Dropped before, it resets it. `link`
-/// is that of the session, if there is one.
+/// Carries a connection until it has ended, and logs it as `name`. If dropped before, it resets the
+/// connection. `link` belongs to the session, if there is one.
 pub(crate) async fn carry(
     name: impl fmt::Display,
     local: &mut LocalStream,

@@ -1,7 +1,7 @@
-//! Detection of what a client speaks, by the first byte of its session.
+//! Detects a client's protocol from the first byte of its session.
 //!
-//! Nothing is negotiated between kcptun's sides. But a client speaks first: its first byte is 0xff of a
-//! Snappy stream identifier, or the version of the first smux frame.
+//! kcptun's sides negotiate nothing, but a client speaks first: its first byte is 0xff of a Snappy
+//! stream identifier, or the version of the first smux frame.
 
 use std::io;
 use std::time::Duration;
@@ -17,11 +17,11 @@ const SNAPPY: u8 = 0xff;
 
 /// Start of a Snappy stream: its identifier.
 const SNAPPY_IDENTIFIER: &[u8] = b"\xff\x06\0\0sNaPpY";
-/// The first frame of smux version 1 or 2 behind the version: SYN without payload, little-endian, of the
-/// first stream of a client, 3.
+/// The first frame of smux version 1 or 2 after the version: SYN without payload, little-endian, of
+/// a client's first stream, 3.
 const FIRST_SYN: &[u8] = &[0, 0, 0, 3, 0, 0, 0];
 
-/// What a client speaks.
+/// The protocol of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Detected {
     pub(crate) compression: bool,
@@ -50,9 +50,9 @@ pub(crate) enum Rejected {
     Io(#[from] io::Error),
 }
 
-/// Waits for the first byte, makes the carrier, and finds out what the client speaks.
+/// Waits for the first byte, makes the carrier, and detects the client's protocol.
 ///
-/// `compression` and `version` are what the settings enforce; `None` takes either.
+/// `compression` and `version` are required by the settings; `None` accepts either.
 pub(crate) async fn detect(
     stream: LinkedStream,
     compression: Option<bool>,
@@ -86,8 +86,8 @@ pub(crate) async fn detect(
     timeout(limit, detecting).await.unwrap_or(Err(Rejected::Timeout(limit)))
 }
 
-/// What the first bytes of a connection without smux are, if they are those of a client with smux. They
-/// may be the application's own all the same.
+/// Returns what the first bytes of a connection without smux look like, if a client with smux would
+/// send them. They may still be application data.
 pub(crate) fn smux_of_client(first: &[u8]) -> Option<&'static str> {
     match first {
         [1 | 2, rest @ ..] if rest.starts_with(FIRST_SYN) => Some("a frame of smux"),

@@ -18,7 +18,7 @@ use crate::net::LocalStream;
 use crate::relay::{End, ReadChunk, WriteFrom};
 use crate::stats::{Registration, TunnelStats};
 
-/// A KCP connection. Dropped before both directions have ended, it resets the peer's connection.
+/// A KCP connection. If dropped before both directions have ended, it resets the peer's connection.
 pub(crate) struct DirectConnection {
     stream: LinkedStream,
     is_closed: bool,
@@ -36,7 +36,7 @@ impl DirectConnection {
         self.stream.lock().conv()
     }
 
-    /// Carries `local`; its reset is one on the other side as well.
+    /// Carries `local`; a reset on one side is passed on to the other.
     pub(crate) async fn carry(
         &mut self,
         name: String,
@@ -54,22 +54,22 @@ impl DirectConnection {
 impl Drop for DirectConnection {
     fn drop(&mut self) {
         if !self.is_closed {
-            // An error says that the connection has ended already.
+            // An error means that the connection has already ended.
             drop(self.stream.lock().set_zero_linger());
         }
     }
 }
 
-/// The direction from the peer. Borrowed halves of the stream would keep its statistics from being read.
+/// The direction from the peer. Borrowed halves of the stream would block reads of its statistics.
 struct Reader<'a> {
     stream: &'a LinkedStream,
-    /// The connection's name, until its first bytes were checked.
+    /// The connection's name, until its first bytes are checked.
     unchecked: Option<String>,
 }
 
 impl ReadChunk for Reader<'_> {
     async fn read_chunk(&mut self) -> io::Result<Bytes> {
-        // The stream keeps what a read has begun, so that each poll may be one of a new future.
+        // The stream keeps the state of a read, so each poll may use a new future.
         let chunk = poll_fn(|cx| {
             let mut stream = self.stream.lock();
             pin!(stream.read_chunk()).poll(cx)

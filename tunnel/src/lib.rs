@@ -1,9 +1,8 @@
 //! A TCP tunnel over KCP that replaces either side of kcptun.
 //!
-//! The library is what the program `kcpx-tunnel` consists of: [`options`] reads the command line,
-//! the environment and files; [`settings`] are what a tunnel is to do, in types; [`client`] and
-//! [`server`] are its two roles; [`process`] is what a tunnel has in common with its process: the
-//! signal to end, changed settings, counters.
+//! This library is the implementation of the program `kcpx-tunnel`: [`options`] reads the command
+//! line, the environment and files; [`settings`] are the typed result; [`client`] and [`server`]
+//! are the two roles; [`process`] connects tunnels to their process: signals, reloads, counters.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -1,6 +1,6 @@
-//! `AsyncRead` and `AsyncWrite` of enums of which each variant holds such a type.
+//! `AsyncRead` and `AsyncWrite` for enums whose variants each hold such a type.
 
-/// Calls a method of the variant that there is.
+/// Calls a method of the current variant.
 macro_rules! forward {
     ($self:ident.$method:ident $arguments:tt, $($(#[$attribute:meta])* $variant:ident),+) => {
         match $self.get_mut() {
@@ -30,8 +30,8 @@ macro_rules! impl_async_read {
     };
 }
 
-/// Implements `AsyncWrite`, vectored writes included, for an enum of which each variant has them:
-/// `impl_async_write!(Name: Variant, Variant)`.
+/// Implements `AsyncWrite`, including vectored writes, for an enum: `impl_async_write!(Name:
+/// Variant, Variant)`.
 macro_rules! impl_async_write {
     ($type:ty: $($(#[$attribute:meta])* $variant:ident),+ $(,)?) => {
         impl tokio::io::AsyncWrite for $type {

@@ -9,11 +9,11 @@ use kcpx_tunnel::options::{Invocation, Loaded, OptionsError};
 use kcpx_tunnel::process::{self, Log};
 use tokio::runtime::Builder;
 
-/// Status of options that are refused.
+/// Exit status for refused options.
 const REFUSED: u8 = 2;
-/// Time that the last lines of the log have: whoever reads them may have stopped.
+/// Limit for writing the last log lines: their reader may have stopped.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time that tasks have to end. The lookup of a name blocks its thread for as long as it takes.
+/// Limit for tasks to end. A name lookup blocks its thread for as long as it takes.
 const END_TIMEOUT: Duration = Duration::from_millis(100);
 
 fn main() -> ExitCode {
@@ -60,18 +60,18 @@ fn run(invocation: Invocation, loaded: Loaded, log: &Log) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
-            // A log in a file is not what the user sees who started the program.
+            // A log in a file is not visible to the user who started the program.
             if log.is_file() { fail(&error, 1) } else { ExitCode::from(1) }
         }
     }
 }
 
-/// Has the number of worker threads, as for every program on Tokio.
+/// Sets the number of worker threads, as in every Tokio program.
 const WORKER_THREADS: &str = "TOKIO_WORKER_THREADS";
 
-/// How many worker threads: by default one for every second CPU. The kernel's side of both sockets is on
-/// the other CPUs, as is whoever the TCP connections are with; and what two workers exchange costs more
-/// CPU time for each byte (docs/lab.md).
+/// Returns the number of worker threads: by default one per two CPUs. The other CPUs run the
+/// kernel's side of both sockets and the local TCP peers, and traffic between two workers costs
+/// more CPU time per byte (docs/performance.md).
 fn worker_threads() -> Result<usize, String> {
     match env::var_os(WORKER_THREADS) {
         None => Ok(thread::available_parallelism().map_or(1, |cpus| cpus.get().div_ceil(2))),
@@ -79,11 +79,11 @@ fn worker_threads() -> Result<usize, String> {
             .to_str()
             .and_then(|text| text.parse().ok())
             .filter(|threads| *threads > 0)
-            .ok_or_else(|| format!("{WORKER_THREADS} is {value:?}, allowed is a number from 1 on")),
+            .ok_or_else(|| format!("{WORKER_THREADS} must be a number from 1 on, got {value:?}")),
     }
 }
 
-/// Writes one sentence to standard error. The log of standard error is what does not block for a reader.
+/// Writes one sentence to standard error, through a log if possible: it never blocks on the reader.
 fn fail(error: &impl std::fmt::Display, status: u8) -> ExitCode {
     let sentence = format!("kcpx-tunnel: {error}\n");
     match Log::to_stderr() {

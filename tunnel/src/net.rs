@@ -1,4 +1,4 @@
-//! TCP and unix sockets alike: listening, connecting, and the two halves of a stream.
+//! TCP and unix sockets: listening, connecting, and the two halves of a stream.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -18,10 +18,10 @@ use crate::macros::{impl_async_read, impl_async_write};
 use crate::resolve::{Resolver, connect_first};
 use crate::settings::LocalAddress;
 
-/// Connections that the system keeps until they are accepted.
+/// Connections that the system queues until they are accepted.
 const BACKLOG: i32 = 1_024;
-/// TCP keepalive: idle time before the first probe, and time between probes, as Go's `net` has it. Without
-/// probes a peer that vanished would hold its stream and its socket until the session ends.
+/// TCP keepalive: idle time before the first probe, and time between probes, as in Go's `net`.
+/// Without probes, a vanished peer would hold its stream and socket until the session ends.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// A socket on which users connect.
@@ -29,15 +29,15 @@ pub(crate) enum LocalListener {
     Tcp(TcpListener),
     #[cfg(unix)]
     Unix {
-        /// Before the listener: the file is removed while nobody else can listen on it, so that it
-        /// is not that of a successor.
+        /// Declared before the listener, so dropped first: while the listener is bound, the file
+        /// cannot belong to a successor.
         _path: UnixPath,
         listener: UnixListener,
     },
 }
 
 impl LocalListener {
-    /// Binds the first address that can be bound. The socket file of a process that is gone is replaced.
+    /// Binds the first address that can be bound. Replaces the socket file of a dead process.
     pub(crate) async fn bind(address: &LocalAddress) -> io::Result<Self> {
         match address {
             LocalAddress::Tcp { host, port } => {
@@ -77,7 +77,7 @@ impl LocalListener {
         }
     }
 
-    /// The TCP address, with the port that the system chose for port 0.
+    /// Returns the TCP address, with the port that the system chose for port 0.
     pub(crate) fn tcp_addr(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
@@ -98,7 +98,7 @@ impl Drop for UnixPath {
     }
 }
 
-/// Removes a socket file on which nobody listens.
+/// Removes a socket file without a listener.
 #[cfg(unix)]
 async fn remove_dead_socket(path: &std::path::Path) -> io::Result<()> {
     use std::os::unix::fs::FileTypeExt;
@@ -117,9 +117,9 @@ fn no_unix_sockets(path: &std::path::Path) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, text)
 }
 
-/// The addresses of a host of which the first that can be bound is taken: those of IPv4 first, as Go does,
-/// so that `localhost` is 127.0.0.1. An empty host is all addresses, of both IP versions where the system
-/// has both.
+/// Returns the addresses of a host, of which the first that can be bound is used: IPv4 first, as in
+/// Go, so that `localhost` is 127.0.0.1. An empty host is all addresses, of both IP versions if the
+/// system has both.
 pub(crate) async fn bind_addrs(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     if host.is_empty() {
         let any: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
@@ -148,7 +148,7 @@ fn bind_tcp(addr: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Sets what every TCP connection has: no delay, and probes while it is idle.
+/// Configures every TCP connection: no delay, and probes while idle.
 fn configure_tcp(stream: &TcpStream) {
     let keepalive = TcpKeepalive::new().with_time(TCP_KEEPALIVE);
     #[cfg(not(any(
@@ -158,12 +158,12 @@ fn configure_tcp(stream: &TcpStream) {
         target_os = "solaris"
     )))]
     let keepalive = keepalive.with_interval(TCP_KEEPALIVE);
-    // An error says that the connection has ended already, which the first read returns.
+    // An error means that the connection has already ended, which the first read returns.
     drop(stream.set_nodelay(true));
     drop(SockRef::from(stream).set_tcp_keepalive(&keepalive));
 }
 
-/// Who connected, for the log.
+/// Remote end of a local connection, for the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PeerName {
     Tcp(SocketAddr),
@@ -192,8 +192,8 @@ impl Target {
         Self { address, resolver: Resolver::default() }
     }
 
-    /// Connects to the first address that answers, within `limit`. An empty host is this one. A longer lookup
-    /// goes on, and serves the next connection.
+    /// Connects to the first address that answers, within `limit`. An empty host is this host. A
+    /// longer lookup continues and serves the next connection.
     pub(crate) async fn connect(&self, limit: Duration) -> io::Result<LocalStream> {
         let connect = async {
             match &self.address {
@@ -242,12 +242,12 @@ impl LocalStream {
         }
     }
 
-    /// Whether dropping the stream resets the connection (RST) from now on, so that nobody takes a
-    /// part for the whole. A unix socket has no reset.
+    /// Sets whether dropping the stream resets the connection (RST), so that a part does not pass
+    /// for the whole. A unix socket has no reset.
     pub(crate) fn reset_on_drop(&self, reset: bool) {
         let linger = reset.then_some(Duration::ZERO);
         match self {
-            // An error says that the connection has ended already.
+            // An error means that the connection has already ended.
             Self::Tcp(stream) => drop(SockRef::from(stream).set_linger(linger)),
             #[cfg(unix)]
             Self::Unix(_) => {}
@@ -260,13 +260,13 @@ pub(crate) enum LocalReadHalf<'a> {
     Tcp(tcp::ReadHalf<'a>),
     #[cfg(unix)]
     Unix(unix::ReadHalf<'a>),
-    /// Bytes without end and without a socket, for tests with a paused clock.
+    /// Endless bytes without a socket, for tests with a paused clock.
     #[cfg(test)]
     Endless(Endless),
 }
 
 impl LocalReadHalf<'_> {
-    /// Waits until a read returns at once. Needs no buffer, unlike reading.
+    /// Waits until a read returns at once. Unlike a read, needs no buffer.
     pub(crate) async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Tcp(half) => half.readable().await,
@@ -277,8 +277,8 @@ impl LocalReadHalf<'_> {
         }
     }
 
-    /// Whether the peer has ended its direction, or reset the connection, although there may be bytes
-    /// that were not read yet.
+    /// Whether the peer has ended its direction or reset the connection, even if bytes are still
+    /// unread.
     pub(crate) async fn is_ended(&self) -> bool {
         let ready = match self {
             Self::Tcp(half) => poll_once(half.ready(Interest::READABLE)).await,
@@ -287,7 +287,7 @@ impl LocalReadHalf<'_> {
             #[cfg(test)]
             Self::Endless(_) => return false,
         };
-        // An error is one of the runtime's; reading returns it.
+        // An error comes from the runtime; reading returns it.
         ready.is_some_and(|ready| ready.map_or(true, |ready| ready.is_read_closed()))
     }
 }
@@ -319,14 +319,15 @@ pub(crate) enum LocalWriteHalf<'a> {
 }
 
 impl LocalWriteHalf<'_> {
-    /// Waits until the connection fails, for example by a reset. Unread bytes do not delay it. Cancel safe.
+    /// Waits until the connection fails, for example by a reset. Unread bytes do not delay it.
+    /// Cancel safe.
     pub(crate) async fn failed(&self) {
         let ready = match self {
             Self::Tcp(half) => half.ready(Interest::ERROR).await,
             #[cfg(unix)]
             Self::Unix(half) => half.ready(Interest::ERROR).await,
         };
-        // The error of a runtime that ends: the connection ends with it.
+        // An error means that the runtime ends, and the connection with it.
         drop(ready);
     }
 
@@ -343,7 +344,7 @@ impl LocalWriteHalf<'_> {
 
 impl_async_write!(LocalWriteHalf<'_>: Tcp, #[cfg(unix)] Unix);
 
-/// Polls a future once: `None` while it is pending.
+/// Polls a future once: `None` if it is pending.
 pub(crate) async fn poll_once<F: Future>(future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|cx| match future.as_mut().poll(cx) {
@@ -386,7 +387,7 @@ mod tests {
     async fn name_is_bound_to_its_ipv4_address_first() {
         let addrs = ["[::1]:1", "127.0.0.2:1", "127.0.0.1:1"].map(|addr| addr.parse().unwrap());
         assert_eq!(ipv4_first(addrs.into_iter()), [addrs[1], addrs[2], addrs[0]]);
-        // Where this host has ::1 for the name, that is the first of the lookup.
+        // If this host has ::1 for the name, the lookup lists it first.
         let address = LocalAddress::Tcp { host: "localhost".into(), port: 0 };
         let listener = LocalListener::bind(&address).await.unwrap();
         assert_eq!(listener.tcp_addr().unwrap().ip(), Ipv4Addr::LOCALHOST);
@@ -403,7 +404,7 @@ mod tests {
             ended.await.unwrap();
             Ok(vec![SocketAddr::new(addr.ip(), 0)])
         });
-        // A second lookup would find this address, on which nothing listens.
+        // A second lookup would find this address, which has no listener.
         let address = LocalAddress::Tcp { host: "127.0.0.9".into(), port: addr.port() };
         let target = Target { address, resolver };
         let error = target.connect(Duration::from_millis(10)).await.err().unwrap();
@@ -414,7 +415,7 @@ mod tests {
         assert_eq!(stream.peer_addr().unwrap(), addr);
     }
 
-    /// A TCP address that does not answer, as long as the sockets live.
+    /// A TCP address that does not answer while the sockets live.
     #[cfg(target_os = "linux")]
     fn silent_tcp() -> (SocketAddr, Vec<Socket>) {
         use socket2::{Domain, Type};
@@ -424,7 +425,7 @@ mod tests {
         listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
         listener.listen(0).unwrap();
         let addr = listener.local_addr().unwrap();
-        // What comes after these is not answered, since nothing is accepted.
+        // Further connections are not answered, since nothing is accepted.
         let waiting = (0..4).map(|_| {
             let socket = tcp();
             socket.set_nonblocking(true).unwrap();

@@ -1,8 +1,8 @@
 //! Options of kcptun: the command line in Go's forms, environment variables, JSON files, SIP003.
 //!
-//! [`Invocation`] is what a process was started with; [`Invocation::load`] makes
-//! [`Settings`] of it. The order of force: defaults, `KCPTUN_KEY`, the command line,
-//! `SS_PLUGIN_OPTIONS`, the file of `-c`; the addresses of SIP003 override all of them.
+//! [`Invocation`] is what a process was started with; [`Invocation::load`] turns it into
+//! [`Settings`]. Later sources override earlier ones: defaults, `KCPTUN_KEY`, the command line,
+//! `SS_PLUGIN_OPTIONS`, the file of `-c`; SIP003 addresses override everything.
 
 mod args;
 mod build;
@@ -36,8 +36,8 @@ use crate::settings::Settings;
 /// Environment variables by name.
 pub type Environment = BTreeMap<String, String>;
 
-/// What a process was started with. The same invocation is loaded again on SIGHUP. `Debug` shows the
-/// name of the program alone: arguments and variables may contain the key.
+/// Arguments and environment of a process. SIGHUP loads the same invocation again. `Debug` shows
+/// only the program's name: arguments and variables may contain the key.
 ///
 /// ```
 /// use kcpx_tunnel::options::{Environment, Invocation};
@@ -55,19 +55,19 @@ pub struct Invocation {
     environment: Environment,
 }
 
-/// Settings, and what a user should read about them. `Debug` does not show the key.
+/// Settings, and warnings for the user. `Debug` does not show the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
     /// The settings.
     pub settings: Settings,
-    /// One sentence for each thing that is allowed but is probably not meant.
+    /// One sentence for each setting that is allowed but probably a mistake.
     pub warnings: Vec<String>,
-    /// What the settings were made of.
+    /// The values behind the settings.
     tunnels: Vec<(Role, Values)>,
 }
 
 impl Invocation {
-    /// Takes arguments, the name of the program first, and environment variables.
+    /// Takes arguments, beginning with the program's name, and environment variables.
     pub fn new(
         argv: impl IntoIterator<Item = impl Into<OsString>>,
         environment: Environment,
@@ -75,7 +75,7 @@ impl Invocation {
         Self { argv: argv.into_iter().map(Into::into).collect(), environment }
     }
 
-    /// The invocation of this process. Variables that are not UTF-8 are left out.
+    /// Returns the invocation of this process. Variables that are not UTF-8 are left out.
     #[must_use]
     pub fn of_process() -> Self {
         let variables = std::env::vars_os();
@@ -92,11 +92,11 @@ impl Invocation {
         self.environment.get(name).map(String::as_str)
     }
 
-    /// Reads the options, the file of `-c` included, and makes settings. Opens no socket.
+    /// Reads the options, including the file of `-c`, and makes settings. Opens no socket.
     ///
     /// # Errors
     ///
-    /// What is wrong, in one sentence that names what to write instead; help and version are
+    /// One sentence that says what is wrong and what to write instead. Help and version are
     /// [`OptionsError::CommandLine`] too.
     pub fn load(&self) -> Result<Loaded, OptionsError> {
         self.load_reading(|path| fs::read_to_string(path))
@@ -131,7 +131,7 @@ impl Invocation {
         warn_of_unknown_keys(&objects, &mut warnings);
         let mut tunnels = Vec::with_capacity(objects.len());
         for object in objects {
-            // A plugin without a role is a client, as other plugins are.
+            // A plugin without a role is a client, like other plugins.
             let default = plugin.as_ref().map(|_| Role::Client);
             let role = object.role.or(default).ok_or(OptionsError::NoRole)?;
             let mut values = values.clone();
@@ -145,7 +145,7 @@ impl Invocation {
         Ok(Loaded { settings, warnings, tunnels })
     }
 
-    /// The one option that has a variable of its own.
+    /// Reads `KCPTUN_KEY`, the only option with its own variable.
     fn key_variable(&self) -> Values {
         const NAME: &str = "KCPTUN_KEY";
         let mut values = Values::default();

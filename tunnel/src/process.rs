@@ -1,9 +1,9 @@
 //! The process around the tunnels: signals, log, counters, systemd.
 //!
 //! A tunnel is a [`Client`](crate::client::Client) or a [`Server`](crate::server::Server). Its
-//! [`Control`] says when to end and hands over changed settings; what the tunnel counts it registers
-//! in [`Control::counters`]. Lines of the log are events of `tracing`: `info!` for what kcptun would
-//! log, `warn!` for what a user has to act on. [`run()`] is the whole process.
+//! [`Control`] tells it to end and passes changed settings; the tunnel registers its counters in
+//! [`Control::counters`]. Log lines are `tracing` events: `info!` for events that kcptun logs,
+//! `warn!` for problems that a user has to act on. [`run()`] is the whole process.
 
 mod control;
 mod counters;

@@ -1,4 +1,5 @@
-//! Copies both ways between a local connection and a stream of the tunnel, and decides how each ends.
+//! Copies between a local connection and a tunnel stream in both directions, and decides how each
+//! ends.
 
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
@@ -14,61 +15,62 @@ use crate::carrier::Link;
 use crate::net::{LocalReadHalf, LocalStream, LocalWriteHalf, poll_once};
 use crate::stats::TunnelStats;
 
-/// Chunks, and bytes, that are written to a local connection at once.
+/// Chunks, and bytes, per write to a local connection.
 const MAX_CHUNKS: usize = 16;
 const MAX_BATCH: usize = 64 * 1024;
 
-/// Time that a connection has to deliver what has arrived, after its session or its stream has ended.
+/// Limit for delivering received bytes after the session or stream has ended.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often a peer that may have left is inspected, see [`left`].
+/// Interval of checks whether a peer has left, see [`left`].
 const LEFT_INTERVAL: Duration = Duration::from_millis(250);
 /// Intervals in which bytes are sent to a peer of smux 1 after its end: 2 s.
 const MAX_INTERVALS: u32 = 8;
-/// Intervals in a row in which a peer of smux 2 grants no window after its end: 30 s. A stalled stream costs
-/// the path nothing, and a slow user needs the time: kcptun sends an update once per half of `streambuf`,
-/// 1 MiB by default.
+/// Consecutive intervals in which a peer of smux 2 grants no window after its end: 30 s. A stalled
+/// stream costs the path nothing, and a slow user needs the time: kcptun sends one update per half
+/// of `streambuf`, by default 1 MiB.
 const STALLED_INTERVALS: u32 = 120;
 
-/// The reading half of a stream of the tunnel.
+/// The reading half of a tunnel stream.
 pub(crate) trait ReadChunk {
     /// Waits for bytes; none at the end of the stream. Cancel safe.
     fn read_chunk(&mut self) -> impl Future<Output = io::Result<Bytes>> + Send;
 }
 
-/// The writing half of a stream of the tunnel.
+/// The writing half of a tunnel stream.
 pub(crate) trait WriteFrom: AsyncWrite + Unpin {
-    /// Waits for capacity, reads once from `reader`, and writes that. Returns the number of bytes, 0 at the
-    /// end of `reader`, and an error of `reader` as it is. Cancel safe, and without a buffer while it waits.
+    /// Waits for capacity, reads once from `reader`, and writes the bytes. Returns their number, 0
+    /// at the end of `reader`; returns errors of `reader` unchanged. Cancel safe, and holds no
+    /// buffer while waiting.
     fn write_from(
         &mut self,
         reader: &mut (impl AsyncRead + Unpin + Send),
     ) -> impl Future<Output = io::Result<usize>> + Send;
 
-    /// Resets the stream for the peer, where dropping it would be an orderly end.
+    /// Resets the stream for the peer, if dropping it would be an orderly end.
     fn abort(self);
 
-    /// Whether the peer has shown that it reads on after its end; `None` where it cannot.
+    /// Whether the peer has shown that it reads on after its end; `None` if it cannot show that.
     fn peer_reads_on(&self) -> Option<bool>;
 }
 
 /// When a direction ends after the other one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    /// Time between the end of one direction and passing it on.
+    /// Delay between the end of one direction and passing it on.
     pub(crate) close_wait: Duration,
-    /// Time without a byte after which one direction ends once the other one has.
+    /// Idle time after which one direction ends once the other has.
     pub(crate) half_close_timeout: Duration,
-    /// Whether an end that comes after the peer's is passed on only once the peer has acknowledged
-    /// every byte of the session: smux 1.5.54 to 1.5.57 discards what is unread once both sides have
-    /// sent FIN. The session holds FIN a little longer. False towards peers that run this program.
+    /// Whether an end that follows the peer's is passed on only once the peer has acknowledged every
+    /// byte of the session: smux 1.5.54 to 1.5.57 discards unread bytes once both sides have sent
+    /// FIN. The session then delays FIN a little longer. False towards peers that run this program.
     pub(crate) holds_fin: bool,
-    /// Whether a kcptun on the other side passes on the end of one direction alone, as since 2026: a peer
-    /// that has ended its direction is never taken for one that has left.
+    /// Whether a kcptun on the other side passes on the end of one direction alone, as it does
+    /// since 2026: a peer that has ended its direction then never counts as gone.
     pub(crate) peer_half_closes: bool,
 }
 
-/// What was carried, and how it ended.
+/// Bytes carried, and the end.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// Bytes from the local connection to the tunnel.
@@ -83,22 +85,22 @@ pub(crate) struct Outcome {
 pub(crate) enum End {
     /// Both directions ended, and each end was passed on.
     Closed,
-    /// The local connection failed; the stream of the tunnel is reset.
+    /// The local connection failed; the tunnel stream is reset.
     Local(io::Error),
-    /// The stream of the tunnel failed; the local connection is reset.
+    /// The tunnel stream failed; the local connection is reset.
     Tunnel(io::Error),
-    /// The peer takes no more bytes, and its own have been passed on to their end.
+    /// The peer takes no more bytes, and its own bytes were delivered to their end.
     Refused(io::Error),
-    /// The peer, a kcptun, has ended its direction and shows no sign of reading on; the local connection is
-    /// reset.
+    /// The peer, a kcptun, has ended its direction and shows no sign of reading; the local
+    /// connection is reset.
     Left,
-    /// One direction ended, and no byte came in the other one for the half-close timeout; the local
+    /// One direction ended, and the other carried no byte for the half-close timeout; the local
     /// connection is reset.
     HalfCloseTimeout,
 }
 
-/// Copies until both directions have ended. Dropped before that, or when bytes were lost, it resets
-/// the local connection. Unless both have ended, it resets the stream of the tunnel too.
+/// Copies until both directions have ended. If dropped before that, or if bytes were lost, resets
+/// the local connection. Unless both have ended, also resets the tunnel stream.
 pub(crate) async fn relay(
     local: &mut LocalStream,
     mut reader: impl ReadChunk,
@@ -127,14 +129,15 @@ pub(crate) async fn relay(
     }
     if matches!(end, End::Refused(_)) {
         drop(reader);
-        // With bytes unread the system would reset the connection, and lose what the user has not read.
+        // With bytes unread, the system would reset the connection and lose bytes that the user has
+        // not read.
         let (mut unread, _) = local.split();
         let _ = timeout(FLUSH_TIMEOUT, copy(&mut unread, &mut sink())).await;
     }
     Outcome { sent: progress.sent.into_inner(), received: progress.received.into_inner(), end }
 }
 
-/// Returns once the session has ended and the time is up in which a local connection takes its last bytes.
+/// Returns once the session has ended and the local connection's time for its last bytes is up.
 async fn abandoned(link: Option<&Link>) -> End {
     let Some(link) = link else { return std::future::pending().await };
     link.ended().await;
@@ -145,7 +148,7 @@ async fn abandoned(link: Option<&Link>) -> End {
     ))
 }
 
-/// Waits for both directions, for the second one as long as it has bytes.
+/// Waits for both directions; for the second one while it carries bytes.
 async fn both(
     mut send: Pin<&mut impl Future<Output = Result<(), End>>>,
     mut receive: Pin<&mut impl Future<Output = Result<(), End>>>,
@@ -174,8 +177,8 @@ async fn both(
     }
 }
 
-/// The peer has reset the stream. If its end came before the reset, the local connection first gets what has
-/// arrived. Otherwise `receive` fails once that is passed on.
+/// Handles a reset by the peer. If its end came before the reset, the local connection first gets
+/// the received bytes. Otherwise `receive` fails once they are passed on.
 async fn deliver_rest(
     mut receive: Pin<&mut impl Future<Output = Result<(), End>>>,
     progress: &Progress<'_>,
@@ -195,12 +198,13 @@ async fn deliver_rest(
     }
 }
 
-/// Returns once a kcptun that has ended its direction counts as gone. Before 2026 its end of one direction
-/// is one of both: it discards what still comes, and says nothing.
+/// Returns once a kcptun that has ended its direction counts as gone. Before 2026 kcptun ends both
+/// directions at once: it discards further bytes without a sign.
 ///
-/// smux 1 has no sign of reading: it is gone when bytes were sent in [`MAX_INTERVALS`] intervals after its
-/// end. In smux 2 it is gone when its window was used up for [`STALLED_INTERVALS`] intervals, all but the first
-/// of them with every byte acknowledged, and no window update has come after its end.
+/// smux 1 has no sign of reading: the peer is gone once bytes were sent in [`MAX_INTERVALS`]
+/// intervals after its end. With smux 2 it is gone once its window was used up for
+/// [`STALLED_INTERVALS`] intervals, with every byte acknowledged in all but the first, and without
+/// a window update after its end.
 async fn left(link: Option<&Link>, progress: &Progress<'_>, rules: Rules) {
     let Some(link) = link.filter(|link| !rules.peer_half_closes && !link.peer_is_kcpx()) else {
         return std::future::pending().await;
@@ -229,12 +233,12 @@ async fn left(link: Option<&Link>, progress: &Progress<'_>, rules: Rules) {
 struct Progress<'a> {
     sent: AtomicU64,
     received: AtomicU64,
-    /// True once the stream of the tunnel has ended.
+    /// The tunnel stream has ended.
     peer_ended: AtomicBool,
-    /// True while bytes of the local connection wait for capacity of the tunnel.
+    /// Bytes of the local connection wait for capacity of the tunnel.
     blocked: AtomicBool,
-    /// [`WriteFrom::peer_reads_on`] as of the last time that the tunnel had capacity: whether it is known,
-    /// and its value.
+    /// [`WriteFrom::peer_reads_on`] when the tunnel last had capacity: whether it is known, and its
+    /// value.
     shows_reading: AtomicBool,
     peer_reads_on: AtomicBool,
     /// Bytes of all connections.
@@ -268,7 +272,7 @@ impl<'a> Progress<'a> {
         self.peer_ended.load(Ordering::Relaxed)
     }
 
-    /// A write begins, to which the tunnel may have no capacity for long.
+    /// Notes the begin of a write; the tunnel may lack capacity for long.
     fn on_write(&self, peer_reads_on: Option<bool>) {
         self.shows_reading.store(peer_reads_on.is_some(), Ordering::Relaxed);
         self.peer_reads_on.store(peer_reads_on == Some(true), Ordering::Relaxed);
@@ -292,9 +296,9 @@ impl<'a> Progress<'a> {
         self.sent.load(Ordering::Relaxed) + self.received.load(Ordering::Relaxed)
     }
 
-    /// Returns once no byte came for `limit` at least, and less than twice as long.
+    /// Returns once no byte was carried for at least `limit`, and less than twice `limit`.
     async fn idle(&self, limit: Duration) {
-        // The totals are compared when time is up, so that bytes cost no read of the clock.
+        // Totals are compared when the time is up, so that bytes cost no clock read.
         let mut before = self.total();
         loop {
             sleep(limit).await;
@@ -307,7 +311,7 @@ impl<'a> Progress<'a> {
     }
 }
 
-/// From the local connection to the tunnel.
+/// Copies from the local connection to the tunnel.
 async fn send(
     mut local: LocalReadHalf<'_>,
     tunnel: &mut impl WriteFrom,
@@ -316,7 +320,8 @@ async fn send(
     rules: Rules,
 ) -> Result<(), End> {
     loop {
-        // Here and not in `write_from`, so that a connection that waits needs neither buffer nor timer.
+        // Here and not in `write_from`, so that a waiting connection needs neither buffer nor
+        // timer.
         local.readable().await.map_err(End::Local)?;
         progress.on_write(tunnel.peer_reads_on());
         let written = write_from(&mut local, tunnel, progress, rules).await?;
@@ -331,7 +336,8 @@ async fn send(
     sleep(rules.close_wait).await;
     let end = async {
         if let Some(link) = link.filter(|_| rules.holds_fin && progress.has_peer_ended()) {
-            // KCP is to have all of it: `acknowledged` does not see what smux and Snappy still queue.
+            // KCP must have all of it: `acknowledged` does not include bytes queued in smux and
+            // Snappy.
             tunnel.flush().await?;
             link.acknowledged().await;
         }
@@ -340,14 +346,14 @@ async fn send(
     tokio::select! {
         biased;
         ended = end => ended.map_err(End::Tunnel),
-        // The peer does not read, so that FIN cannot leave.
+        // The peer does not read, so FIN cannot be sent.
         () = progress.idle(rules.half_close_timeout) => Err(End::HalfCloseTimeout),
     }
 }
 
-/// Writes what one read of the local connection returns; `None` if it has nothing. Its end cannot be read
-/// while the tunnel takes no more, which is for ever if the peer does not read: that is given up once no
-/// byte was carried for the half-close timeout.
+/// Writes the bytes of one read of the local connection; `None` if it has none. The end of the
+/// local connection cannot be read while the tunnel takes no more, which is forever if the peer
+/// does not read. So this gives up once no byte was carried for the half-close timeout.
 async fn write_from(
     local: &mut LocalReadHalf<'_>,
     tunnel: &mut impl WriteFrom,
@@ -372,7 +378,7 @@ async fn write_from(
     }
 }
 
-/// The local connection, of which it is known whether an error is its own. A read does not wait: it fails
+/// The local connection; tells its own errors from the tunnel's. A read does not wait: it fails
 /// with `WouldBlock`.
 struct Source<'a, 'b> {
     local: &'a mut LocalReadHalf<'b>,
@@ -395,7 +401,7 @@ impl AsyncRead for Source<'_, '_> {
     }
 }
 
-/// From the tunnel to the local connection.
+/// Copies from the tunnel to the local connection.
 async fn receive(
     tunnel: &mut impl ReadChunk,
     mut local: LocalWriteHalf<'_>,
@@ -414,7 +420,7 @@ async fn receive(
         }
         let mut len = first.len();
         chunks.push(first);
-        // What else is there already, so that many small frames cost one system call.
+        // Collects further available chunks, so that many small frames cost one system call.
         let mut tail = None;
         while chunks.len() < MAX_CHUNKS && len < MAX_BATCH && tail.is_none() {
             match poll_once(tunnel.read_chunk()).await {
@@ -440,8 +446,8 @@ async fn receive(
     local.shutdown().await.map_err(End::Local)
 }
 
-/// Returns once the local connection is reset while its bytes wait for capacity of the tunnel. Nothing reads the
-/// connection then, so [`send`] does not see the reset.
+/// Returns once the local connection is reset while its bytes wait for capacity of the tunnel. The
+/// connection is not read then, so [`send`] does not see the reset.
 async fn reset_while_blocked(local: &LocalWriteHalf<'_>, progress: &Progress<'_>) -> io::Error {
     local.failed().await;
     loop {
@@ -453,7 +459,7 @@ async fn reset_while_blocked(local: &LocalWriteHalf<'_>, progress: &Progress<'_>
     }
 }
 
-/// Writes all chunks, and leaves none.
+/// Writes all chunks and clears them.
 async fn write_chunks(local: &mut LocalWriteHalf<'_>, chunks: &mut Vec<Bytes>) -> io::Result<()> {
     let mut first = 0;
     while first < chunks.len() {

@@ -1,4 +1,4 @@
-//! Names of hosts: their addresses, and a race between these.
+//! Host names: their addresses, and a connection race between them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,10 +11,10 @@ use tokio::time::{Instant, sleep};
 
 /// Time between the starts of two attempts (RFC 8305 5, Connection Attempt Delay).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
-/// How old the result of a lookup may be that nobody has waited for.
+/// Validity of a lookup result that no task has waited for.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
-/// The addresses of a host, which is this one if it is empty: at least one, with port 0.
+/// Returns the addresses of a host, at least one, with port 0; an empty host is this host.
 async fn lookup(host: &str) -> io::Result<Vec<SocketAddr>> {
     let name = if host.is_empty() { "localhost" } else { host };
     let addrs: Vec<_> = lookup_host((name, 0)).await?.collect();
@@ -25,12 +25,13 @@ fn no_address(host: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("{host:?} has no address"))
 }
 
-/// Connects to the first of `addrs` that answers. `start` begins an attempt: the next one 250 ms after the
-/// one before, or when that has failed. The IP versions take turns. Cancel safe.
+/// Connects to the first of `addrs` that answers. `start` begins an attempt; the next attempt
+/// begins 250 ms later, or when the previous one has failed. The IP versions alternate. Cancel
+/// safe.
 ///
 /// # Errors
 ///
-/// The error of the last attempt that failed.
+/// The error of the last failed attempt.
 pub(crate) async fn connect_first<T, F>(
     addrs: Vec<SocketAddr>,
     start: impl Fn(SocketAddr) -> F,
@@ -62,7 +63,7 @@ where
     }
 }
 
-/// The same addresses with the IP versions in turns, that of the first one first (RFC 8305 4).
+/// Alternates the IP versions of the addresses, beginning with the first one's (RFC 8305 4).
 fn interleave(addrs: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let first_is_v4 = addrs.first().is_some_and(SocketAddr::is_ipv4);
     let (first, second): (Vec<_>, Vec<_>) =
@@ -76,7 +77,8 @@ fn interleave(addrs: Vec<SocketAddr>) -> Vec<SocketAddr> {
     turns
 }
 
-/// Resolves one host for many tasks: those that wait share a lookup, which goes on when they give up.
+/// Resolves one host for many tasks: waiting tasks share a lookup, which continues when they give
+/// up.
 #[derive(Default)]
 pub(crate) struct Resolver {
     state: Mutex<Lookup>,
@@ -89,7 +91,7 @@ struct Lookup {
     latest: Option<Ended>,
 }
 
-/// What a lookup has found.
+/// Result of a lookup.
 struct Ended {
     at: Instant,
     result: Result<Vec<SocketAddr>, (io::ErrorKind, String)>,
@@ -101,7 +103,7 @@ impl Ended {
         Self { at: Instant::now(), result }
     }
 
-    /// The result for a task that has waited for it, with `port`.
+    /// Returns the result, with `port`, for a task that has waited for it.
     fn share(&self, port: u16) -> io::Result<Vec<SocketAddr>> {
         match &self.result {
             Ok(addrs) => Ok(addrs.iter().map(|addr| SocketAddr::new(addr.ip(), port)).collect()),
@@ -111,8 +113,8 @@ impl Ended {
 }
 
 impl Resolver {
-    /// Returns the addresses that a lookup found after the call, with `port`, or its error. Cancel safe: the
-    /// lookup goes on without the task, and serves the tasks of the next 10 s.
+    /// Returns the addresses, with `port`, found by a lookup after the call, or its error. Cancel
+    /// safe: the lookup continues without the task, and serves the tasks of the next 10 s.
     pub(crate) async fn lookup(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let called = Instant::now();
         let mut state = self.state.lock().await;
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn result_that_nobody_has_waited_for_is_of_use_for_ten_seconds() {
+    async fn result_without_a_waiting_task_is_valid_for_ten_seconds() {
         for (age, expected) in [(10, "192.0.2.1"), (11, "192.0.2.2")] {
             let old = addrs(["192.0.2.1:0"]);
             let resolver = Resolver::looking_up(async { Ok(old) });

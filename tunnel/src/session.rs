@@ -1,4 +1,4 @@
-//! What both roles have of a session: its smux settings, its end.
+//! Parts of a session common to both roles: its smux settings, its end.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tokio::time::timeout;
 use crate::carrier::Link;
 use crate::settings::{Common, SmuxVersion};
 
-/// How long FIN is withheld from a peer that sent FIN first, where `closewait` was not given and the peer may
-/// be one of kcptun: smux 1.5.54 to 1.5.57 discards what is unread once both sides have sent FIN.
+/// Delay of FIN towards a peer that sent FIN first, if `closewait` was not given and the peer may
+/// be kcptun: smux 1.5.54 to 1.5.57 discards unread bytes once both sides have sent FIN.
 const FIN_DELAY: Duration = Duration::from_secs(1);
-/// Time for closing a session in order.
+/// Limit for closing a session in order.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The smux settings of a session. `peer_is_kcpx`: the peer is known to run this program.
@@ -35,14 +35,14 @@ pub(crate) fn smux_config(
         .fin_delay(fin_delay)
 }
 
-/// Sends what is queued and closes the session, within two seconds.
+/// Sends the queued bytes and closes the session, within two seconds.
 pub(crate) async fn close(session: &Session, link: &Link) {
     link.set_closing();
-    // An error, or no time left: the peer is gone, and dropping the session ends it.
+    // On an error, or if time is up, the peer is gone, and dropping the session ends it.
     drop(timeout(CLOSE_TIMEOUT, session.close()).await);
 }
 
-/// Why a session has ended, for the log. `None`: in order.
+/// Why a session has ended, for the log. `None` if it ended in order.
 pub(crate) fn failure(error: &Error) -> Option<String> {
     match error {
         Error::Closed => None,

@@ -1,9 +1,9 @@
 //! Settings of tunnels after their options have been read: plain typed data.
 //!
-//! The boundary between the two halves of this crate. The half that reads the command line, files
-//! and the environment makes [`Settings`] and nothing else; the half that opens sockets takes them,
-//! and reads no option and no environment variable of its own. A value here has been checked:
-//! nothing is out of its range, and [`Common::config`] does not fail for it.
+//! The boundary between the two halves of this crate. One half reads the command line, files and
+//! the environment, and only produces [`Settings`]; the other half opens sockets, and reads no
+//! option or environment variable itself. Every value here has been checked: it is in its range,
+//! and [`Common::config`] does not fail for it.
 
 mod address;
 mod common;
@@ -16,12 +16,12 @@ use std::time::Duration;
 pub use self::address::{AddressError, ListenAddress, LocalAddress, RemoteAddress};
 pub use self::common::{Common, Mux, Passphrase, SmuxVersion};
 
-/// Everything that one process is to do.
+/// Settings of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The tunnels: one, or those of an array in the file of `-c`.
+    /// The tunnels: one, or the objects of an array in the file of `-c`.
     pub tunnels: Vec<Tunnel>,
-    /// What the process has once, however many tunnels it runs.
+    /// Settings of the process, shared by its tunnels.
     pub process: Process,
 }
 
@@ -30,29 +30,29 @@ pub struct Settings {
 pub enum Tunnel {
     /// Accepts TCP connections and carries them to a server.
     Client(ClientSettings),
-    /// Takes connections of clients and carries them to a target.
+    /// Accepts connections of clients and carries them to a target.
     Server(ServerSettings),
 }
 
 /// Settings of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientSettings {
-    /// Where TCP (or unix) connections are accepted (`localaddr`).
+    /// Address that accepts TCP (or unix) connections (`localaddr`).
     pub listen: LocalAddress,
     /// The server (`remoteaddr`). Resolved again for every session.
     pub remote: RemoteAddress,
-    /// Sessions over which connections are distributed in turn (`conn`), at least 1.
+    /// Number of sessions, over which connections are distributed in turn (`conn`), at least 1.
     pub sessions: u16,
-    /// Age at which a session is replaced by a new one (`autoexpire`); `None` never.
+    /// Age at which a session is replaced (`autoexpire`); `None` for never.
     pub auto_expire: Option<Duration>,
-    /// How long a replaced session may live on for its connections (`scavengettl`); `None` as long
-    /// as they last.
+    /// How long a replaced session may continue for its connections (`scavengettl`); `None` for as
+    /// long as they last.
     pub scavenge_ttl: Option<Duration>,
     /// Snappy framing in both directions (no `nocomp`).
     pub compression: bool,
     /// Version of smux (`smuxver`).
     pub smux_version: SmuxVersion,
-    /// What both roles have.
+    /// Settings of both roles.
     pub common: Common,
 }
 
@@ -61,15 +61,15 @@ pub struct ClientSettings {
 pub struct ServerSettings {
     /// UDP addresses to listen on, one socket for each port (`listen`).
     pub listen: ListenAddress,
-    /// Where connections of clients are carried to (`target`).
+    /// Destination of the clients' connections (`target`).
     pub target: LocalAddress,
-    /// Snappy framing: `None` detects it for each session by its first byte, `Some` rejects sessions
-    /// that differ.
+    /// Snappy framing: `None` detects it for each session by its first byte, `Some` rejects
+    /// sessions that differ.
     pub compression: Option<bool>,
-    /// Version of smux: `None` detects it for each session by its first byte, `Some` rejects sessions
-    /// that differ.
+    /// Version of smux: `None` detects it for each session by its first byte, `Some` rejects
+    /// sessions that differ.
     pub smux_version: Option<SmuxVersion>,
-    /// What both roles have.
+    /// Settings of both roles.
     pub common: Common,
 }
 
@@ -78,15 +78,15 @@ pub struct ServerSettings {
 pub struct Process {
     /// File to which the log is appended (`log`); `None` for standard error.
     pub log: Option<PathBuf>,
-    /// Counters as CSV (`snmplog`, `snmpperiod`); `None` for none.
+    /// Counters as CSV (`snmplog`, `snmpperiod`); `None` for no file.
     pub snmp: Option<SnmpLog>,
-    /// Where counters are served for Prometheus (`metrics`); `None` for nowhere.
+    /// Address of the Prometheus counters (`metrics`); `None` for no server.
     pub metrics: Option<SocketAddr>,
     /// How long connections may last after the signal to end (`drain`).
     pub drain: Duration,
 }
 
-/// Where and how often counters are written as CSV.
+/// Path and period of the counters as CSV.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnmpLog {
     /// Path; its file name is a time layout of Go, its directories are not.
@@ -96,7 +96,7 @@ pub struct SnmpLog {
 }
 
 impl Tunnel {
-    /// Returns what both roles have.
+    /// Returns the settings of both roles.
     #[must_use]
     pub fn common(&self) -> &Common {
         match self {
@@ -106,7 +106,8 @@ impl Tunnel {
     }
 }
 
-/// One line for the log: role, addresses, and what must be equal on both sides, without the key.
+/// One line for the log: role, addresses, and options that must be equal on both sides, without the
+/// key.
 impl fmt::Display for Tunnel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let version = |version: SmuxVersion| version.number().to_string();

@@ -1,4 +1,4 @@
-//! What a tunnel counts: its sessions and connections, and what its transport does.
+//! Counters of a tunnel: its sessions and connections, and its transport.
 
 mod metrics;
 mod transport;
@@ -16,23 +16,23 @@ use crate::process::{Metric, Report};
 /// Counters of one tunnel. Gauges are named `current_*`.
 #[derive(Debug, Default)]
 pub(crate) struct TunnelStats {
-    /// Sessions that were opened or accepted.
+    /// Sessions opened or accepted.
     pub(crate) sessions: AtomicU64,
-    /// Sessions now.
+    /// Current sessions.
     pub(crate) current_sessions: AtomicU64,
     /// Sessions that ended with an error.
     pub(crate) failed_sessions: AtomicU64,
     /// Sessions that a server rejected for their version or compression.
     pub(crate) rejected_sessions: AtomicU64,
-    /// Attempts of a client to open a session that failed.
+    /// Failed attempts of a client to open a session.
     pub(crate) failed_dials: AtomicU64,
-    /// Connections that were carried.
+    /// Connections carried.
     pub(crate) connections: AtomicU64,
-    /// Connections now.
+    /// Current connections.
     pub(crate) current_connections: AtomicU64,
-    /// Connections that the target did not take, or that waited too long for a session.
+    /// Connections that the target did not accept, or that waited too long for a session.
     pub(crate) rejected_connections: AtomicU64,
-    /// Connections that ended otherwise than by an end of both directions.
+    /// Connections that ended without an end of both directions.
     pub(crate) reset_connections: AtomicU64,
     /// Bytes from local connections to the tunnel.
     pub(crate) bytes_sent: AtomicU64,
@@ -61,7 +61,7 @@ impl TunnelStats {
         Gauge(gauge)
     }
 
-    /// Registers a connection and, if it has one of its own, its socket.
+    /// Registers a connection and, if it has its own, its socket.
     pub(crate) fn register(
         self: &Arc<Self>,
         link: Option<&Arc<Link>>,
@@ -81,7 +81,7 @@ impl TunnelStats {
         report
     }
 
-    /// Sums over the transport, and the most connections that there were at once.
+    /// Sums over the transport, and the most concurrent connections.
     fn totals(&self) -> (Totals, u64) {
         let transport = self.transport();
         let (members, ended) = (transport.members(), transport.ended());

@@ -9,16 +9,16 @@ use kcpx::{Config, KcpListener, KcpStream, Migration};
 use crate::net::bind_addrs;
 use crate::settings::{Common, ListenAddress, RemoteAddress};
 
-/// Time that a server has to answer a new session. Then the name is resolved again, and another port
-/// of the range is tried.
+/// Limit for a server to answer a new session. After it the name is resolved again, and another
+/// port of the range is tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Idle time after which KCP pings, if it is not longer than smux's own interval. The less, the sooner
-/// a server that has restarted is noticed by a client with nothing to send.
+/// Idle time after which KCP pings, unless smux's own interval is shorter. A shorter time lets an
+/// idle client notice a restarted server earlier.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
-/// Bytes between smux and KCP. More would be a queue before the send window, in which frames of a
-/// stream wait for those of others.
+/// Bytes between smux and KCP. A longer queue before the send window would delay frames of one
+/// stream behind others.
 const STREAM_BUFFER: usize = 64 * 1024;
-/// Time for the last bytes of a session that was closed.
+/// Limit for the last bytes of a closed session.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// The KCP configuration of a tunnel. Derives the key, which takes some milliseconds.
@@ -31,20 +31,20 @@ pub(crate) fn config(common: &Common) -> io::Result<Config> {
     config.send_buffer = STREAM_BUFFER;
     config.linger = LINGER;
     if common.algorithm.is_aead() {
-        // A client whose address changes keeps its session. With another cipher who alters a datagram on the
-        // path could redirect it.
+        // A client whose address changes keeps its session. With another cipher, altering a
+        // datagram on the path could redirect the session.
         config.migration = Migration::Authenticated;
     }
     config.validate()?;
     Ok(config)
 }
 
-/// Opens a connection to a port of the server, from a socket of its own, and waits until
-/// the server has answered. Cancel safe.
+/// Opens a connection to a port of the server, from its own socket, and waits until the server has
+/// answered. Cancel safe.
 ///
-/// It waits, although a kcptun server would take data with the first datagram (`early_data`): it costs
-/// one round trip for a session, and connections that come while the server restarts are served when
-/// it is there again.
+/// It waits although a kcptun server would accept data with the first datagram (`early_data`). The
+/// wait costs one round trip per session, and connections that arrive while the server restarts are
+/// served when it is back.
 pub(crate) async fn dial(
     remote: &RemoteAddress,
     port: u16,
@@ -57,7 +57,7 @@ pub(crate) async fn dial(
 pub(crate) fn choose_port(ports: &RangeInclusive<u16>, last: Option<u16>) -> u16 {
     let (first, end) = (*ports.start(), *ports.end());
     match last.filter(|last| ports.contains(last) && first < end) {
-        // One less to choose from: the ports from `last` on are each one higher.
+        // One port less to choose from: ports from `last` on are shifted by one.
         Some(last) => {
             let port = fastrand::u16(first..end);
             if port < last { port } else { port + 1 }
@@ -70,7 +70,6 @@ fn host(remote: &RemoteAddress) -> &str {
     if remote.host.is_empty() { "localhost" } else { &remote.host }
 }
 
-/// Binds a listener to each port.
 pub(crate) async fn listen(
     address: &ListenAddress,
     config: &Config,

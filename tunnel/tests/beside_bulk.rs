@@ -1,5 +1,5 @@
-//! Measures an echo beside a download of the same session, across a bottleneck of 10 Mbit/s and 20 ms each
-//! way. Prints figures and asserts none:
+//! Measures an echo beside a download of the same session, across a bottleneck of 10 Mbit/s and 20
+//! ms each way. Prints figures without asserting them:
 //! `cargo test --release -p kcpx-tunnel --test beside_bulk -- --ignored --nocapture`.
 
 mod common;
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use self::common::bottleneck::Bottleneck;
 use self::common::*;
 
-/// Times of echoes, in milliseconds, one each 50 ms at most.
+/// Times of echoes in milliseconds, one each 50 ms at most.
 async fn echo_times(addr: SocketAddr, time: Duration) -> Vec<f64> {
     let mut stream = TcpStream::connect(addr).await.unwrap();
     stream.set_nodelay(true).unwrap();

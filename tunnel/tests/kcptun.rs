@@ -1,7 +1,7 @@
-//! Against the programs of kcptun, in `KCPX_KCPTUN_DIR`; skipped without.
+//! Tests against the programs of kcptun in `KCPX_KCPTUN_DIR`; skipped without it.
 //!
 //! `KCPX_KCPTUN_MATRIX=1` runs all ciphers with and without compression, both smux versions, both
-//! roles, with and without loss, and prints a table; otherwise a few of those.
+//! roles, with and without loss, and prints a table; otherwise a few of these cases.
 
 mod common;
 
@@ -25,7 +25,7 @@ const CIPHERS: [&str; 13] = [
 ];
 /// Bytes each way.
 const BYTES: usize = 1 << 20;
-/// Cases at once.
+/// Concurrent cases.
 const PARALLEL: usize = 3;
 const DRAIN: Duration = Duration::from_secs(1);
 
@@ -34,7 +34,7 @@ struct Case {
     cipher: &'static str,
     compression: bool,
     version: SmuxVersion,
-    /// Whether the client is ours, and the server kcptun's; otherwise the reverse.
+    /// Whether the client is this crate's and the server kcptun's, or the reverse.
     is_client: bool,
     loss: f64,
 }
@@ -49,7 +49,7 @@ impl Case {
         options
     }
 
-    /// Carries [`BYTES`] there and back over an echo.
+    /// Carries [`BYTES`] both ways over an echo.
     async fn run(self, echo: SocketAddr, seed: u64) -> std::io::Result<Duration> {
         let mut common = common();
         common.algorithm = self.cipher.parse().unwrap();
@@ -171,7 +171,7 @@ async fn restarted_kcptun_server_is_used_again_within_ten_seconds() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kcptun_client_uses_our_restarted_server() {
-    // It takes a minute: nothing but smux's timeout ends a session of kcptun's client.
+    // Takes a minute: only smux's timeout ends a session of kcptun's client.
     if folder().is_none() || std::env::var_os("KCPX_KCPTUN_MATRIX").is_none() {
         println!("SKIPPED: KCPX_KCPTUN_MATRIX is not set");
         return;
@@ -184,13 +184,13 @@ async fn kcptun_client_uses_our_restarted_server() {
     let (_kcptun, user) = Kcptun::client(addr, &options).await;
     within("first answer", answers(user, 1, 1_000)).await.unwrap();
     server.shutdown().await;
-    // The socket before this one still acknowledges what the client sends for some seconds.
+    // The previous socket still acknowledges the client's data for some seconds.
     let _server = restart_server(settings, DRAIN).await;
     let time = time_until_answered(user).await;
     println!("kcptun's client, our server restarted: {time:.2?}");
 }
 
-/// Bytes without end.
+/// A target that sends endless bytes.
 async fn endless() -> (Target, mpsc::UnboundedReceiver<()>) {
     let (ended, ends) = mpsc::unbounded_channel();
     let target = target(move |mut stream| {

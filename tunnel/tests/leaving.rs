@@ -1,5 +1,5 @@
-//! Users that leave a download: the target's connection ends, and what is fetched afterwards has the
-//! whole path.
+//! Users that leave a download: the target's connection ends, and later fetches have the whole
+//! path.
 
 mod common;
 
@@ -17,7 +17,7 @@ use self::common::bottleneck::Bottleneck;
 use self::common::stock::StockClient;
 use self::common::*;
 
-/// Requests: for bytes without end, for [`FETCHED`], and for [`LONG`].
+/// Requests: for endless bytes, for [`FETCHED`], and for [`LONG`].
 const DOWNLOAD: &[u8] = b"d";
 const FETCH: &[u8] = b"f";
 const FETCH_LONG: &[u8] = b"l";
@@ -27,7 +27,7 @@ const LONG: u32 = 5_000_000;
 /// Bytes of a download that its user reads before it leaves.
 const READ: u32 = 1_500_000;
 
-/// The target, and when its connections with a download end.
+/// The target, and the ends of its download connections.
 async fn service() -> (Target, mpsc::UnboundedReceiver<std::io::ErrorKind>) {
     let (ended, ends) = mpsc::unbounded_channel();
     let target = target(move |mut stream| {
@@ -82,8 +82,9 @@ async fn cost(path: &Bottleneck, fetch: impl Future<Output = u32>) -> u64 {
     cost
 }
 
-/// A fetch after a download was left costs what the first one has cost. Bytes in flight and retransmissions come
-/// on top, more of them on a busy machine; of a download that goes on there is no bound.
+/// Checks that a fetch after an abandoned download costs little more than the first fetch. Bytes in
+/// flight and retransmissions add to it, more of them on a busy machine; a download that continues
+/// would exceed any bound.
 fn check(first: u64, later: u64) {
     assert!(later < first * 3, "{later} bytes of the path after {first}");
 }
@@ -104,7 +105,7 @@ async fn download_that_a_stock_client_of_smux_1_has_closed_is_given_up() {
     check(first, later);
 }
 
-/// That it is given up after 30 s is a unit test of the relay.
+/// A unit test of the relay checks that it is given up after 30 s.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn download_that_a_stock_client_of_smux_2_has_closed_costs_the_path_no_more_than_its_window()
 {
@@ -117,7 +118,7 @@ async fn download_that_a_stock_client_of_smux_2_has_closed_costs_the_path_no_mor
     within("window", client.close_and_exhaust(download)).await;
     let later = cost(&path, client.fetch(FETCH)).await;
     check(first, later);
-    // Its connection is not taken for one that has ended.
+    // Its connection does not count as ended.
     assert_eq!(server.metric("tunnel_reset_connections"), 0);
 }
 
@@ -140,7 +141,8 @@ async fn download_that_a_user_of_our_client_has_left_is_reset() {
     let kinds =
         [(Mux::Smux, SmuxVersion::V1), (Mux::Smux, SmuxVersion::V2), (Mux::None, SmuxVersion::V2)];
     for (mux, version) in kinds {
-        // A reset, as of a user that ends with bytes unread, or an end, as of one that has read all.
+        // A reset, by a user that ends with unread bytes, or an end, by a user that has read
+        // everything.
         for resets in [true, false] {
             println!("{mux:?} {version:?}, {}", if resets { "reset" } else { "end" });
             let (server, path) = start(target.addr, mux).await;

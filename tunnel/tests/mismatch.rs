@@ -1,5 +1,5 @@
-//! Two sides with options that differ: the log of the side that can know says which, in the words of
-//! docs/troubleshooting.md.
+//! Two sides with differing options: the log of the side that can detect it names the option, in
+//! the words of docs/troubleshooting.md.
 
 #![cfg(unix)]
 
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use self::program::*;
 
-/// What stands behind the time in the first line of the log that contains `text`, with names in place of
+/// Returns the first log line that contains `text`, without its time, and with names in place of
 /// both addresses.
 fn line(log: &str, text: &str, server: SocketAddr) -> String {
     let line = log.lines().find(|line| line.contains(text)).unwrap();
@@ -35,7 +35,7 @@ fn is_documented(line: &str) -> bool {
     include_str!("../docs/troubleshooting.md").lines().any(|documented| documented == line)
 }
 
-/// Whether a datagram that goes there is not answered by an error (ICMP) at once.
+/// Whether a datagram to this address causes no immediate ICMP error.
 fn is_bound(udp: SocketAddr) -> bool {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(udp).unwrap();
@@ -50,11 +50,12 @@ struct Sides {
     udp: SocketAddr,
     client: Running,
     user: TcpStream,
-    /// Of the user's first bytes: an error if the client has reset the connection by then.
+    /// Result of writing the user's first bytes: an error if the client has already reset the
+    /// connection.
     written: io::Result<()>,
 }
 
-/// The error that the user's connection ends with.
+/// The error that ends the user's connection.
 fn end(user: &mut TcpStream, written: io::Result<()>) -> io::Error {
     written.and_then(|()| user.read(&mut [0; 1]).map(drop)).unwrap_err()
 }
@@ -127,14 +128,14 @@ fn server_of_kcptun_with_another_framing_is_hinted_by_the_client() {
         let args = ["-l", &address, "-t", &target, "-key=a", "-smuxver=1"];
         let mut kcptun = Command::new(&program);
         kcptun.args(args).env_remove("KCPTUN_KEY").stdout(Stdio::null()).stderr(Stdio::null());
-        // Killed when it is dropped.
+        // Killed on drop.
         let _kcptun = Running { child: kcptun.spawn().unwrap(), log: PathBuf::new() };
         wait_until("bound socket", || is_bound(udp).then_some(()));
         let args = ["client", "-l", "127.0.0.1:0", "-r", &address, "-key=a", client[0], client[1]];
         let mut client = Running::start(&dir.path().join("client.log"), &args, &[]);
         let mut user = connect(client.address("listening on "));
         let written = user.write_all(b"hello");
-        // Of a session, so that the server has answered: one that could not be opened has another hint.
+        // The session was open, so the server has answered: a failed attempt has another hint.
         let hint = "--smuxver and --mux the same on both sides?";
         let log = client.wait_for(hint);
         let hint = line(&log, hint, udp);
@@ -175,7 +176,7 @@ fn client_with_smux_is_named_by_a_server_without_smux() {
 #[test]
 fn port_without_a_server_is_named_by_the_client() {
     let dir = TempDir::new().unwrap();
-    // A port that nobody else binds, and that takes datagrams of another address alone.
+    // Binds the port, but receives datagrams of another address only.
     let held = UdpSocket::bind("127.0.0.1:0").unwrap();
     held.connect("127.0.0.2:9").unwrap();
     let udp = held.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! The program as a user starts it: status, log, signals, systemd, counters, several tunnels.
+//! The program as users start it: status, log, signals, systemd, counters, several tunnels.
 
 #![cfg(unix)]
 
@@ -70,7 +70,7 @@ fn number_of_worker_threads_that_is_none_ends_with_status_two_and_one_sentence()
         let output = command.env("TOKIO_WORKER_THREADS", value).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{value:?}");
         let sentence = format!(
-            "kcpx-tunnel: TOKIO_WORKER_THREADS is {value:?}, allowed is a number from 1 on\n"
+            "kcpx-tunnel: TOKIO_WORKER_THREADS must be a number from 1 on, got {value:?}\n"
         );
         assert_eq!(String::from_utf8(output.stderr).unwrap(), sentence);
     }
@@ -149,10 +149,10 @@ fn tunnel_of_two_processes_carries_bytes_and_obeys_signals() {
 
     // The counters, in three ways.
     let label = "{tunnel=\"server 127.0.0.1:0\"}";
-    // The session publishes its counters after the bytes have left.
+    // The session publishes its counters after the bytes are sent.
     let sent = format!("kcpx_smux_sent_payload_bytes_total{label} 9\n");
     let text = wait_until(&sent, || Some(get(metrics)).filter(|text| text.contains(&sent)));
-    // One stream is open, and five bytes have come and gone, with a greeting of four.
+    // One stream is open, and five bytes were sent and echoed, with a greeting of four.
     for (name, value) in [
         ("tunnel_current_connections", 1),
         ("kcp_current_connections", 1),
@@ -175,7 +175,7 @@ fn tunnel_of_two_processes_carries_bytes_and_obeys_signals() {
     });
     assert!(columns.starts_with("Unix,BytesSent,"), "{columns}");
 
-    // SIGHUP: another target, another file for the log.
+    // SIGHUP: another target, another log file.
     fs::rename(&log, dir.path().join("server.log.1")).unwrap();
     write(two);
     server.signal(Signal::SIGHUP);
@@ -183,7 +183,7 @@ fn tunnel_of_two_processes_carries_bytes_and_obeys_signals() {
     server.wait_for(&format!("{change}: takes effect with the next session"));
     server.wait_for("reload: open sessions keep the old values until they end");
     assert_eq!([received(&socket), received(&socket)], ["RELOADING=1", "READY=1"]);
-    // A session of its own, since there are two; the first one keeps its target.
+    // A new session, since there are two; the first one keeps its target.
     exchange(&mut connect(local), "hello", "two:");
     exchange(&mut first, " again", "");
 
@@ -251,7 +251,7 @@ fn reload_of_a_client_keeps_its_session_and_changes_the_next_one() {
     });
     exchange(&mut connect(local), "hello", "two:");
 
-    // What waits for a restart is reported again, until it is as at the start.
+    // Changes that wait for a restart are reported again, until they are reverted.
     client.signal(Signal::SIGHUP);
     let waits = "reload: drain \"7\" became \"9\": takes effect after a restart";
     wait_until("second report", || {
@@ -263,7 +263,7 @@ fn reload_of_a_client_keeps_its_session_and_changes_the_next_one() {
 
     client.signal(Signal::SIGTERM);
     assert_eq!(client.wait().code(), Some(0));
-    // The drain time of the start holds.
+    // The drain time of the start applies.
     let log = fs::read_to_string(&client.log).unwrap();
     assert_eq!(log.matches("reload: remoteaddr ").count(), 1, "{log}");
     assert!(log.contains("shutting down, within 7 s") && !log.contains("secret"), "{log}");
@@ -302,7 +302,7 @@ fn lookup_that_takes_long_does_not_delay_the_end() {
     let variables = [("HOSTALIASES", aliases.to_str().unwrap())];
     let mut client = Running::start(&log, &args, &variables);
     let _waiting = connect(client.address("listening on "));
-    // It opens once the lookup reads.
+    // Opening succeeds once the lookup reads.
     let mut pipe = OpenOptions::new();
     pipe.write(true).custom_flags(nix::libc::O_NONBLOCK);
     let _pipe = wait_until("lookup", || pipe.open(&aliases).ok());
@@ -363,7 +363,7 @@ fn standard_error_that_is_not_read_does_not_stop_connections_or_the_end() {
     assert!(!read.is_empty() && read.bytes().all(|byte| byte == b'x'), "it was not full: {read}");
 }
 
-/// Standard error that takes no byte, and its other end.
+/// A standard error that accepts no byte, and its other end.
 fn full_stderr() -> (UnixStream, Stdio) {
     let (unread, mut stderr) = UnixStream::pair().unwrap();
     stderr.set_nonblocking(true).unwrap();
@@ -433,7 +433,7 @@ fn one_client_does_not_get_the_descriptors_of_all() {
     wait_until("a place", || (answered(greedy.1, 1).len() == 1).then_some(()));
 }
 
-/// Forwards datagrams between one client of `near` and the server, to which it is `far`.
+/// Forwards datagrams between one client of `near` and the server, which sees `far`.
 #[cfg(target_os = "linux")]
 fn forward(near: &std::net::UdpSocket, far: &std::net::UdpSocket, server: SocketAddr) {
     let mut buffer = vec![0; 65_536];
@@ -478,7 +478,7 @@ fn one_process_runs_the_tunnels_of_an_array() {
     }
 }
 
-/// A port that was free a moment ago, of TCP and of UDP.
+/// A recently free TCP and UDP port.
 fn free_port() -> u16 {
     wait_until("free port", || {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

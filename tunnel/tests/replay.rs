@@ -1,5 +1,5 @@
-//! Recorded sessions of kcptun 20210922, each side in turn replayed against ours: the same
-//! application bytes, whatever frames carry them.
+//! Replays recorded sessions of kcptun 20210922, each side in turn, against this crate: the
+//! application bytes must be equal, whatever the frames.
 
 mod common;
 
@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use self::common::*;
 
 const NAMES: [&str; 5] = ["echo", "big", "two", "idle", "refused"];
-/// Bytes at once of what is behind the recorded order of segments.
+/// Piece size of bytes beyond the recorded order of segments.
 const REST: usize = 8;
 const DRAIN: Duration = Duration::from_secs(1);
 
@@ -29,7 +29,7 @@ struct Recording {
     version: u8,
     /// Sender and bytes of each segment, in order.
     segments: Vec<(Side, Vec<u8>)>,
-    /// Segments whose order was recorded; those behind them are cut by us.
+    /// Segments whose order was recorded; the rest is cut into pieces here.
     ordered: usize,
 }
 
@@ -39,7 +39,7 @@ enum Side {
     Server,
 }
 
-/// What one side has said on each stream.
+/// The application bytes of one side on each stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Said(BTreeMap<u32, OnStream>);
 
@@ -51,7 +51,7 @@ struct OnStream {
 }
 
 impl Said {
-    /// Whether everything that `other` says was said.
+    /// Whether it contains everything in `other`.
     fn covers(&self, other: &Self) -> bool {
         other.0.iter().all(|(id, theirs)| {
             let ours = self.0.get(id);
@@ -64,7 +64,7 @@ impl Said {
     }
 }
 
-/// Takes the bytes of one direction apart: Snappy chunks, if any, and smux frames.
+/// Parses the bytes of one direction: Snappy chunks, if any, and smux frames.
 #[derive(Default)]
 struct Parser {
     raw: Vec<u8>,
@@ -163,7 +163,7 @@ fn recordings() -> Vec<Recording> {
                     segments.push((side, bytes.drain(..len.min(bytes.len())).collect()));
                 }
                 let ordered = segments.len();
-                // Of the large ones the order of the first segments only was recorded.
+                // Large recordings have the order of their first segments only.
                 segments.extend(client.chunks(REST).map(|part| (Side::Client, part.to_vec())));
                 segments.extend(server.chunks(REST).map(|part| (Side::Server, part.to_vec())));
                 recordings.push(Recording { name, compression, version, segments, ordered });
@@ -184,7 +184,7 @@ impl Recording {
         parser.said
     }
 
-    /// Whether the client's end of a stream comes before the server's.
+    /// Whether the client's end of a stream precedes the server's.
     fn client_ends_first(&self, id: u32) -> bool {
         let (mut client, mut server) = (Parser::default(), Parser::default());
         for (from, bytes) in &self.segments {
@@ -200,8 +200,8 @@ impl Recording {
         false
     }
 
-    /// Sends what `side` said over `stream`, each segment once the other side has said what it had
-    /// said before it. Returns what the other side said in all.
+    /// Sends the segments of `side` over `stream`, each once the other side has sent everything
+    /// that preceded it. Returns everything that the other side sent.
     async fn play(&self, side: Side, stream: KcpStream) -> Parser {
         let (mut reader, mut writer) = stream.into_split();
         let (heard, mut watch) = watch::channel(Said::default());
@@ -219,7 +219,7 @@ impl Recording {
         let (mut own, mut other) = (Parser::default(), Parser::default());
         for (number, (from, bytes)) in self.segments.iter().enumerate() {
             if *from == side {
-                // The rest of a chunk or frame waits for nothing: of segments that crossed, the order
+                // The rest of a chunk or frame waits for nothing: the order of crossing segments
                 // was not recorded.
                 let is_rest = !own.raw.is_empty() || !own.frames.is_empty();
                 own.push(bytes);
@@ -299,7 +299,7 @@ async fn recorded_kcptun_clients_are_served() {
     }
 }
 
-/// A connection for each recorded stream: the same answers, once the same requests have come.
+/// A connection for each recorded stream: the same answers, once the same requests have arrived.
 async fn serve_target(
     listener: TcpListener,
     client: Said,
@@ -312,7 +312,7 @@ async fn serve_target(
         let (client, server, received) = (client.clone(), server.clone(), received.clone());
         streams.spawn(async move {
             let mut request = Vec::new();
-            // Which of the recorded streams it is, its first bytes say.
+            // The first bytes identify the recorded stream.
             let (id, expected) = loop {
                 let mut matching =
                     client.0.iter().filter(|(_, stream)| stream.data.starts_with(&request));
@@ -329,7 +329,7 @@ async fn serve_target(
             stream.write_all(&answer).await.unwrap();
             received.lock().unwrap().push(request);
             if expected.is_empty() {
-                // Idle: the client's end comes.
+                // Idle: the client's end follows.
                 assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
             }
         });
@@ -364,7 +364,7 @@ async fn recorded_kcptun_servers_are_used() {
             let expected = server.0.get(&id).map(|said| said.data.clone()).unwrap_or_default();
             let ends_first = recording.client_ends_first(id);
             let mut user = TcpStream::connect(addr).await.unwrap();
-            // Streams get their numbers in the order in which they are opened.
+            // Streams get their ids in the order of opening.
             running.metric_becomes("tunnel_connections", number as u64 + 1).await;
             users.spawn(async move {
                 user.write_all(&request).await.unwrap();

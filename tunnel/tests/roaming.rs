@@ -30,7 +30,7 @@ async fn connections_survive_ten_changes_of_the_clients_address_with_an_aead_cip
         let addr = addr.unwrap();
         let answered = Arc::new(AtomicU64::new(0));
         let count = answered.clone();
-        // One connection all the time.
+        // One connection for the whole time.
         let long = tokio::spawn(async move {
             let mut stream = TcpStream::connect(addr).await.unwrap();
             let (mut longest, mut answer) = (Duration::ZERO, [0; 64]);

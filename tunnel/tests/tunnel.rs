@@ -117,7 +117,7 @@ async fn half_closed_user_reads_the_whole_answer() {
 async fn end_after_a_half_close_is_not_delayed_between_two_of_this_program() {
     let echo = echo().await;
     let tunnel = tunnel(echo.addr, 0.0, |_, _| {}).await;
-    // Towards kcptun FIN is held for a second, so that each connection takes longer.
+    // Towards kcptun FIN is delayed by a second, so each connection would take longer.
     within("end without delay", async {
         loop {
             let start = std::time::Instant::now();
@@ -144,7 +144,7 @@ async fn end_behind_the_targets_is_not_delayed_between_two_of_this_program() {
     })
     .await;
     let tunnel = tunnel(target.addr, 0.0, |_, _| {}).await;
-    // Towards kcptun FIN is held for a second, so that each end takes longer.
+    // Towards kcptun FIN is delayed by a second, so each end would take longer.
     within("end without delay", async {
         loop {
             let mut user = TcpStream::connect(tunnel.addr).await.unwrap();
@@ -206,7 +206,7 @@ async fn user_that_resets_a_stalled_upload_is_noticed() {
 
 #[tokio::test]
 async fn half_close_timeout_ends_what_the_target_keeps_open() {
-    // Takes the end, and never ends itself.
+    // Receives the end, and never ends itself.
     let target = target(|mut stream| async move {
         drop(stream.read_to_end(&mut Vec::new()).await);
         std::future::pending::<()>().await;
@@ -219,7 +219,7 @@ async fn half_close_timeout_ends_what_the_target_keeps_open() {
     let mut user = TcpStream::connect(tunnel.addr).await.unwrap();
     user.write_all(b"request").await.unwrap();
     user.shutdown().await.unwrap();
-    // What the target would still have sent is not known.
+    // The rest of the target's bytes is unknown.
     let error = within("reset", user.read_to_end(&mut Vec::new())).await.unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     tunnel.server.metric_becomes("tunnel_current_connections", 0).await;
@@ -233,7 +233,7 @@ async fn half_close_timeout_of_both_sides_resets_the_user_too() {
     })
     .await;
     let tunnel = tunnel(target.addr, 0.0, |client, server| {
-        // That of the client is up before the server's FIN.
+        // The client's timeout expires before the server's FIN.
         client.common.half_close_timeout = Duration::from_millis(200);
         server.common.half_close_timeout = Duration::from_secs(2);
     })
@@ -275,7 +275,7 @@ async fn draining_server_rejects_new_sessions_and_the_next_one_takes_them() {
     old.write_all(b"first").await.unwrap();
     within("first answer", old.read_exact(&mut [0; 5])).await.unwrap();
     server.controller.as_ref().unwrap().shutdown();
-    // Until the server has seen that it is to end, it still takes sessions.
+    // Until the server notices its end, it still accepts sessions.
     let (second, user) = within("a refused session", async {
         loop {
             let (client, user) =
@@ -348,7 +348,7 @@ async fn expired_sessions_are_replaced_and_their_connections_last() {
     old.write_all(b"again").await.unwrap();
     within("second answer", old.read_exact(&mut [0; 5])).await.unwrap();
     assert_eq!(tunnel.client.metric("tunnel_reset_connections"), 0);
-    // What has no connections any more is closed: two sessions, and that of `old`.
+    // Sessions without connections are closed: two sessions and the one of `old` remain.
     within("closing", async {
         while tunnel.client.metric("tunnel_current_sessions") > 3 {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -368,7 +368,7 @@ async fn scavenge_ttl_ends_what_an_expired_session_still_carries() {
     let mut old = TcpStream::connect(tunnel.addr).await.unwrap();
     old.write_all(b"first").await.unwrap();
     within("first answer", old.read_exact(&mut [0; 5])).await.unwrap();
-    // A session that has expired is replaced when the next connection comes.
+    // An expired session is replaced when the next connection arrives.
     within("another session", async {
         while tunnel.client.metric("tunnel_sessions") == 1 {
             echoes(tunnel.addr, 1, 1_000).await.unwrap();
@@ -414,15 +414,15 @@ async fn unix_sockets_are_carried_and_removed() {
     within("target", echo).await.unwrap();
     client.shutdown().await;
     assert!(!near.exists(), "the file of a socket that is closed");
-    // The file of a process that was killed is in nobody's way.
+    // The socket file of a killed process does not block a bind.
     drop(std::os::unix::net::UnixListener::bind(&near).unwrap());
     assert!(near.exists());
     drop(start_client(settings, Duration::ZERO).await);
     drop(server);
 }
 
-/// Starts servers on ports in a row: one for each range of settings that `settings` makes of
-/// the first port.
+/// Starts servers on consecutive ports: one for each element that `settings` returns for the first
+/// port.
 async fn start_on_ports(
     settings: impl Fn(u16) -> Vec<ServerSettings>,
 ) -> (Vec<Running<ServerSettings>>, SocketAddr) {

@@ -1,4 +1,4 @@
-//! Without smux: a KCP connection for each connection, all from one socket.
+//! Direct mode, without smux: one KCP connection per TCP connection, all from one socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,12 +16,12 @@ use crate::transport;
 
 /// Opens KCP connections from one socket for each IP version.
 pub(super) struct Dialer {
-    /// The last one is that of new connections, the others those of connections from before a reload.
+    /// The last setup is for new connections, the others are of connections from before a reload.
     setups: SyncMutex<Vec<Arc<Setup>>>,
     stats: Arc<TunnelStats>,
 }
 
-/// Settings, and the sockets with the configuration made of them: IPv4 and IPv6.
+/// Settings, and the sockets configured by them: IPv4 and IPv6.
 pub(super) struct Setup {
     pub(super) settings: ClientSettings,
     config: Config,
@@ -36,11 +36,11 @@ impl Dialer {
         Ok(Self { setups, stats })
     }
 
-    /// Settings of new connections. What the sockets of others count stays registered.
+    /// Changes the settings of new connections. Counters of the earlier sockets stay registered.
     pub(super) fn reload(&self, settings: ClientSettings) -> io::Result<()> {
         let setup = Setup::new(settings, self.stats.clone())?;
         let mut setups = self.setups.lock().unwrap_or_else(PoisonError::into_inner);
-        // Connections hold theirs.
+        // Connections hold their own setup.
         setups.retain(|setup| Arc::strong_count(setup) > 1);
         setups.push(setup);
         Ok(())
@@ -51,8 +51,8 @@ impl Dialer {
         setups.last().expect("`new` and `reload` leave one").clone()
     }
 
-    /// Opens a connection, to the first address of the server that answers. The setup is to live as long as
-    /// the connection: what its sockets count is registered until then. Cancel safe.
+    /// Opens a connection to the first address of the server that answers. Keep the setup as long
+    /// as the connection: its sockets' counters are registered until then. Cancel safe.
     pub(super) async fn connect(&self) -> io::Result<(DirectConnection, Arc<Setup>)> {
         let setup = self.setup();
         let remote = &setup.settings.remote;
@@ -96,7 +96,7 @@ impl Setup {
     async fn connect_to(&self, peer: SocketAddr) -> io::Result<KcpStream> {
         let endpoint = self.endpoint(peer, None).await?;
         match endpoint.connect(peer).await {
-            // The socket has failed since: another one.
+            // The socket has failed since: bind another.
             Err(error) if is_endpoint_closed(&error) => {
                 let endpoint = self.endpoint(peer, Some(&endpoint)).await?;
                 endpoint.connect(peer).await
@@ -105,12 +105,13 @@ impl Setup {
         }
     }
 
-    /// The endpoint for a peer's IP version, bound if there is none, or if it is `closed`.
+    /// Returns the endpoint for a peer's IP version; binds one if there is none, or if it is
+    /// `closed`.
     async fn endpoint(&self, peer: SocketAddr, closed: Option<&Endpoint>) -> io::Result<Endpoint> {
         let mut socket = self.sockets[usize::from(peer.is_ipv6())].lock().await;
         if let Some((endpoint, _)) = &*socket {
             let is_closed = closed.is_some_and(|closed| {
-                // Another task may have bound one meanwhile.
+                // Another task may have bound one already.
                 closed.local_addr().ok() == endpoint.local_addr().ok()
             });
             if !is_closed {
@@ -140,7 +141,7 @@ mod tests {
     use crate::options::Invocation;
     use crate::settings::Tunnel;
 
-    /// A socket of which the descriptor is gone.
+    /// A socket whose descriptor is gone.
     struct Failed;
 
     impl Transport for Failed {
@@ -180,7 +181,7 @@ mod tests {
         let mut peers: Vec<_> = silent.iter().map(|socket| socket.local_addr().unwrap()).collect();
         peers.push(server.local_addr().unwrap());
         let setup = Dialer::new(settings, Arc::default()).unwrap().setup();
-        // Three attempts that time out one after the other take longer.
+        // Three consecutive timeouts take longer.
         let limit = crate::client::SESSION_TIMEOUT;
         let connected = tokio::time::timeout(limit, setup.connect_first(peers)).await;
         assert!(connected.unwrap().is_ok());

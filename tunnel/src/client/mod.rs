@@ -22,9 +22,9 @@ use crate::process::Control;
 use crate::settings::{ClientSettings, Mux};
 use crate::stats::TunnelStats;
 
-/// Time that a connection waits for a session.
+/// How long a connection waits for a session.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause after `accept` has failed, which is for want of files as a rule.
+/// Pause after a failed `accept`, usually for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A client that listens.
@@ -47,25 +47,24 @@ pub struct Client {
     tunnel: Arc<Tunnel>,
 }
 
-/// What every connection needs.
+/// State shared by all connections.
 struct Tunnel {
     carrier: Carrier,
     stats: Arc<TunnelStats>,
 }
 
-/// What connections are carried over.
 enum Carrier {
     Smux(Arc<Pool>),
     Direct(Dialer),
 }
 
 impl Client {
-    /// Binds the listening socket and registers the counters. No session is opened before the first
+    /// Binds the listening socket and registers the counters. Opens no session before the first
     /// connection.
     ///
     /// # Errors
     ///
-    /// When the address cannot be bound, or a setting is out of its range.
+    /// If the address cannot be bound, or a setting is out of its range.
     pub async fn bind(control: Control<ClientSettings>) -> io::Result<Self> {
         let settings = control.settings();
         let listener = LocalListener::bind(&settings.listen).await.map_err(|error| {
@@ -81,14 +80,14 @@ impl Client {
         Ok(Self { listener, control, tunnel: Arc::new(Tunnel { carrier, stats }) })
     }
 
-    /// Returns the TCP address it listens on; `None` for a unix socket.
+    /// Returns the listening TCP address; `None` for a unix socket.
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.listener.tcp_addr()
     }
 
-    /// Carries connections until the [`Control`] ends it: then it accepts no more, waits for those
-    /// that there are as long as [`Control::drain`] says, resets the rest, and closes the sessions.
+    /// Carries connections until the [`Control`] ends it. Then accepts no more connections, waits
+    /// for open ones for at most [`Control::drain`], resets the rest, and closes the sessions.
     pub async fn run(self) {
         let Self { listener, mut control, tunnel } = self;
         let mut connections = JoinSet::new();
@@ -127,7 +126,7 @@ impl Client {
 
 impl Tunnel {
     async fn serve(&self, mut local: LocalStream, from: PeerName) {
-        // Until both directions have ended in order nobody may take a part for the whole.
+        // Until both directions have ended in order, a part must not pass for the whole.
         local.reset_on_drop(true);
         match &self.carrier {
             Carrier::Smux(pool) => self.serve_smux(&mut local, from, pool).await,

@@ -1,4 +1,4 @@
-//! The sessions of a client: opened when a connection needs one, replaced when they end or expire.
+//! The sessions of a client: opened on demand, replaced when they end or expire.
 
 use std::fmt;
 use std::io;
@@ -24,36 +24,36 @@ use crate::transport;
 
 /// Time between two attempts to open a session in a slot.
 const REDIAL_PAUSE: Duration = Duration::from_secs(1);
-/// How long a connection waits for the session of its slot, when another one is open.
+/// How long a connection waits for the session of its slot while another one is open.
 const STAND_IN_DELAY: Duration = Duration::from_secs(1);
-/// How often an expired session is checked for streams.
+/// Interval at which an expired session is checked for streams.
 const SCAVENGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The sessions of a client, over which its connections go in turn.
+/// The sessions of a client. Connections use them in turn.
 pub(crate) struct Pool {
     slots: Vec<Arc<Slot>>,
     next_slot: AtomicUsize,
     dialer: Arc<Dialer>,
-    /// A task for each slot whose session is opened. They end with the pool.
+    /// One task for each slot whose session is being opened. They end with the pool.
     dials: SyncMutex<JoinSet<()>>,
 }
 
-/// What dialling a session needs.
+/// State for dialling sessions.
 struct Dialer {
     next_number: AtomicU64,
     setup: SyncMutex<Arc<Setup>>,
-    /// Sessions that have not ended, expired ones too.
+    /// Sessions that have not ended, including expired ones.
     live: SyncMutex<Vec<Weak<ClientSession>>>,
     stats: Arc<TunnelStats>,
 }
 
-/// Settings, and the configuration made of them.
+/// Settings, and the configuration derived from them.
 struct Setup {
     settings: ClientSettings,
     config: Config,
 }
 
-/// A place for one session.
+/// A slot for one session.
 #[derive(Default)]
 struct Slot {
     state: SyncMutex<SlotState>,
@@ -64,14 +64,14 @@ struct Slot {
 #[derive(Default)]
 struct SlotState {
     session: Option<Arc<ClientSession>>,
-    /// True while a task opens the session, the pause after a failed attempt included: there is one attempt
-    /// at a time, however many connections wait.
+    /// A task is opening the session, or pauses after a failed attempt: there is one attempt at a
+    /// time, however many connections wait.
     is_dialling: bool,
-    /// Attempts since the last session that failed.
+    /// Failed attempts since the last session.
     failures: u64,
-    /// When another session may be dialled at the earliest.
+    /// Earliest time of the next attempt.
     next_attempt: Option<Instant>,
-    /// The port that was dialled last.
+    /// The port dialled last.
     last_port: Option<u16>,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct ClientSession {
     number: u64,
     peer: SocketAddr,
     expires: Option<Instant>,
-    /// True once a stream could not be opened: no other one will be.
+    /// Opening a stream has failed: no other stream will be opened.
     is_used_up: AtomicBool,
 }
 
@@ -99,7 +99,7 @@ impl Pool {
         Ok(Self { slots, next_slot: AtomicUsize::new(0), dialer, dials: SyncMutex::default() })
     }
 
-    /// Settings of new sessions; the number of sessions stays.
+    /// Changes the settings of new sessions; the number of sessions stays.
     pub(crate) fn reload(&self, settings: ClientSettings) -> io::Result<()> {
         *lock(&self.dialer.setup) = Arc::new(Setup::new(settings)?);
         Ok(())
@@ -109,9 +109,9 @@ impl Pool {
         self.dialer.setup().settings.clone()
     }
 
-    /// Opens a stream on the session whose turn it is, and that session if need be, again each second
-    /// until it succeeds; on another session if that one cannot be opened within a second. Cancel safe:
-    /// the attempt to dial goes on for the next connection.
+    /// Opens a stream on the session whose turn it is. Opens that session if needed, retrying each
+    /// second until it succeeds; after one second uses another slot's session if one is open.
+    /// Cancel safe: the attempt to dial continues for the next connection.
     pub(crate) async fn open_stream(&self) -> (Arc<ClientSession>, Stream) {
         let turn = self.next_slot.fetch_add(1, Ordering::Relaxed) % self.slots.len();
         let (slot, start) = (&self.slots[turn], Instant::now());
@@ -130,20 +130,20 @@ impl Pool {
                     // It has just ended.
                     Err(_) => session.is_used_up.store(true, Ordering::Relaxed),
                 },
-                // Another slot may have a session each second.
+                // Checks for another slot's session each second.
                 None => drop(timeout(STAND_IN_DELAY, dialled).await),
             }
         }
     }
 
-    /// A session of another slot than `turn`, the next one that has one.
+    /// Returns the session of the next slot after `turn` that has one.
     fn stand_in(&self, turn: usize) -> Option<Arc<ClientSession>> {
         let (before, after) = self.slots.split_at(turn);
         after[1..].iter().chain(before).find_map(|slot| slot.state().usable())
     }
 
-    /// Opens the session of a slot in a task, unless that is under way: it goes on when the connections that
-    /// wait for it give up, as they do while a name takes longer to resolve.
+    /// Opens the session of a slot in a task, unless one is running. The task continues when the
+    /// waiting connections give up, as they do while a name takes longer to resolve.
     fn dial(&self, slot: &Arc<Slot>) {
         if std::mem::replace(&mut slot.state().is_dialling, true) {
             return;
@@ -183,7 +183,7 @@ impl Dialer {
         lock(&self.setup).clone()
     }
 
-    /// One attempt to open the session of a slot, a second after the one before at the earliest.
+    /// Attempts once to open the session of a slot, at least a second after the previous attempt.
     async fn open(&self, slot: &Slot) {
         let next_attempt = slot.state().next_attempt;
         if let Some(next_attempt) = next_attempt {
@@ -283,7 +283,7 @@ impl ClientSession {
         let end = ttl.map(|ttl| Instant::now() + ttl);
         loop {
             let is_over = end.is_some_and(|end| Instant::now() >= end);
-            // `num_streams` lags behind streams that were opened a moment ago: who has one holds the session.
+            // `num_streams` lags behind recently opened streams, whose owners hold the session.
             let is_unused = Arc::strong_count(&self) == 1 && self.smux.num_streams() == 0;
             if is_over || is_unused || self.smux.is_closed() {
                 return close(&self.smux, &self.link).await;
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn session_is_opened_although_the_connection_that_asked_for_it_has_given_up() {
-        // The thread that resolves names is busy for as long as the connection waits.
+        // The resolver thread is busy for as long as the connection waits.
         let (release, blocked) = std::sync::mpsc::channel::<()>();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -359,7 +359,7 @@ mod tests {
         let stats = Arc::<TunnelStats>::default();
         let pool = Pool::new(settings.clone(), stats.clone()).unwrap();
         let (first, _stream) = pool.open_stream().await;
-        // No name, so that it is not resolved, at once.
+        // An invalid name, which fails without a lookup, at once.
         let mut unreachable = settings.clone();
         unreachable.remote.host = "\0".into();
         pool.reload(unreachable).unwrap();
@@ -371,7 +371,7 @@ mod tests {
             streams.push(stream);
         }
         assert!(stats.failed_dials.load(Ordering::Relaxed) >= 2);
-        // The slots that failed are tried again, and have sessions of their own once that succeeds.
+        // The slots that failed are retried, and get their own sessions.
         pool.reload(settings).unwrap();
         timeout(limit, async {
             while Arc::ptr_eq(&pool.open_stream().await.0, &first) {
@@ -395,7 +395,7 @@ mod tests {
             let stats = Arc::<TunnelStats>::default();
             let pool = Pool::new(settings, stats.clone()).unwrap();
             let (first, _stream) = pool.open_stream().await;
-            // The thread that resolves names is busy from now on.
+            // The resolver thread is busy from now on.
             let blocker = tokio::task::spawn_blocking(move || blocked.recv());
             let opened = timeout(Duration::from_secs(60), pool.open_stream()).await;
             let (session, _stream) = opened.unwrap();
@@ -409,7 +409,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn dialling_fails_once_a_second_however_many_connections_wait() {
         let mut settings = settings(&[]);
-        // No name, so that it is not resolved, at once.
+        // An invalid name, which fails without a lookup, at once.
         settings.remote.host = "\0".into();
         let pool = Arc::new(Pool::new(settings, Arc::default()).unwrap());
         let mut waiting = JoinSet::new();

@@ -1,4 +1,4 @@
-//! What a client logs of its sessions: that the server is not heard, and their ends.
+//! Log of a client's sessions: a silent server, and the ends of sessions.
 
 use std::io;
 use std::time::Duration;
@@ -11,12 +11,13 @@ use crate::carrier::Link;
 use crate::session::failure;
 use crate::stats::TunnelStats;
 
-/// Time without a byte of the server after which the log says what may differ.
+/// Time without a byte from the server after which the log hints at differing options.
 const HINT_TIMEOUT: Duration = Duration::from_secs(5);
-/// What must be equal on both sides, since nothing is negotiated.
+/// Options that must be equal on both sides, since nothing is negotiated.
 const HINT: &str = "are --key, --crypt, --nocomp, --smuxver and --mux the same on both sides?";
 
-/// Waits for the end of a session and logs it, and once before if no byte has come from the server.
+/// Waits for the end of a session and logs it; logs a hint before if no byte has come from the
+/// server.
 pub(super) async fn watch(smux: &Session, link: &Link, name: &str, stats: &TunnelStats) {
     let _current = TunnelStats::gauge(&stats.current_sessions);
     let mut is_hinted = false;
@@ -26,7 +27,7 @@ pub(super) async fn watch(smux: &Session, link: &Link, name: &str, stats: &Tunne
             if !link.has_heard() {
                 is_hinted = true;
                 let seconds = HINT_TIMEOUT.as_secs();
-                // A server whose target is silent is not heard before its first keepalive.
+                // A server with a silent target sends nothing before its first keepalive.
                 warn!("{name}: no byte from the server within {seconds} s; if this lasts: {HINT}");
             }
             smux.closed().await
@@ -41,7 +42,7 @@ pub(super) async fn watch(smux: &Session, link: &Link, name: &str, stats: &Tunne
     }
 }
 
-/// Why a session has ended; `None`: in order.
+/// Why a session has ended; `None` if it ended in order.
 fn reason(error: &Error, link: &Link, is_hinted: bool) -> Option<String> {
     if link.has_heard() || link.is_closing() {
         return failure(error);
@@ -50,9 +51,9 @@ fn reason(error: &Error, link: &Link, is_hinted: bool) -> Option<String> {
     Some(format!("{error}; no byte came from the server{hint}"))
 }
 
-/// What may be the cause of an attempt that failed.
+/// Possible cause of a failed attempt.
 pub(super) fn dial_hint(error: &io::Error) -> &'static str {
-    // With another key or cipher each side drops what the other one sends.
+    // With another key or cipher, each side drops the other's datagrams.
     match error.kind() {
         io::ErrorKind::TimedOut => " (are --key and --crypt the same on both sides?)",
         _ => "",
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
     use crate::session::close;
 
-    /// The lines that are logged.
+    /// The logged lines.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 

@@ -9,19 +9,17 @@ use super::error::OptionsError;
 use super::table::{self, DefaultValue, Group, Kind, OPTIONS, Opt, Role};
 use super::values::{Place, Values};
 
-/// Most columns of the help.
+/// Width of the help in columns.
 const WIDTH: usize = 100;
 
-/// The command line in parts.
 #[derive(Debug)]
 pub(super) struct CommandLine {
-    /// The role that the name of the program or the first argument says.
+    /// The role named by the program or the first argument.
     pub(super) role: Option<Role>,
-    /// The options.
     pub(super) values: Values,
 }
 
-/// Reads the command line, `argv[0]` included.
+/// Reads the command line, including `argv[0]`.
 pub(super) fn parse(argv: &[OsString]) -> Result<CommandLine, OptionsError> {
     let mut args = Vec::with_capacity(argv.len());
     for (number, arg) in argv.iter().enumerate().skip(1) {
@@ -48,14 +46,14 @@ pub(super) fn parse(argv: &[OsString]) -> Result<CommandLine, OptionsError> {
     Ok(CommandLine { role, values })
 }
 
-/// Returns the role that the program's file name contains, as `kcptun-client` does.
+/// Returns the role in the program's file name, such as `kcptun-client`.
 fn role_of_program(program: &OsStr) -> Option<Role> {
     let name = Path::new(program).file_stem()?.to_str()?.to_ascii_lowercase();
     [Role::Client, Role::Server].into_iter().find(|role| name.contains(&role.to_string()))
 }
 
-/// Rewrites Go's forms, in which one dash is as good as two and a value may begin with a dash, to
-/// `--name=value`. What is no option is left for clap to report.
+/// Rewrites Go's forms to `--name=value`: Go accepts one dash like two, and values that begin with
+/// a dash. Leaves unknown options for clap to report.
 fn rewrite(args: &[&str], role: Option<Role>) -> Vec<String> {
     let mut rewritten = vec![String::from("kcpx-tunnel")];
     let mut args = args.iter();
@@ -89,7 +87,7 @@ fn rewrite(args: &[&str], role: Option<Role>) -> Vec<String> {
     rewritten
 }
 
-/// The command of one role, or of neither: then all options, for a file that says the roles.
+/// Builds the command of one role; without a role, of all options, for a file that names the roles.
 fn command(role: Option<Role>) -> Command {
     let command = Command::new("kcpx-tunnel")
         .version(env!("CARGO_PKG_VERSION"))
@@ -131,7 +129,7 @@ fn arg(option: &'static Opt, role: Option<Role>) -> Arg {
         .action(ArgAction::Append)
         .help(help_of(option, role))
         .help_heading(option.group.heading())
-        // Without a role, only what the process has is in the help.
+        // Without a role, the help lists only options of the process.
         .hide(option.group == Group::Hidden || (role.is_none() && option.group != Group::Process));
     let arg = match option.alias {
         Some(alias) if alias.len() > 1 => arg.visible_alias(alias),
@@ -164,7 +162,7 @@ fn help_of(option: &Opt, role: Option<Role>) -> String {
     format!("{} [default: {default}]", option.help)
 }
 
-/// The help as text, `WIDTH` columns wide.
+/// Renders the help as text, `WIDTH` columns wide.
 #[cfg(test)]
 pub(super) fn help(role: Option<Role>) -> String {
     command(role).term_width(WIDTH).render_help().to_string()

@@ -21,16 +21,16 @@ use crate::settings::{
 
 /// kcptun's default key.
 const DEFAULT_KEY: &str = "it's a secrect";
-/// Largest datagram that kcptun receives, bytes.
+/// Largest datagram that kcptun receives, in bytes.
 const KCPTUN_MAX_MTU: i64 = 1_500;
-/// A day in seconds: the most that any time may be.
+/// A day in seconds: the maximum of any time.
 const DAY: i64 = 24 * 60 * 60;
-/// Longest `keepalive` in seconds: a third of what kcpx takes as `dead_peer_timeout`, since a session
-/// ends after three intervals.
+/// Longest `keepalive` in seconds: a third of the maximum of kcpx's `dead_peer_timeout`, since a
+/// session ends after three intervals.
 const MAX_KEEPALIVE: i64 = DAY / 3;
 /// Options of the process, which all tunnels share.
 const OF_PROCESS: [&str; 5] = ["log", "snmplog", "snmpperiod", "metrics", "drain"];
-/// Options that only mode `manual` has.
+/// Options that only mode `manual` uses.
 const MANUAL: [&str; 4] = ["nodelay", "interval", "resend", "nc"];
 
 /// Makes settings of the tunnels' values.
@@ -43,7 +43,7 @@ pub(super) fn settings(
         let mut reader = Reader::new(*role, values);
         built.push(tunnel(*role, &mut reader)?);
         for warning in reader.into_warnings() {
-            // Tunnels of one file often have the same ones.
+            // Tunnels of one file often cause the same warnings.
             if !warnings.contains(&warning) {
                 warnings.push(warning);
             }
@@ -68,7 +68,7 @@ pub(super) fn settings(
 fn tunnel(role: Role, reader: &mut Reader<'_>) -> Result<Tunnel, OptionsError> {
     not_supported(reader)?;
     let common = common(reader)?;
-    // What no single option has in its range: bytes of headers within the MTU, for one.
+    // Limits across options, such as header bytes within the MTU.
     common.config()?;
     let tunnel = match role {
         Role::Client => Tunnel::Client(client(reader, common)?),
@@ -77,7 +77,7 @@ fn tunnel(role: Role, reader: &mut Reader<'_>) -> Result<Tunnel, OptionsError> {
     Ok(tunnel)
 }
 
-/// Options of kcptun that are rejected when they are on.
+/// Rejects options of kcptun that are not supported, if they are on.
 fn not_supported(reader: &mut Reader<'_>) -> Result<(), OptionsError> {
     for (name, instead) in [
         ("QPP", "use --crypt aes-128-gcm on both sides"),
@@ -167,7 +167,7 @@ fn common(reader: &mut Reader<'_>) -> Result<Common, OptionsError> {
         dscp: reader.number("dscp", 0, 63u8)?,
         ack_policy: match reader.flag("acknodelay")? {
             true => AckPolicy::Immediate,
-            // What kcptun does, for those who ask for it.
+            // kcptun's behaviour, on request.
             false if reader.is_given("acknodelay") => AckPolicy::Interval,
             false => AckPolicy::PerBatch,
         },

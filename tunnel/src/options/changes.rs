@@ -1,4 +1,4 @@
-//! What a file that was read again changes, and which of it holds without a restart.
+//! Changes by a reloaded file, and which of them take effect without a restart.
 
 use super::build;
 use super::error::OptionsError;
@@ -6,10 +6,10 @@ use super::number::parse_int;
 use super::table::{OPTIONS, Role, find};
 use super::{Loaded, Values};
 
-/// Options that hold from the start of the process on.
+/// Options that take effect only at the start of the process.
 const AT_START: [&str; 9] =
     ["localaddr", "listen", "conn", "mux", "log", "snmplog", "snmpperiod", "metrics", "drain"];
-/// Those of a server besides: what its sockets have, which all sessions share.
+/// Further such options of a server: its sockets use them, and all sessions share the sockets.
 const AT_START_OF_SERVER: [&str; 17] = [
     "key",
     "crypt",
@@ -32,14 +32,14 @@ const AT_START_OF_SERVER: [&str; 17] = [
 /// Options that a client reads for each connection.
 const OF_CONNECTIONS_OF_CLIENT: [&str; 3] = ["closewait", "halfclosetimeout", "quiet"];
 
-/// From when on a changed option holds.
+/// When a changed option takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
-    /// From the next start of the process on.
+    /// At the next start of the process.
     Restart,
-    /// For sessions that are opened from now on.
+    /// For sessions opened from now on.
     NextSession,
-    /// For connections that are accepted from now on.
+    /// For connections accepted from now on.
     NextConnection,
 }
 
@@ -67,8 +67,8 @@ impl Effect {
 }
 
 impl Loaded {
-    /// Describes what differs in `new` and from when on it holds, one line for each option, and then
-    /// what becomes of open sessions. Values of the key are left out.
+    /// Describes the differences to `new` and when they take effect, one line per option, and then
+    /// the effect on open sessions. Values of the key are left out.
     #[must_use]
     pub fn changes(&self, new: &Self) -> Vec<String> {
         if self.tunnels.len() != new.tunnels.len() {
@@ -88,14 +88,15 @@ impl Loaded {
         lines
     }
 
-    /// Returns what holds after `new` was read: its values, but those of `self` for options that take
-    /// effect after a restart. Tunnels of another number or role stay as they are, and of several tunnels
-    /// each one with another address to listen on. Compared with it, [`changes`](Self::changes)
-    /// reports what waits for a restart each time.
+    /// Returns the settings after `new` was read: the values of `new`, but the values of `self` for
+    /// options that need a restart. If the number or role of tunnels differs they stay unchanged,
+    /// and so does, among several tunnels, each one whose listening address differs. Comparing the
+    /// result with `new` by [`changes`](Self::changes) reports again each time what waits for a
+    /// restart.
     ///
     /// # Errors
     ///
-    /// When the values of both are not allowed together.
+    /// If the combined values are not allowed together.
     pub fn without_restart(&self, new: &Self) -> Result<Self, OptionsError> {
         let warnings = new.warnings.clone();
         if self.tunnels.len() != new.tunnels.len() {
@@ -109,14 +110,14 @@ impl Loaded {
                 None => without_restart(old, new),
             })
             .collect();
-        // What there is to warn of is among the warnings of `new`, or was logged at the start.
+        // Warnings are among the warnings of `new`, or were logged at the start.
         let settings = build::settings(&tunnels, &mut Vec::new())?;
         Ok(Self { settings, warnings, tunnels })
     }
 }
 
-/// Describes that `new` listens on another address. Among several tunnels it is another tunnel then,
-/// since the file's order pairs them: its target must not be reached with the key of `old`, which
+/// Describes a changed listening address. Among several tunnels it identifies another tunnel, since
+/// the file's order pairs them: the new target must not be reached with the key of `old`, which
 /// stays until a restart.
 fn address_change(old: &(Role, Values), new: &(Role, Values)) -> Option<String> {
     let ((role, old_values), (new_role, new_values)) = (old, new);
@@ -168,13 +169,11 @@ fn changes(old: &(Role, Values), new: &(Role, Values)) -> Vec<String> {
         };
         let effect = Effect::of(name, *role, old_values);
         is_for_sessions |= effect == Effect::NextSession;
-        let besides = match (name, role) {
-            ("keepalive", Role::Server) => {
-                ", in smux alone: timeouts of KCP are those of the start"
-            }
+        let exception = match (name, role) {
+            ("keepalive", Role::Server) => ", in smux alone: KCP keeps the timeouts of the start",
             _ => "",
         };
-        lines.push(format!("{change}: {}{besides}", effect.description()));
+        lines.push(format!("{change}: {}{exception}", effect.description()));
     }
     if is_for_sessions {
         lines.push(open_sessions(*role, old_values));
@@ -182,7 +181,7 @@ fn changes(old: &(Role, Values), new: &(Role, Values)) -> Vec<String> {
     lines
 }
 
-/// How long sessions that are open keep their settings.
+/// How long open sessions keep their settings.
 fn open_sessions(role: Role, values: &Values) -> String {
     let expire = values.written("autoexpire").and_then(|value| parse_int(&value.text));
     match (role, expire.unwrap_or(0)) {

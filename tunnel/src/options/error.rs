@@ -1,4 +1,4 @@
-//! What is wrong with options, in one sentence that names what to write instead.
+//! Errors of options: one sentence each, with what to write instead.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,15 +8,15 @@ use kcpx::ConfigError;
 use super::values::Place;
 use crate::settings::AddressError;
 
-/// Why no settings can be made. Each is one sentence; the program ends with status 2 then, before
-/// it opens a socket.
+/// Why no settings can be made. Each is one sentence; the program then ends with status 2 before it
+/// opens a socket.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// The command line does not parse, or asks for the help or the version.
+    /// The command line does not parse, or requests the help or the version.
     #[error(transparent)]
     CommandLine(#[from] clap::Error),
-    /// Neither the command line nor the file says which side to be.
+    /// Neither the command line nor the file names the role.
     #[error(
         "the role is missing: write `kcpx-tunnel client` or `kcpx-tunnel server`, each with --help for \
          its options"
@@ -28,28 +28,28 @@ pub enum OptionsError {
         /// The argument.
         given: String,
     },
-    /// A role that is neither client nor server.
+    /// A role other than client and server.
     #[error("{1} {0:?} is not allowed: use \"client\" or \"server\"")]
     Role(String, Place),
-    /// The argument of this number is not UTF-8. It may be the key, and is not shown.
+    /// The argument of this number is not UTF-8. It is not shown, since it may be the key.
     #[error("argument {0} is not UTF-8")]
     NotUtf8(usize),
-    /// A value outside what is allowed.
+    /// A value that is not allowed.
     #[error("{place} {value} is not allowed: use {allowed}", value = one_line(value))]
     Value {
-        /// Where it was written.
+        /// Its source.
         place: Place,
-        /// The value; of a key only its type.
+        /// The value; for a key only its type.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         allowed: String,
     },
     /// An address that does not parse.
     #[error("{place}: {error}")]
     Address {
-        /// Where it was written.
+        /// Its source.
         place: Place,
-        /// What is wrong.
+        /// The reason.
         error: AddressError,
     },
     /// An option of kcptun that this program does not have.
@@ -57,27 +57,27 @@ pub enum OptionsError {
     NotSupported {
         /// The option.
         name: &'static str,
-        /// What to use instead.
+        /// The alternative.
         instead: &'static str,
     },
-    /// A name that is no option, in SS_PLUGIN_OPTIONS.
+    /// An unknown name in SS_PLUGIN_OPTIONS.
     #[error("{0:?} in SS_PLUGIN_OPTIONS is not an option: --help lists them")]
     UnknownPluginOption(String),
-    /// The part of this number in SS_PLUGIN_OPTIONS is no option. A key that has a semicolon in it
-    /// ends there, so that the part may belong to the key, and is not shown.
+    /// The part of this number in SS_PLUGIN_OPTIONS is no option. It is not shown: a key with a
+    /// semicolon ends there, so the part may belong to the key.
     #[error(
         "part {0} of SS_PLUGIN_OPTIONS is not an option: --help lists them; write \\; for a \
          semicolon in the key"
     )]
     UnknownPartBehindKey(usize),
-    /// Variables of SIP003 that do not make addresses.
+    /// SIP003 variables that form no address.
     #[error("{name}={value:?} is not allowed: use {allowed}")]
     Variable {
         /// Name of the variable.
         name: &'static str,
         /// Its value.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         allowed: &'static str,
     },
     /// The file of `-c` cannot be read.
@@ -85,7 +85,7 @@ pub enum OptionsError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
     /// The file of `-c` is not JSON.
@@ -93,18 +93,18 @@ pub enum OptionsError {
     Json {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// Position and reason.
         error: serde_json::Error,
     },
-    /// The file of `-c` is JSON of another shape.
+    /// The file of `-c` is JSON of another structure.
     #[error("{path}: {wrong}", path = path.display())]
     Shape {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and what is allowed.
+        /// The fault, and what is allowed.
         wrong: String,
     },
-    /// An option of the process that has several values.
+    /// An option of the process with several values.
     #[error(
         "{0:?} differs between the tunnels: the process has it once, so write it in one of them"
     )]
@@ -114,7 +114,7 @@ pub enum OptionsError {
     Config(#[from] ConfigError),
 }
 
-/// The role that was probably meant: both begin with another letter.
+/// The role that was probably meant: their first letters differ.
 fn suggestion(given: &str) -> &'static str {
     match given.chars().next() {
         Some('c' | 'C') => "did you mean `kcpx-tunnel client`?",
@@ -123,7 +123,7 @@ fn suggestion(given: &str) -> &'static str {
     }
 }
 
-/// The text with its control characters escaped, so that an error stays one line.
+/// Escapes control characters, so that an error stays one line.
 fn one_line(text: &str) -> String {
     let shown = text.chars().map(|char| match char {
         char if char.is_control() => char.escape_default().to_string(),

@@ -1,4 +1,4 @@
-//! Body of the fuzz target `tunnel_config`: options from anywhere. Private; see `fuzz/`.
+//! Body of the fuzz target `tunnel_config`: options from any source. Private; see `fuzz/`.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -8,14 +8,14 @@ use crate::session::smux_config;
 use crate::settings::{Settings, SmuxVersion, Tunnel};
 use crate::transport;
 
-/// Loads an invocation made of `data`: arguments, variables and a file, each part after a zero byte.
+/// Loads an invocation from `data`: arguments, variables and a file, separated by zero bytes.
 ///
-/// A part that contains an equals sign and begins with `SS_` or `KCPTUN_` is a variable, one that
-/// begins with a bracket or a brace is the file, and the others are arguments.
+/// A part with an equals sign that begins with `SS_` or `KCPTUN_` is a variable, a part that begins
+/// with a bracket or a brace is the file, and the others are arguments.
 ///
 /// # Panics
 ///
-/// When settings are not what they promise to be.
+/// If settings are out of their ranges.
 pub fn tunnel_config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let mut argv = vec!["kcpx-tunnel"];
@@ -39,7 +39,7 @@ pub fn tunnel_config(data: &[u8]) {
         Ok(loaded) => {
             loaded.settings.tunnels.iter().for_each(check_tunnel);
             check_process(&loaded.settings);
-            let again = load().expect("what loads once loads again");
+            let again = load().expect("a valid invocation loads again");
             assert_eq!(loaded, again);
             assert_eq!(loaded.changes(&again), [""; 0]);
         }
@@ -83,7 +83,7 @@ fn check_process(settings: &Settings) {
     }
 }
 
-/// What is shown can be written again.
+/// A displayed address parses to the same address.
 fn check_address<T: Display + FromStr + PartialEq>(address: &T) {
     let shown = address.to_string();
     assert!(shown.parse().is_ok_and(|parsed: T| parsed == *address), "{shown:?}");
@@ -93,7 +93,7 @@ fn check_address<T: Display + FromStr + PartialEq>(address: &T) {
 mod tests {
     use super::*;
 
-    /// Parts of which random inputs are made.
+    /// Parts of random inputs.
     const PARTS: [&str; 40] = [
         "client",
         "server",
@@ -148,7 +148,8 @@ mod tests {
         }
     }
 
-    /// Sockets are opened after all options have been read, so none may fail then.
+    /// All settings are checked before sockets are opened, so extreme values must yield valid
+    /// configurations.
     #[test]
     fn longest_times_and_smallest_buffers_are_valid_configurations() {
         let times = "-keepalive=28800\0-closewait=86400\0-halfclosetimeout=86400\0-drain=86400";

@@ -8,24 +8,22 @@ use super::error::OptionsError;
 use super::table::{self, Kind, Opt, Role};
 use super::values::{Place, Values};
 
-/// What one object of the file says.
+/// One object of the file.
 #[derive(Debug, Default)]
 pub(super) struct Object {
-    /// Its `role`, if it has one.
     pub(super) role: Option<Role>,
-    /// Its options.
     pub(super) values: Values,
     /// Keys that are no options of its role.
     pub(super) unknown: Vec<String>,
 }
 
-/// Reads the text of a file. `role` is that of objects without one.
+/// Parses the text of a file. `role` is the default of its objects.
 pub(super) fn parse(
     text: &str,
     path: &Path,
     role: Option<Role>,
 ) -> Result<Vec<Object>, OptionsError> {
-    // A BOM, which some editors of Windows write (RFC 8259 8.1).
+    // A BOM, which some Windows editors write (RFC 8259 8.1).
     let json = serde_json::from_str(text.strip_prefix('\u{feff}').unwrap_or(text))
         .map_err(|error| OptionsError::Json { path: path.to_owned(), error })?;
     let wrong =
@@ -64,7 +62,7 @@ fn parse_object(
         match table::find_key(&key, parsed.role) {
             Some(option) => {
                 let place = Place::File(option.name, path.to_owned());
-                // As in Go, null leaves the value as it was.
+                // As in Go, null leaves the value unchanged.
                 if let Some(text) = text_of(option, &json, &place)? {
                     parsed.values.set(option, text, place);
                 }
@@ -76,14 +74,14 @@ fn parse_object(
     Ok(parsed)
 }
 
-/// Returns the value as it would be written on the command line.
+/// Returns the value as written on the command line.
 fn text_of(option: &Opt, json: &Json, place: &Place) -> Result<Option<String>, OptionsError> {
     let text = match (option.kind, json) {
         (_, Json::Null) => return Ok(None),
         (Kind::Text, Json::String(text)) => text.clone(),
         (Kind::Flag, Json::Bool(flag)) => flag.to_string(),
         (Kind::Int, Json::Number(number)) if number.is_i64() => number.to_string(),
-        // Where a server detects what clients do.
+        // Options that a server can detect.
         (Kind::Flag | Kind::Int, Json::String(text)) if text == "auto" => text.clone(),
         (kind, json) => {
             let allowed = match kind {
@@ -91,7 +89,7 @@ fn text_of(option: &Opt, json: &Json, place: &Place) -> Result<Option<String>, O
                 Kind::Int => "an integer",
                 Kind::Flag => "true or false",
             };
-            // Errors end up in logs, which the key must not.
+            // Errors are logged, and the key must not be.
             let value = if option.name == "key" { type_of(json) } else { json.to_string() };
             let (place, allowed) = (place.clone(), allowed.to_owned());
             return Err(OptionsError::Value { place, value, allowed });

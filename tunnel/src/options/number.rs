@@ -1,7 +1,7 @@
 //! Numbers and truth values as Go's `strconv` reads them.
 
 /// Reads an integer in base 0: decimal, `0x`, `0b`, `0o`, a leading zero for octal, with a sign and
-/// with underscores between digits (`strconv.ParseInt(text, 0, 64)`).
+/// underscores between digits (`strconv.ParseInt(text, 0, 64)`).
 pub(super) fn parse_int(text: &str) -> Option<i64> {
     let (negative, rest) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -16,7 +16,7 @@ pub(super) fn parse_int(text: &str) -> Option<i64> {
         b'0' if rest.len() > 1 => (8, &rest[1..]),
         _ => (10, rest),
     };
-    // An underscore stands between two digits, or between the prefix and a digit.
+    // An underscore is between two digits, or between the prefix and a digit.
     let bytes = digits.as_bytes();
     let prefixed = digits.len() < rest.len();
     let misplaced = bytes.last() == Some(&b'_')
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn truth_values_are_those_of_go() {
+    fn truth_values_equal_gos() {
         for text in ["1", "t", "T", "true", "TRUE", "True"] {
             assert_eq!(parse_bool(text), Some(true), "{text}");
         }

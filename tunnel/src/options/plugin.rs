@@ -1,4 +1,4 @@
-//! SIP003: what shadowsocks says to a plugin, in environment variables.
+//! SIP003: the environment variables that shadowsocks sets for a plugin.
 
 use std::net::IpAddr;
 
@@ -13,17 +13,17 @@ const LOCAL_HOST: &str = "SS_LOCAL_HOST";
 const LOCAL_PORT: &str = "SS_LOCAL_PORT";
 const OPTIONS: &str = "SS_PLUGIN_OPTIONS";
 
-/// Names that shadowsocks for Android and forks add, without a meaning here.
+/// Names added by shadowsocks for Android and forks, without a meaning here.
 const IGNORED: [&str; 2] = ["__android_vpn", "fast-open"];
 
-/// What the variables say.
+/// Contents of the variables.
 #[derive(Debug, Default)]
 pub(super) struct Plugin {
     /// `role=server` in the options.
     pub(super) role: Option<Role>,
     /// Options, which override the command line.
     pub(super) options: Values,
-    /// `host:port` of the side towards the network, and of the local side.
+    /// `host:port` of the network side, and of the local side.
     pub(super) remote: String,
     pub(super) local: String,
     /// Names that were ignored.
@@ -82,7 +82,7 @@ impl Plugin {
         Ok(())
     }
 
-    /// Sets the addresses, which override all that was written.
+    /// Sets the addresses, which override everything else.
     pub(super) fn set_addresses(&self, role: Role, values: &mut Values) {
         let (remote, local) = match role {
             Role::Client => ("remoteaddr", "localaddr"),
@@ -98,7 +98,7 @@ impl Plugin {
     }
 }
 
-/// Puts an address together; IPv6 gets brackets.
+/// Joins host and port; IPv6 gets brackets.
 fn address(
     host_name: &'static str,
     host: &str,
@@ -109,10 +109,10 @@ fn address(
         Err(OptionsError::Variable { name, value: value.to_owned(), allowed })
     };
     let is_unspecified = |host: &str| host.parse().is_ok_and(|ip: IpAddr| ip.is_unspecified());
-    // A server of shadowsocks that listens on all addresses of both IP versions says `::0|0.0.0.0`.
-    // Without a host it is both, or IPv4 where the system has no IPv6.
+    // `::0|0.0.0.0` is a shadowsocks server on all addresses of both IP versions. An empty host
+    // means both, or IPv4 if the system has no IPv6.
     let is_all = host.contains('|') && host.split('|').all(is_unspecified);
-    // Other lists, as SIP003 permits for servers, have no counterpart in kcptun.
+    // Other lists, which SIP003 permits for servers, have no counterpart in kcptun.
     if !is_all && (host.is_empty() || host.contains(['|', '/', ' '])) {
         return refuse(host_name, host, "one name or address");
     }
@@ -126,7 +126,7 @@ fn address(
     Ok(if bare.contains(':') { format!("[{bare}]:{port}") } else { format!("{bare}:{port}") })
 }
 
-/// Splits `name=value;flag;...`. A backslash takes the next character as it is.
+/// Splits `name=value;flag;...`. A backslash escapes the next character.
 fn split_options(text: &str) -> Vec<(String, Option<String>)> {
     let mut options = Vec::new();
     let mut name = String::new();
@@ -145,7 +145,7 @@ fn split_options(text: &str) -> Vec<(String, Option<String>)> {
             }
             Some('=') if value.is_none() => value = Some(String::new()),
             Some(char) => {
-                // A backslash at the end stands for itself.
+                // A trailing backslash is literal.
                 let char = if char == '\\' { chars.next().unwrap_or('\\') } else { char };
                 value.as_mut().unwrap_or(&mut name).push(char);
             }

@@ -7,7 +7,7 @@ use std::fmt;
 use self::DefaultValue::{Both, Client, Each, Server};
 pub(super) use self::rows::OPTIONS;
 
-/// Which side a tunnel is.
+/// The side of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Accepts TCP connections.
@@ -37,7 +37,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// What an option takes.
+/// Type of an option's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
@@ -50,7 +50,7 @@ pub(super) enum Kind {
 pub(super) enum DefaultValue {
     /// The same for both roles.
     Both(&'static str),
-    /// That of the client, and that of the server.
+    /// Defaults of client and server.
     Each(&'static str, &'static str),
     /// Only clients have the option.
     Client(&'static str),
@@ -58,16 +58,15 @@ pub(super) enum DefaultValue {
     Server(&'static str),
 }
 
-/// One option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opt {
-    /// Long name, which is the key in JSON too.
+    /// Long name, also the key in JSON.
     pub(super) name: &'static str,
-    /// Another name: one letter, or two as in `-ds`.
+    /// Second name: one letter, or two as in `-ds`.
     pub(super) alias: Option<&'static str>,
     pub(super) kind: Kind,
     pub(super) default: DefaultValue,
-    /// What the value is called in the help.
+    /// Placeholder of the value in the help.
     pub(super) unit: &'static str,
     pub(super) group: Group,
     pub(super) help: &'static str,
@@ -121,7 +120,7 @@ impl Opt {
         self
     }
 
-    /// Whether `role` has the option; without a role, whether any has.
+    /// Whether `role` has the option; without a role, whether either has.
     pub(super) fn is_for(&self, role: Option<Role>) -> bool {
         match self.default {
             Both(_) | Each(..) => true,
@@ -139,14 +138,14 @@ impl Opt {
     }
 }
 
-/// Finds an option by its name or alias, as the command line has it. `l` is `localaddr` for a
-/// client and `listen` for a server.
+/// Finds an option by its name or alias on the command line. `l` is `localaddr` for a client and
+/// `listen` for a server.
 pub(super) fn find(name: &str, role: Option<Role>) -> Option<&'static Opt> {
     let mut candidates = OPTIONS.iter().filter(|option| option.is_for(role));
     candidates.find(|option| option.name == name || option.alias == Some(name))
 }
 
-/// Finds an option by its key in JSON, of which the case does not matter.
+/// Finds an option by its key in JSON, ignoring case.
 pub(super) fn find_key(key: &str, role: Option<Role>) -> Option<&'static Opt> {
     let key = if key.eq_ignore_ascii_case("qpp-count") { "QPPCount" } else { key };
     let mut candidates = OPTIONS.iter().filter(|option| option.is_for(role));

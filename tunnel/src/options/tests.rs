@@ -44,7 +44,7 @@ fn server(args: &[&str]) -> ServerSettings {
     }
 }
 
-/// A file that is removed when this is dropped.
+/// A file that is removed on drop.
 struct TempFile(PathBuf);
 
 impl TempFile {
@@ -68,7 +68,7 @@ impl Drop for TempFile {
     }
 }
 
-/// Compares the help with the files in `tests/help`. To write them again after a change:
+/// Compares the help with the files in `tests/help`. To update them after a change:
 ///
 /// ```sh
 /// UPDATE_HELP=1 cargo test -p kcpx-tunnel help_equals_its_snapshot

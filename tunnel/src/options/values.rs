@@ -1,4 +1,4 @@
-//! Values of options as text, each with the place where it was written; the stronger one wins.
+//! Values of options as text, each with its source; stronger sources win.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,15 +8,15 @@ use zeroize::Zeroizing;
 
 use super::table::{Opt, Role};
 
-/// Where a value was written.
+/// Source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {
-    /// Nowhere: the default of this option.
+    /// The default of this option.
     Default(&'static str),
     /// An environment variable.
     Variable(&'static str),
-    /// This option of the command line.
+    /// This option on the command line.
     CommandLine(&'static str),
     /// This option in SS_PLUGIN_OPTIONS.
     PluginOptions(&'static str),
@@ -38,8 +38,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What was written for each option of a tunnel, by the option's name. `Debug` does not show the
-/// key.
+/// The given value of each option of a tunnel, by name. `Debug` does not show the key.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Values {
     values: BTreeMap<&'static str, Value>,
@@ -53,17 +52,17 @@ pub(super) struct Value {
 }
 
 impl Values {
-    /// Sets a value in place of an earlier one.
+    /// Sets a value, replacing an earlier one.
     pub(super) fn set(&mut self, option: &Opt, text: impl Into<String>, place: Place) {
         self.values.insert(option.name, Value { text: Zeroizing::new(text.into()), place });
     }
 
-    /// Takes over the values of `stronger`.
+    /// Adds the values of `stronger`.
     pub(super) fn override_with(&mut self, stronger: Self) {
         self.values.extend(stronger.values);
     }
 
-    /// Replaces what was written for the option by what `other` has, which may be nothing.
+    /// Replaces the option's given value by the one in `other`, which may be none.
     pub(super) fn replace_from(&mut self, other: &Self, name: &'static str) {
         match other.values.get(name) {
             Some(value) => drop(self.values.insert(name, value.clone())),
@@ -71,7 +70,7 @@ impl Values {
         }
     }
 
-    /// Returns what was written for the option.
+    /// Returns the given value of the option.
     pub(super) fn written(&self, name: &str) -> Option<&Value> {
         self.values.get(name)
     }

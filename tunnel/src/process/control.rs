@@ -1,4 +1,4 @@
-//! `Control`: what the process has to say to a running tunnel; `Controller`: its other end.
+//! `Control`: a running tunnel's view of the process; `Controller`: its other end.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use super::counters::Counters;
 
-/// The process as a tunnel sees it: when to end, what to change, where to register counters.
+/// Connects a tunnel to its process: when to end, changed settings, where to register counters.
 ///
 /// Clones are independent: each sees every change of the settings once.
 ///
@@ -34,7 +34,7 @@ pub struct Control<S> {
 
 /// Ends one tunnel or changes its settings.
 ///
-/// A tunnel whose controller was dropped ends as after [`shutdown`](Self::shutdown).
+/// A dropped controller ends its tunnel like [`shutdown`](Self::shutdown).
 #[derive(Debug)]
 pub struct Controller<S> {
     shutdown: watch::Sender<bool>,
@@ -42,8 +42,8 @@ pub struct Controller<S> {
 }
 
 impl<S: Clone> Control<S> {
-    /// Waits until the tunnel is to end: no new connections from then on, and `run` returns within
-    /// [`drain`](Self::drain).
+    /// Waits until the tunnel is to end: it then accepts no new connections, and `run` returns
+    /// within [`drain`](Self::drain).
     ///
     /// # Cancel safety
     ///
@@ -66,14 +66,14 @@ impl<S: Clone> Control<S> {
         self.drain
     }
 
-    /// Returns the settings as they are now.
+    /// Returns the current settings.
     #[must_use]
     pub fn settings(&self) -> S {
         self.settings.borrow().clone()
     }
 
-    /// Waits for settings that were read again, and returns them. They hold for new sessions;
-    /// addresses to listen on are those of the start.
+    /// Waits for reloaded settings, and returns them. They apply to new sessions; listening
+    /// addresses stay unchanged.
     ///
     /// # Cancel safety
     ///
@@ -85,7 +85,7 @@ impl<S: Clone> Control<S> {
         self.settings.borrow_and_update().clone()
     }
 
-    /// Where the tunnel registers what it counts.
+    /// Returns the counters, with which the tunnel registers its own.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
@@ -108,7 +108,7 @@ impl<S: Clone> Controller<S> {
         self.shutdown.send_replace(true);
     }
 
-    /// Hands over settings that were read again.
+    /// Passes on reloaded settings.
     pub fn reload(&self, settings: S) {
         self.settings.send_replace(settings);
     }

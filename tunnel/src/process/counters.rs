@@ -1,4 +1,4 @@
-//! What tunnels count, read when something asks: the log on SIGUSR1, the CSV file, Prometheus.
+//! Counters of tunnels, read on demand: by the log on SIGUSR1, the CSV file, Prometheus.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,10 +25,10 @@ pub struct Counters {
 
 type Source = Arc<dyn Fn() -> Report + Send + Sync>;
 
-/// What one tunnel has counted.
+/// Counters of one tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Which tunnel: its role and the address it listens on.
+    /// The tunnel: its role and listening address.
     pub tunnel: String,
     /// Counters of kcp-go, for the CSV file.
     pub snmp: Snapshot,
@@ -36,20 +36,20 @@ pub struct Report {
     pub metrics: Vec<Metric>,
 }
 
-/// One number.
+/// One counter or gauge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
     /// Name in snake case, with its unit, without prefix and without `_total`.
     pub name: &'static str,
     /// A sentence for people.
     pub help: &'static str,
-    /// Whether it can go down.
+    /// Whether it can decrease.
     pub kind: MetricKind,
     /// The number.
     pub value: u64,
 }
 
-/// Whether a metric can go down.
+/// Whether a metric can decrease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     /// Only grows.
@@ -59,8 +59,8 @@ pub enum MetricKind {
 }
 
 impl Counters {
-    /// Adds a tunnel. `source` is called each time the counters are read, from any task; it must not
-    /// block.
+    /// Adds a tunnel. `source` is called each time the counters are read, from any task; it must
+    /// not block.
     pub fn register(&self, source: impl Fn() -> Report + Send + Sync + 'static) {
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         sources.push(Arc::new(source));
@@ -96,7 +96,7 @@ impl Metric {
         Self { name, help, kind: MetricKind::Counter, value }
     }
 
-    /// A state.
+    /// A number that can decrease.
     #[must_use]
     pub fn gauge(name: &'static str, help: &'static str, value: u64) -> Self {
         Self { name, help, kind: MetricKind::Gauge, value }

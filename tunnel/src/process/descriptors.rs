@@ -1,15 +1,15 @@
-//! The limit of descriptors: of sockets and files that are open.
+//! The limit of open file descriptors, sockets included.
 
 use std::io;
 
-/// Where the system has no such limit, or it is not known.
+/// Assumed if the system has no such limit, or it is unknown.
 const UNKNOWN: u64 = 16_384;
 
-/// Raises the soft limit to the hard one, and returns it: most systems start a program with 1,024.
+/// Raises the soft limit to the hard limit and returns it: most systems start a program with 1,024.
 ///
 /// # Errors
 ///
-/// When the system denies it.
+/// If the system denies it.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
     #[cfg(unix)]
     {
@@ -27,7 +27,7 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     Ok(UNKNOWN)
 }
 
-/// The limit in force.
+/// Returns the current limit.
 pub(crate) fn descriptor_limit() -> u64 {
     #[cfg(unix)]
     {

@@ -1,13 +1,13 @@
-//! Go's time layouts, of which file names for `snmplog` are made.
+//! Go's time layouts, used in file names for `snmplog`.
 
 use std::fmt::Write;
 
 use jiff::civil::DateTime;
 
-/// Formats `time` by a layout of Go: `2006`, `01`, `02`, `15`, `04` and `05` stand for year, month,
-/// day, hour, minute and second, and everything else for itself.
+/// Formats `time` by a layout of Go: `2006`, `01`, `02`, `15`, `04` and `05` are year, month, day,
+/// hour, minute and second; everything else is literal.
 ///
-/// Go has more tokens, such as `Jan` and `MST`; file names of kcptun's users have these six.
+/// Go has more tokens, such as `Jan` and `MST`; kcptun's users need these six in file names.
 pub(super) fn format_go_time(layout: &str, time: DateTime) -> String {
     let mut formatted = String::with_capacity(layout.len());
     let mut rest = layout;

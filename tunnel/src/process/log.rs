@@ -1,7 +1,6 @@
-//! The log: lines with kcptun's date, to standard error or to a file that can be opened again.
+//! The log: lines with kcptun's date, to standard error or to a file that can be reopened.
 //!
-//! A thread of its own writes them, so that a reader who stops reading, or a disk that hangs, blocks that
-//! thread alone.
+//! A separate thread writes them, so that a stalled reader or disk blocks only that thread.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,22 +20,22 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Bytes of lines that wait to be written. A line beyond that is dropped and counted.
+/// Bytes of lines waiting to be written. Further lines are dropped and counted.
 const MAX_QUEUED_BYTES: usize = 1 << 20;
 
-/// Lines of one cause, a place in the source, that are logged within [`MINUTE`]: what a peer does costs no
-/// more than that.
+/// Lines logged within [`MINUTE`] for one cause, a place in the source. Bounds the lines that a
+/// peer can cause.
 const MAX_LINES: u32 = 600;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Where the log goes. Clones share it.
+/// Destination of the log. Clones share it.
 ///
-/// Logging never waits: a thread writes the lines. Up to 1 MiB of them wait for it; what does not fit is
-/// dropped, and one line says how many were dropped once half of the queue is written.
+/// Logging never waits: a thread writes the lines. Up to 1 MiB of lines may be queued; further
+/// lines are dropped, and one line reports their number once half of the queue is written.
 ///
-/// One cause, a place in the source, has at most 600 lines a minute, and the same warning is logged once a
-/// minute. What is left out is counted, and the count stands before the next line of the cause. Lines of
-/// [`run`](super::run()), which answer what an operator does, are all logged.
+/// One cause, a place in the source, gets at most 600 lines a minute, and the same warning is
+/// logged once a minute. Omitted lines are counted, and the next line of the cause is preceded by
+/// their number. All lines of [`run`](super::run()) are logged: they answer an operator's actions.
 ///
 /// ```
 /// use std::time::Duration;
@@ -60,38 +59,38 @@ pub struct Log {
     state: Arc<State>,
 }
 
-/// To the thread, in order.
+/// Sent to the thread, in order.
 enum Message {
-    /// A line, with its end.
+    /// A line, including its newline.
     Line(Vec<u8>),
-    /// Where later lines go.
+    /// Destination of later lines.
     Output(Box<dyn Write + Send>),
-    /// Answered once all lines before it are written.
+    /// Answered once all earlier lines are written.
     Flush(Sender<()>),
 }
 
 #[derive(Debug, Default)]
 struct State {
     queued_bytes: AtomicUsize,
-    /// Lines that did not fit, since the last line that reported them.
+    /// Lines dropped since the last report.
     dropped_lines: AtomicU64,
 }
 
 impl Log {
-    /// To standard error.
+    /// Logs to standard error.
     ///
     /// # Errors
     ///
-    /// When the thread cannot be started.
+    /// If the thread cannot be started.
     pub fn to_stderr() -> io::Result<Self> {
         Self::to_output(Box::new(io::stderr()))
     }
 
-    /// Appends to a file, which is made if there is none.
+    /// Appends to a file, which is created if it does not exist.
     ///
     /// # Errors
     ///
-    /// When the file cannot be opened, or the thread cannot be started.
+    /// If the file cannot be opened, or the thread cannot be started.
     pub fn to_file(path: &Path) -> io::Result<Self> {
         let log = Self::to_output(Box::new(append_to(path)?))?;
         Ok(Self { path: Some(path.to_owned()), ..log })
@@ -102,7 +101,8 @@ impl Log {
         let state = Arc::<State>::default();
         let shared = state.clone();
         let write = move || write_lines(&messages, output, &shared);
-        // It ends with the last clone. The process does not wait for it, since it may be blocked.
+        // The thread ends with the last clone. The process does not wait for it, since it may be
+        // blocked.
         drop(thread::Builder::new().name("log".into()).spawn(write)?);
         Ok(Self { path: None, queue, state })
     }
@@ -113,11 +113,11 @@ impl Log {
         self.path.is_some()
     }
 
-    /// Opens the file again, after it was renamed. Lines logged before go to the old one.
+    /// Reopens the file, after it was renamed. Earlier lines go to the old file.
     ///
     /// # Errors
     ///
-    /// When the file cannot be opened; the log stays where it was.
+    /// If the file cannot be opened; the log then keeps its old file.
     pub fn reopen(&self) -> io::Result<()> {
         if let Some(path) = &self.path {
             self.send(Message::Output(Box::new(append_to(path)?)));
@@ -125,19 +125,19 @@ impl Log {
         Ok(())
     }
 
-    /// Waits until all lines logged so far are written, at most as long as `limit`. Blocks the thread that
-    /// calls it: for the end of the process.
+    /// Waits until all lines so far are written, at most `limit`. Blocks the calling thread: for
+    /// the end of the process.
     pub fn flush(&self, limit: Duration) {
         let (written, wait) = mpsc::channel();
         self.send(Message::Flush(written));
-        // An error means that time is up.
+        // An error means that the time is up.
         let _written = wait.recv_timeout(limit);
     }
 
-    /// A subscriber of `tracing` that writes events of level `INFO` and above here.
+    /// Returns a `tracing` subscriber that logs events of level `INFO` and above here.
     pub fn subscriber(&self) -> impl Subscriber + Send + Sync + 'static {
         tracing_subscriber::fmt()
-            // They would go to standard error, which may be what does not take lines.
+            // They would go to standard error, which may be the stalled output.
             .log_internal_errors(false)
             .with_max_level(Level::INFO)
             .event_format(Line::default())
@@ -146,7 +146,7 @@ impl Log {
     }
 
     fn send(&self, message: Message) {
-        // The thread receives for as long as there are clones.
+        // The thread receives while there are clones.
         drop(self.queue.send(message));
     }
 }
@@ -178,7 +178,7 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-/// The thread of a log. What cannot be written is lost: there is no place to report it.
+/// The thread of a log. Lines that cannot be written are lost: there is no place to report it.
 fn write_lines(messages: &Receiver<Message>, mut output: Box<dyn Write + Send>, state: &State) {
     for message in messages {
         match message {
@@ -190,7 +190,7 @@ fn write_lines(messages: &Receiver<Message>, mut output: Box<dyn Write + Send>, 
                 }
             }
             Message::Output(other) => output = other,
-            // An error: the caller waits no more.
+            // An error means that the caller no longer waits.
             Message::Flush(written) => drop(written.send(())),
         }
     }
@@ -212,12 +212,13 @@ fn append_to(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
 
-/// The date and time of now, as Go's package `log` has it.
+/// The current date and time, in the format of Go's package `log`.
 fn date() -> impl fmt::Display {
     ZonedDateTime::now().strftime("%Y/%m/%d %H:%M:%S").to_string()
 }
 
-/// `2006/01/02 15:04:05 message`, as Go's package `log` has it; the level if it is not `INFO`.
+/// `2006/01/02 15:04:05 message`, in the format of Go's package `log`; with the level if it is not
+/// `INFO`.
 #[derive(Default)]
 struct Line {
     causes: Mutex<HashMap<Identifier, Cause>>,
@@ -237,7 +238,7 @@ impl Cause {
         Self { since: now, lines: 0, left_out: 0, warning: String::new() }
     }
 
-    /// Whether a line is logged, and then how many were left out before it.
+    /// Returns whether a line is logged, and if so the number of lines omitted before it.
     fn admit(&mut self, now: Instant, level: Level, text: &str) -> Option<u64> {
         let mut left_out = 0;
         if now.duration_since(self.since) >= MINUTE {
@@ -300,7 +301,7 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(60);
 
-    /// An output that blocks until it may go on, and what it has taken.
+    /// An output that blocks until released, and records what it takes.
     struct Blocked {
         go_on: Receiver<()>,
         taken: Sender<Vec<u8>>,
@@ -308,7 +309,7 @@ mod tests {
 
     impl Write for Blocked {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            // An error: it does not block any more.
+            // An error means that it no longer blocks.
             let _go_on = self.go_on.recv();
             drop(self.taken.send(bytes.to_vec()));
             Ok(bytes.len())
@@ -326,7 +327,7 @@ mod tests {
         let log = Log::to_output(Box::new(Blocked { go_on: blocked, taken })).unwrap();
         let filler = "x".repeat(MAX_QUEUED_BYTES / 8);
         tracing::subscriber::with_default(log.subscriber(), || {
-            // The seven fit with their dates, the eighth does not.
+            // Seven lines fit with their dates, the eighth does not.
             for number in 0..20 {
                 info!("{number} {filler}");
             }
@@ -341,7 +342,7 @@ mod tests {
         let text = text.replace(&filler, "filler");
         let messages: Vec<_> = text.lines().map(|line| &line[20..]).collect();
         let mut expected: Vec<_> = (0..7).map(|number| format!("{number} filler")).collect();
-        // Once half of the queue is written: after the fourth.
+        // Once half of the queue is written: after the fourth line.
         let report = "WARN 13 lines of the log were dropped: they came faster than they were read";
         expected.insert(4, report.into());
         expected.push("after".into());

@@ -25,13 +25,13 @@ use tracing::warn;
 
 use super::counters::{Counters, Metric, MetricKind};
 
-/// What Prometheus expects of this text format.
+/// Content type that Prometheus expects for this text format.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Connections at once; more wait to be accepted.
+/// Concurrent connections; more wait to be accepted.
 const MAX_CONNECTIONS: usize = 16;
-/// Time for a whole request to arrive.
+/// Limit for a whole request to arrive.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause after `accept` has failed.
+/// Pause after a failed `accept`.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// An HTTP server that renders the counters at each request.
@@ -56,7 +56,7 @@ impl MetricsServer {
     ///
     /// # Errors
     ///
-    /// When it cannot be bound.
+    /// If it cannot be bound.
     pub async fn bind(address: SocketAddr, counters: Counters) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await.map_err(|error| {
             io::Error::new(error.kind(), format!("cannot serve metrics on {address}: {error}"))
@@ -66,16 +66,16 @@ impl MetricsServer {
         Ok(Self { listener, registry: Arc::new(registry) })
     }
 
-    /// Returns the address it listens on.
+    /// Returns the listening address.
     ///
     /// # Errors
     ///
-    /// When the system does not give it.
+    /// If the system does not provide it.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until it is dropped.
+    /// Serves until dropped.
     pub async fn run(self) {
         let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
@@ -97,7 +97,7 @@ impl MetricsServer {
                 });
                 let mut http = http1::Builder::new();
                 http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-                // A client that breaks off is no error of this process.
+                // A client that disconnects is no error of this process.
                 let _ended = http.serve_connection(TokioIo::new(stream), service).await;
                 drop(permit);
             });
@@ -125,7 +125,7 @@ fn respond(request: &Request<Incoming>, registry: &Registry) -> Response<Full<By
     response
 }
 
-/// Reads the counters of all tunnels; each is a label.
+/// Reads the counters of all tunnels; each tunnel is a label.
 #[derive(Debug)]
 struct TunnelCollector {
     counters: Counters,

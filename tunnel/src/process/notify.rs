@@ -19,22 +19,22 @@ pub struct Notifier {
 impl Notifier {
     /// All tunnels listen.
     pub const READY: &'static str = "READY=1";
-    /// The signal to end has come.
+    /// A signal to end has arrived.
     pub const STOPPING: &'static str = "STOPPING=1";
-    /// SIGHUP has come; `READY` comes after it.
+    /// SIGHUP has arrived; `READY` follows.
     pub const RELOADING: &'static str = "RELOADING=1";
 
-    /// Takes the value of `NOTIFY_SOCKET`: a path, or `@` and an abstract name on Linux.
+    /// Takes the value of `NOTIFY_SOCKET`: a path, or on Linux `@` and an abstract name.
     #[must_use]
     pub fn new(socket: Option<String>) -> Self {
         Self { socket: socket.filter(|socket| !socket.is_empty()) }
     }
 
-    /// Sends one state. Does not block for longer than a local datagram takes.
+    /// Sends one state. Does not block beyond the time of a local datagram.
     ///
     /// # Errors
     ///
-    /// When there is a socket and it does not take the datagram.
+    /// If there is a socket and it does not take the datagram.
     pub fn notify(&self, state: &str) -> io::Result<()> {
         match &self.socket {
             Some(socket) => send(socket, state),

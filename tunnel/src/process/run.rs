@@ -19,15 +19,15 @@ use crate::options::{Invocation, Loaded};
 use crate::server::{Clients, Server};
 use crate::settings::{ClientSettings, ServerSettings, Tunnel};
 
-/// Of the lines of this file: what an operator does causes them, and each is logged.
+/// Target of this file's log lines. Operators cause them, so each is logged.
 pub(super) const TARGET: &str = module_path!();
 
-/// Raises the limit of descriptors, starts all tunnels and carries connections until SIGTERM or SIGINT, then for as long as `drain`
-/// says, or until a second signal. Reloads `invocation` on SIGHUP.
+/// Raises the limit of descriptors, starts all tunnels and carries connections until SIGTERM or
+/// SIGINT, then for the `drain` time, or until a second signal. Reloads `invocation` on SIGHUP.
 ///
 /// # Errors
 ///
-/// When an address cannot be bound, or a tunnel ends by itself.
+/// If an address cannot be bound, or a tunnel ends by itself.
 pub async fn run(invocation: Invocation, loaded: Loaded, log: Log) -> io::Result<()> {
     let mut process = Process {
         notifier: Notifier::new(invocation.variable("NOTIFY_SOCKET").map(str::to_owned)),
@@ -51,11 +51,11 @@ pub async fn run(invocation: Invocation, loaded: Loaded, log: Log) -> io::Result
 
 struct Process {
     invocation: Invocation,
-    /// What holds now: options that take a restart have the values of the start.
+    /// Current values: options that need a restart have the values of the start.
     loaded: Loaded,
     log: Log,
     notifier: Notifier,
-    /// That of the start: a reload does not change what the tunnels were given.
+    /// Value of the start: a reload does not change it.
     drain: Duration,
     counters: Counters,
     /// In the order of the settings.
@@ -128,7 +128,7 @@ impl Process {
         Ok(())
     }
 
-    /// Serves until a signal asks to end.
+    /// Serves until a signal requests the end.
     async fn serve(&mut self, signals: &mut Signals) -> io::Result<()> {
         loop {
             tokio::select! {
@@ -145,7 +145,7 @@ impl Process {
         }
     }
 
-    /// Ends all tunnels. The second signal ends what is left.
+    /// Ends all tunnels. A second signal ends the rest.
     async fn shutdown(&mut self, signals: &mut Signals) {
         info!("shutting down, within {} s", self.drain.as_secs());
         for tunnel in &self.tunnels {
@@ -174,7 +174,7 @@ impl Process {
         }
     }
 
-    /// Opens the log again, reads the options again, and hands over what has changed.
+    /// Reopens the log, reads the options again, and passes on changes.
     fn reload(&mut self) {
         self.notify(Notifier::RELOADING);
         self.reopen_log();
@@ -185,7 +185,7 @@ impl Process {
         self.notify(Notifier::READY);
     }
 
-    /// Takes over what holds without a restart. What waits for one is reported at each reload.
+    /// Applies changes that need no restart. Reports the others at each reload.
     fn apply(&mut self, new: &Loaded) {
         for warning in new.warnings.iter().filter(|new| !self.loaded.warnings.contains(new)) {
             warn!("{warning}");
@@ -201,7 +201,7 @@ impl Process {
             Ok(loaded) => loaded,
             Err(error) => {
                 warn!("reload: none of it takes effect before a restart: {error}");
-                // Those of the next reload are compared with what was logged now.
+                // The next reload is compared with what was logged now.
                 self.loaded.warnings.clone_from(&new.warnings);
                 return;
             }
@@ -216,7 +216,7 @@ impl Process {
                 (Running::Server(controller), Tunnel::Server(settings)) => {
                     controller.reload(settings.clone());
                 }
-                // Another role takes a restart: the tunnel's settings have not changed then.
+                // Another role needs a restart, so the tunnel's settings have not changed.
                 _ => {}
             }
         }
@@ -229,7 +229,7 @@ impl Process {
         }
     }
 
-    /// Writes the counters into the log, a line for each tunnel.
+    /// Writes the counters into the log, one line per tunnel.
     fn dump(&self) {
         for report in self.counters.read() {
             let numbers: Vec<_> = report

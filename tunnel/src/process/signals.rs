@@ -2,18 +2,18 @@
 
 use std::io;
 
-/// What a signal asks for.
+/// The request of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGTERM or SIGINT, or Ctrl-C: end.
+    /// SIGTERM, SIGINT or Ctrl-C: end.
     Shutdown,
-    /// SIGHUP: open the log again, and read the file of `-c` again.
+    /// SIGHUP: reopen the log, and read the file of `-c` again.
     Reload,
     /// SIGUSR1: write the counters into the log.
     Dump,
 }
 
-/// Receives signals from its creation on. Their default actions do not happen any more.
+/// Receives signals from its creation on, in place of their default actions.
 #[derive(Debug)]
 pub struct Signals {
     #[cfg(unix)]
@@ -21,11 +21,11 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Begins to receive signals. Needs a runtime of Tokio.
+    /// Begins to receive signals. Needs a Tokio runtime.
     ///
     /// # Errors
     ///
-    /// When the system denies it.
+    /// If the system denies it.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             #[cfg(unix)]

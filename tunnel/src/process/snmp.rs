@@ -1,4 +1,4 @@
-//! Counters as CSV, with the columns of kcp-go's `Snmp` (March 2026), as kcptun's `snmplog` has them.
+//! Counters as CSV, with the columns of kcp-go's `Snmp` (March 2026), as in kcptun's `snmplog`.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -16,8 +16,8 @@ use crate::settings::SnmpLog;
 
 macro_rules! snapshot {
     ($($(#[$doc:meta])* $field:ident: $column:literal),* $(,)?) => {
-        /// Counters by the names of kcp-go's `Snmp`. A column for which this crate has no counter
-        /// stays 0.
+        /// Counters by the names of kcp-go's `Snmp`. A column without a counter in this crate stays
+        /// 0.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Snapshot {
             $($(#[$doc])* pub $field: u64,)*
@@ -46,17 +46,17 @@ macro_rules! snapshot {
 }
 
 snapshot! {
-    /// Bytes that streams took from this side.
+    /// Bytes that streams accepted from this side.
     bytes_sent: "BytesSent",
-    /// Bytes that streams gave to this side.
+    /// Bytes that streams delivered to this side.
     bytes_received: "BytesReceived",
-    /// Most KCP connections at once.
+    /// Most concurrent KCP connections.
     max_conn: "MaxConn",
-    /// Connections opened from here.
+    /// Connections opened by this side.
     active_opens: "ActiveOpens",
     /// Connections opened by peers.
     passive_opens: "PassiveOpens",
-    /// Connections now.
+    /// Current connections.
     curr_estab: "CurrEstab",
     /// Receive errors, and truncated datagrams.
     in_errs: "InErrs",
@@ -70,7 +70,7 @@ snapshot! {
     out_pkts: "OutPkts",
     /// Data segments received.
     in_segs: "InSegs",
-    /// Data segments sent, retransmissions included.
+    /// Data segments sent, including retransmissions.
     out_segs: "OutSegs",
     /// Bytes of the datagrams received.
     in_bytes: "InBytes",
@@ -86,7 +86,7 @@ snapshot! {
     lost_segs: "LostSegs",
     /// Duplicate data segments received.
     duplicate_segs: "RepeatSegs",
-    /// FEC groups whose data arrived whole.
+    /// FEC groups whose data arrived completely.
     fec_full_shards: "FECFullShards",
     /// FEC parity packets received.
     fec_parity_shards: "FECParityShards",
@@ -108,9 +108,9 @@ snapshot! {
     oob_packets: "OOBPackets",
 }
 
-/// Appends a line for every period until it is dropped, the first after one period.
+/// Appends a line after every period until dropped.
 ///
-/// A file that cannot be written is reported each time, and tried again after the next period.
+/// Reports a file that cannot be written each time, and retries after the next period.
 pub async fn write_periodically(settings: SnmpLog, counters: Counters) {
     let mut ticks = interval(settings.period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -127,9 +127,9 @@ pub async fn write_periodically(settings: SnmpLog, counters: Counters) {
     }
 }
 
-/// Appends a line to the file whose name `path` is for `now`, after the columns if it is empty.
+/// Appends a line to the file that `path` names at `now`; an empty file gets the columns first.
 ///
-/// The file name is a layout of Go, the folders before it are not.
+/// The file name is a layout of Go, its folders are not.
 fn append(path: &str, now: &ZonedDateTime, snapshot: &Snapshot) -> io::Result<()> {
     let name = path.rfind(std::path::is_separator).map_or(0, |separator| separator + 1);
     let (folders, layout) = path.split_at(name);

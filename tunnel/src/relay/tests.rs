@@ -1,4 +1,4 @@
-//! Ends of carried connections, with a local connection of TCP and a paused clock.
+//! Ends of carried connections, with a local TCP connection and a paused clock.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,7 +17,7 @@ const RULES: Rules = Rules {
     peer_half_closes: false,
 };
 
-/// A user, and the connection with it.
+/// A user, and the accepted connection.
 async fn connected() -> (TcpStream, LocalStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -30,7 +30,7 @@ async fn is_reset(mut user: TcpStream) -> bool {
     error.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset)
 }
 
-/// What the peer sends.
+/// Behaviour of the peer.
 enum Peer {
     Ends,
     SendsForEver,
@@ -47,10 +47,10 @@ impl ReadChunk for Peer {
     }
 }
 
-/// Bytes that a writer reads at once.
+/// Bytes per read of a writer.
 const BUFFER: usize = 4_096;
 
-/// Reads into a buffer and writes that.
+/// Reads into a buffer and writes the bytes.
 async fn read_and_write(
     reader: &mut (impl AsyncRead + Unpin + Send),
     writer: &mut (impl AsyncWrite + Unpin + Send),
@@ -99,7 +99,7 @@ impl WriteFrom for &mut Recorder {
     }
 }
 
-/// Records what is called. A flush takes two polls.
+/// Records calls. A flush takes two polls.
 #[derive(Default)]
 struct Recorder {
     calls: Vec<&'static str>,
@@ -169,7 +169,7 @@ async fn close_wait_delays_both_ends_and_holds_no_fin() {
     let (outcome, passed_on) = tokio::join!(relaying, reading);
     assert!(matches!(outcome.end, End::Closed), "{outcome:?}");
     assert!(passed_on >= close_wait && start.elapsed() >= close_wait, "{passed_on:?}");
-    // FIN goes without a flush: it does not wait for acknowledgements.
+    // FIN is sent without a flush: it does not wait for acknowledgements.
     assert_eq!(recorder.calls, ["shutdown"]);
 }
 
@@ -227,7 +227,8 @@ async fn user_that_is_idle_after_a_read_that_filled_the_buffer_is_not_read_again
     let outcome = timeout(3 * RULES.half_close_timeout, relaying).await.unwrap();
     assert!(matches!(outcome.end, End::HalfCloseTimeout), "{outcome:?}");
     assert_eq!(outcome.sent, BUFFER as u64);
-    // The bytes, nothing, and the end; a timer would have read at each half-close timeout of the day.
+    // The bytes, nothing, and the end; a timer would have read at each half-close timeout of the
+    // day.
     assert!(recorder.reads < 10, "{} reads", recorder.reads);
 }
 
@@ -250,7 +251,7 @@ const ANSWER: usize = 16 << 20;
 /// A peer that sends an answer.
 struct Answer {
     left: usize,
-    /// Whether a reset comes in place of the end.
+    /// Whether a reset replaces the end.
     is_aborted: bool,
 }
 
@@ -294,10 +295,11 @@ impl WriteFrom for ToReset {
     }
 }
 
-/// Relays an answer to a user whose upload the peer has refused. What the user reads, and how it ends.
+/// Relays an answer to a user whose upload the peer has refused. Returns the user's read and the
+/// end.
 async fn upload_refused(answer: Answer) -> (io::Result<usize>, End) {
     let (mut user, mut local) = connected().await;
-    // Not read by the relay: the system would reset the connection for them.
+    // Unread by the relay: the system would reset the connection because of them.
     user.write_all(&[0; 1_000]).await.unwrap();
     let stats = TunnelStats::default();
     let relaying = async {
@@ -345,7 +347,7 @@ struct ToKcptun {
     /// Bytes that it still takes.
     window: usize,
     reads_on: Option<bool>,
-    /// When a window update comes, once `window` is used up.
+    /// When a window update arrives, once `window` is used up.
     update_after: Option<Duration>,
 }
 
@@ -391,8 +393,8 @@ impl WriteFrom for ToKcptun {
     }
 }
 
-/// Sends a download to a peer that has ended its direction, for 100 s at most. How it ended, and when. No
-/// socket: the paused clock would go on while the system carries its bytes.
+/// Sends a download to a peer that has ended its direction, for at most 100 s. Returns how and when
+/// it ended. Without a socket: the paused clock would advance while the system carries its bytes.
 async fn download(
     mut writer: ToKcptun,
     rules: Rules,
@@ -418,7 +420,7 @@ async fn download_goes_on_for_two_seconds_after_the_end_of_a_smux_1_kcptun() {
     let (end, after) = download(kcptun(), RULES, false).await.unwrap();
     assert!(matches!(end, End::Left), "{end:?}");
     assert_eq!(after, Duration::from_secs(2));
-    // Where half close is known to be passed on.
+    // Unless half close is known to be passed on.
     assert!(download(kcptun(), RULES, true).await.is_none());
     let rules = Rules { peer_half_closes: true, holds_fin: false, ..RULES };
     assert!(download(kcptun(), rules, false).await.is_none());
@@ -438,7 +440,7 @@ async fn download_waits_30_seconds_for_a_smux_2_kcptun_that_grants_no_window() {
 #[tokio::test(start_paused = true)]
 async fn window_update_of_a_smux_2_kcptun_behind_its_end_keeps_the_download() {
     for after in [3, 29] {
-        // The user reads slowly: the window is used up at once, and nothing else comes.
+        // The user reads slowly: the window is used up at once, and nothing else arrives.
         let kcptun = ToKcptun {
             window: 0,
             reads_on: Some(false),

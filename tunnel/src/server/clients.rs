@@ -1,4 +1,4 @@
-//! What each client has: one alone does not get the places of all.
+//! Limits per client: one client cannot use up everything.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::process::descriptor_limit;
 
-/// Bits of an IPv6 address that say which network it is of.
+/// Network bits of an IPv6 address.
 const NETWORK: u128 = !0 << 64;
 /// Most sessions of a client.
 const MAX_SESSIONS: usize = 1_024;
@@ -15,10 +15,10 @@ const DESCRIPTOR_SHARE: u64 = 4;
 const MIN_CONNECTIONS: u64 = 16;
 const MAX_CONNECTIONS: u64 = 65_536;
 
-/// Counts what each client has at all servers of a process. Clones share it.
+/// Counts sessions and connections per client, over all servers of a process. Clones share it.
 ///
-/// A client is an IPv4 address or the /64 prefix of an IPv6 address. It has at most 1,024 sessions, and
-/// as many connections as a quarter of the descriptors of the process, 16 to 65,536: what is more is
+/// A client is an IPv4 address or the /64 prefix of an IPv6 address. It may have 1,024 sessions,
+/// and connections for a quarter of the process's descriptors, 16 to 65,536; further ones are
 /// refused.
 #[derive(Clone, Debug)]
 pub struct Clients(Arc<Shared>);
@@ -36,7 +36,7 @@ enum Kind {
     Connection,
 }
 
-/// The place of one session or connection, until it is dropped.
+/// The place of one session or connection, until dropped.
 pub(super) struct Place {
     clients: Clients,
     key: (IpAddr, Kind),
@@ -49,7 +49,7 @@ impl Default for Clients {
 }
 
 impl Clients {
-    /// None so far. The limit of connections is that of the descriptors now, see
+    /// Starts empty. The limit of connections follows the current descriptor limit, see
     /// [`raise_descriptor_limit`](crate::process::raise_descriptor_limit).
     #[must_use]
     pub fn of_process() -> Self {
@@ -57,7 +57,7 @@ impl Clients {
         Self::new(MAX_SESSIONS, share.clamp(MIN_CONNECTIONS, MAX_CONNECTIONS) as usize)
     }
 
-    /// The limits of each client, at least 1.
+    /// Sets the limits per client, each at least 1.
     pub(super) fn new(max_sessions: usize, max_connections: usize) -> Self {
         Self(Arc::new(Shared { max_sessions, max_connections, counts: Mutex::default() }))
     }
@@ -86,7 +86,7 @@ impl Clients {
         let key = (client_of(peer), kind);
         let mut counts = self.counts();
         let count = counts.entry(key).or_default();
-        // A count of 0 does not stay: `max` is at least 1.
+        // No entry of 0 remains: `max` is at least 1.
         (*count < max).then(|| {
             *count += 1;
             Place { clients: self.clone(), key }
@@ -130,7 +130,7 @@ mod tests {
         let network = [enter("[2001:db8::1]:1"), enter("[2001:db8::2]:1")];
         assert!(network.iter().all(Option::is_some) && enter("[2001:db8::3]:1").is_none());
         assert!(enter("[2001:db8:0:1::1]:1").is_some() && enter("192.0.2.2:1").is_some());
-        // Sessions are counted by themselves.
+        // Sessions are counted separately.
         let session = clients.enter_session("192.0.2.1:1".parse().unwrap());
         assert!(session.is_some());
         assert!(clients.enter_session("192.0.2.1:2".parse().unwrap()).is_none());

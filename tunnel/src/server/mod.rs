@@ -1,4 +1,4 @@
-//! The server: takes sessions of clients and carries their streams to a target.
+//! The server: accepts sessions of clients and carries their streams to a target.
 
 mod clients;
 mod session;
@@ -26,7 +26,7 @@ use crate::settings::{Mux, ServerSettings};
 use crate::stats::{Registration, TunnelStats};
 use crate::transport;
 
-/// Time that the target has to take a connection.
+/// Limit for the target to accept a connection.
 const TARGET_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A server that listens.
@@ -48,7 +48,7 @@ pub struct Server {
     tunnel: Arc<Tunnel>,
 }
 
-/// What every session needs.
+/// State shared by all sessions.
 struct Tunnel {
     control: Control<ServerSettings>,
     clients: Clients,
@@ -59,12 +59,12 @@ struct Tunnel {
 }
 
 impl Server {
-    /// Binds a UDP socket for each port and registers the counters. `clients` are those of all servers of the
-    /// process: each client has a limit of sessions and connections, over all of them.
+    /// Binds a UDP socket for each port and registers the counters. `clients` limits the sessions
+    /// and connections of each client over all servers of the process.
     ///
     /// # Errors
     ///
-    /// When a port cannot be bound, or a setting is out of its range.
+    /// If a port cannot be bound, or a setting is out of its range.
     pub async fn bind(control: Control<ServerSettings>, clients: Clients) -> io::Result<Self> {
         let settings = control.settings();
         let mut config = transport::config(&settings.common)?;
@@ -87,17 +87,17 @@ impl Server {
         Ok(Self { listeners, tunnel: Arc::new(tunnel) })
     }
 
-    /// Returns the UDP addresses it listens on.
+    /// Returns the listening UDP addresses.
     #[must_use]
     pub fn local_addrs(&self) -> Vec<SocketAddr> {
         self.listeners.iter().filter_map(|(listener, _)| listener.local_addr().ok()).collect()
     }
 
-    /// Carries streams until the [`Control`] ends it: then it takes no more, waits for those that
-    /// there are as long as [`Control::drain`] says, resets the rest, and closes the sessions.
+    /// Carries streams until the [`Control`] ends it. Then accepts no more, waits for open streams
+    /// for at most [`Control::drain`], resets the rest, and closes the sessions.
     ///
-    /// Settings that were read again hold for new sessions, except those of the sockets: key, cipher,
-    /// windows and what else KCP has are those of the start.
+    /// Reloaded settings apply to new sessions, except settings of the sockets: key, cipher,
+    /// windows and other KCP settings keep the values of the start.
     pub async fn run(self) {
         let mut listening = JoinSet::new();
         for (listener, registration) in self.listeners {
@@ -112,7 +112,7 @@ impl Server {
 }
 
 impl Tunnel {
-    /// Takes sessions of one socket until the tunnel is to end, and waits for their ends.
+    /// Accepts sessions of one socket until the tunnel is to end, and waits for their ends.
     async fn listen(self: &Arc<Self>, listener: KcpListener) {
         let mut sessions = JoinSet::new();
         loop {
@@ -131,7 +131,8 @@ impl Tunnel {
                 () = self.control.shutdown() => break,
             }
         }
-        // Initial segments are refused from now on: a client that dials again reaches the next server.
+        // Initial segments are refused from now on: a client that dials again reaches the next
+        // server.
         let endpoint = listener.endpoint().clone();
         drop(listener);
         let limit = match self.control.settings().common.mux {
@@ -171,7 +172,8 @@ impl Tunnel {
         }
     }
 
-    /// Takes a place for a connection of a client; `None` if it has all of its own, which is logged.
+    /// Takes a place for a connection of a client; logs and returns `None` if the client has used
+    /// up its own.
     fn place(&self, settings: &ServerSettings, name: &str, peer: SocketAddr) -> Option<Place> {
         let place = self.clients.enter_connection(peer);
         if place.is_none() {
@@ -184,7 +186,7 @@ impl Tunnel {
         place
     }
 
-    /// The target of a session with these settings.
+    /// Returns the target of a session with these settings.
     fn target(&self, settings: &ServerSettings) -> Arc<Target> {
         let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
         if target.address != settings.target {
@@ -193,7 +195,7 @@ impl Tunnel {
         target.clone()
     }
 
-    /// Connects with the target; `None` if it does not take the connection, which is logged.
+    /// Connects to the target; logs and returns `None` if it does not accept the connection.
     async fn connect_target(
         &self,
         target: &Target,
@@ -300,7 +302,7 @@ mod tests {
         let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
         for first in (0..SYNS).step_by(100) {
             let syns: Vec<u8> = (first..first + 100).flat_map(syn).collect();
-            // No time is left once the server reads no more either.
+            // No time is left once the server no longer reads either.
             if timeout(LIMIT / 30, stream.write_all(&syns)).await.is_err() {
                 break;
             }

@@ -19,7 +19,7 @@ use crate::session::{close, failure, smux_config};
 use crate::settings::ServerSettings;
 use crate::stats::TunnelStats;
 
-/// A session that was accepted.
+/// An accepted session.
 #[derive(Clone)]
 pub(super) struct Incoming {
     pub(super) tunnel: Arc<Tunnel>,
@@ -49,7 +49,7 @@ impl Incoming {
                 return;
             }
         };
-        // One more than the client has connections, so that there is a line of the log about it.
+        // One more than the client's connections, so that the excess is logged.
         let max_streams = self.tunnel.clients.max_connections() + 1;
         let config = smux_config(&settings.common, detected.version, link.peer_is_kcpx())
             .max_streams(max_streams);
@@ -73,7 +73,7 @@ impl Incoming {
         }
     }
 
-    /// Carries streams until the session has failed, for the reason that is returned, or the tunnel has
+    /// Carries streams until the session has failed, and returns the reason, or until the tunnel has
     /// ended.
     async fn serve_streams(&self, smux: &Session, link: &Arc<Link>) -> Option<Error> {
         let control = &self.tunnel.control;
@@ -86,7 +86,7 @@ impl Incoming {
                         connections.spawn(async move { session.serve_stream(stream, &link).await });
                     }
                     Err(error) => {
-                        // Each has a minute to deliver what has arrived, see `relay`.
+                        // Each has a minute to deliver received bytes, see `relay`.
                         while connections.join_next().await.is_some() {}
                         return Some(error);
                     }
@@ -98,7 +98,7 @@ impl Incoming {
         let end = Instant::now() + control.drain();
         while !connections.is_empty() {
             tokio::select! {
-                // A stream that is dropped at once is refused.
+                // Dropping a stream at once refuses it.
                 accepted = smux.accept_stream() => match accepted {
                     Ok(refused) => drop(refused),
                     Err(error) => {
@@ -123,8 +123,8 @@ impl Incoming {
             None => None,
         };
         let Some(mut target) = target else {
-            // Dropped, which is an orderly end without bytes: the wire has no other refusal. Nobody waits
-            // until it has left, which a client that reads nothing could put off.
+            // Dropping the stream ends it in order without bytes: the wire has no other refusal.
+            // Nothing waits until it is sent, which a client that reads nothing could delay.
             return;
         };
         let policy = Policy::new(&self.settings.common, link.peer_is_kcpx());

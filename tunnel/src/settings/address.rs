@@ -22,7 +22,8 @@ use std::str::FromStr;
 pub enum LocalAddress {
     /// TCP.
     Tcp {
-        /// Name or address, without brackets. Empty: all addresses to listen, this host to connect.
+        /// Name or address, without brackets. Empty means all addresses when listening, and this
+        /// host when connecting.
         host: String,
         /// Port.
         port: u16,
@@ -31,7 +32,7 @@ pub enum LocalAddress {
     Unix(PathBuf),
 }
 
-/// The server of a client: a host and the ports of which each session takes one.
+/// The server of a client: a host and its ports, of which each session takes one.
 ///
 /// ```
 /// use kcpx_tunnel::settings::RemoteAddress;
@@ -42,22 +43,22 @@ pub enum LocalAddress {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteAddress {
-    /// Name or address, without brackets. Empty: this host.
+    /// Name or address, without brackets. Empty means this host.
     pub host: String,
     /// Ports, 1 to 65,535.
     pub ports: RangeInclusive<u16>,
 }
 
-/// Where a server listens: a host and the ports, each with a UDP socket.
+/// Listening address of a server: a host and its ports, each with a UDP socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
-    /// Name or address, without brackets. Empty: all addresses.
+    /// Name or address, without brackets. Empty means all addresses.
     pub host: String,
-    /// Ports. One port may be 0, for one that the system chooses.
+    /// Ports. A single port may be 0: the system then chooses one.
     pub ports: RangeInclusive<u16>,
 }
 
-/// What is wrong with an address.
+/// Why an address is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// No colon before a port.
@@ -66,7 +67,7 @@ pub enum AddressError {
     /// A URL.
     #[error("{0:?} is a URL: write host:port")]
     Url(String),
-    /// Neither a colon before a port nor a sign of a path.
+    /// Neither a port after a colon nor a sign of a path.
     #[error("{0:?} has no port: write host:port, or ./{0} for a unix socket")]
     NoPortOrPath(String),
     /// The port is no number, or out of its range.
@@ -81,7 +82,6 @@ pub enum AddressError {
     /// A host with brackets or blanks inside.
     #[error("{0:?} has a host that is neither a name nor an address")]
     Host(String),
-    /// An empty text.
     #[error("the address is empty")]
     Empty,
 }
@@ -153,7 +153,7 @@ fn write_address(
     if first == last { Ok(()) } else { write!(f, "-{last}") }
 }
 
-/// Splits at the last colon; brackets of an IPv6 address are dropped.
+/// Splits at the last colon; drops the brackets of an IPv6 address.
 fn split(text: &str) -> Result<(String, &str), AddressError> {
     let (host, port) = split_unchecked(text)?;
     let is_odd = |char: char| char.is_whitespace() || char.is_control() || "[]/".contains(char);

@@ -1,4 +1,4 @@
-//! What clients and servers have alike, and the kcpx configuration made of it.
+//! Settings common to both roles, and the kcpx configuration derived from them.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use kcpx::{AckPolicy, Algorithm, Cipher, Config, ConfigError, Key, Mode, Redundancy, Timing};
 use zeroize::Zeroizing;
 
-/// Least time without a frame of the peer after which a session ends.
+/// Least time without a frame from the peer after which a session ends.
 const MIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Settings of both roles. Names are those of [`kcpx::Config`] where it has the setting.
+/// Settings of both roles. Names follow [`kcpx::Config`] where it has the setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Common {
     /// Passphrase (`key`, `KCPTUN_KEY`).
@@ -19,7 +19,7 @@ pub struct Common {
     pub algorithm: Algorithm,
     /// `mode`, or `nodelay`, `interval`, `resend` and `nc`.
     pub timing: Timing,
-    /// Bytes of a datagram, all headers below UDP included (`mtu`).
+    /// Bytes of a datagram, including all headers below UDP (`mtu`).
     pub mtu: u16,
     /// Bytes per second of each session (`ratelimit`); `None` for no limit.
     pub rate_limit: Option<NonZeroU64>,
@@ -27,8 +27,8 @@ pub struct Common {
     pub send_window: u16,
     /// Receive window in segments (`rcvwnd`).
     pub recv_window: u16,
-    /// Forward error correction of what is sent (`datashard`, `parityshard`), or redundancy as the
-    /// measured loss asks for (`redundancy`).
+    /// FEC of sent data (`datashard`, `parityshard`), or redundancy that follows the measured loss
+    /// (`redundancy`).
     pub redundancy: Redundancy,
     /// DSCP of the datagrams, 0 to 63 (`dscp`).
     pub dscp: u8,
@@ -36,35 +36,35 @@ pub struct Common {
     pub ack_policy: AckPolicy,
     /// Bytes of each kernel buffer of a UDP socket (`sockbuf`).
     pub socket_buffer: usize,
-    /// What carries several connections over one session (`mux`).
+    /// Multiplexing of connections over one session (`mux`).
     pub mux: Mux,
-    /// Largest payload of a frame sent in bytes, 1 to 65,535 (`framesize`).
+    /// Largest payload of a sent frame, in bytes, 1 to 65,535 (`framesize`).
     pub frame_size: u16,
-    /// Receive buffer of a session in bytes (`smuxbuf`).
+    /// Receive buffer of a session, in bytes (`smuxbuf`).
     pub smux_buffer: u32,
-    /// Window of each stream in bytes, at most [`smux_buffer`](Self::smux_buffer) (`streambuf`).
+    /// Window of each stream, in bytes, at most [`smux_buffer`](Self::smux_buffer) (`streambuf`).
     pub stream_buffer: u32,
     /// Interval of NOP frames (`keepalive`), at least 1 s.
     pub keepalive: Duration,
-    /// Time between the end of one direction and passing it on (`closewait`); `None` where the option
+    /// Delay between the end of one direction and passing it on (`closewait`); `None` if the option
     /// was not given.
     pub close_wait: Option<Duration>,
     /// Idle time after which the other direction ends once one has (`halfclosetimeout`).
     pub half_close_timeout: Duration,
-    /// No lines for each connection in the log (`quiet`).
+    /// No log lines for each connection (`quiet`).
     pub quiet: bool,
 }
 
 impl Common {
-    /// Time without a frame of the peer after which a session ends: three intervals of
+    /// Time without a frame from the peer after which a session ends: three intervals of
     /// [`keepalive`](Self::keepalive), and at least 30 s.
     #[must_use]
     pub fn keepalive_timeout(&self) -> Duration {
         MIN_TIMEOUT.max(self.keepalive * 3)
     }
 
-    /// Returns the configuration of a connection: stream mode, written data sent at once, and what
-    /// is set here. Derives the key, which takes some milliseconds.
+    /// Returns the configuration of a connection: stream mode, written data sent at once, and these
+    /// settings. Derives the key, which takes some milliseconds.
     ///
     /// # Errors
     ///
@@ -92,13 +92,11 @@ impl Common {
 pub struct Passphrase(Zeroizing<String>);
 
 impl Passphrase {
-    /// Takes any text.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(Zeroizing::new(text.into()))
     }
 
-    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -111,13 +109,13 @@ impl fmt::Debug for Passphrase {
     }
 }
 
-/// What carries several connections over one session.
+/// Multiplexing of connections over one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mux {
-    /// smux, as kcptun.
+    /// smux, as in kcptun.
     Smux,
-    /// Nothing: each TCP connection has a KCP connection of its own, all on one UDP socket. Both
-    /// sides must be of this crate.
+    /// None: each TCP connection has its own KCP connection, all on one UDP socket. Both sides must
+    /// run this crate.
     None,
 }
 
@@ -131,7 +129,7 @@ pub enum SmuxVersion {
 }
 
 impl SmuxVersion {
-    /// Returns the byte of the wire.
+    /// Returns the version byte on the wire.
     #[must_use]
     pub fn number(self) -> u8 {
         match self {

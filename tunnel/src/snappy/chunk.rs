@@ -3,14 +3,14 @@
 use snap::raw::{Decoder, Encoder, decompress_len, max_compress_len};
 use thiserror::Error;
 
-/// Bytes of a chunk's header: one of type, three of length, little-endian.
+/// Bytes of a chunk's header: type (1), length (3, little-endian).
 pub(super) const HEADER_LEN: usize = 4;
 /// Bytes of the masked CRC-32C in front of a chunk's data.
 const CRC_LEN: usize = 4;
 /// Most uncompressed bytes of a chunk.
 pub(super) const MAX_DATA: usize = 65_536;
-/// Most bytes of a data chunk behind its header: CRC, and what `MAX_DATA` bytes compress to at worst
-/// (golang/snappy `maxEncodedLenOfMaxBlockSize`).
+/// Most bytes of a data chunk after its header: CRC, and the longest compressed form of `MAX_DATA`
+/// bytes (golang/snappy `maxEncodedLenOfMaxBlockSize`).
 pub(super) const MAX_BODY: usize = CRC_LEN + 76_490;
 /// The stream identifier, once per direction before the first chunk.
 pub(super) const STREAM_IDENTIFIER: &[u8; 10] = b"\xff\x06\0\0sNaPpY";
@@ -20,8 +20,8 @@ const UNCOMPRESSED: u8 = 0x01;
 const SKIPPABLE: std::ops::RangeInclusive<u8> = 0x80..=0xfe;
 const IDENTIFIER: u8 = 0xff;
 
-/// Why a byte stream is not Snappy framing. Inside an [`io::Error`](std::io::Error) of kind
-/// [`InvalidData`](std::io::ErrorKind::InvalidData) it is reachable by a downcast.
+/// Why a byte stream is not Snappy framing. Get it by a downcast from an
+/// [`io::Error`](std::io::Error) of kind [`InvalidData`](std::io::ErrorKind::InvalidData).
 ///
 /// ```
 /// use kcpx_tunnel::snappy::SnappyError;
@@ -32,7 +32,7 @@ const IDENTIFIER: u8 = 0xff;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SnappyError {
-    /// The first chunk is another one than the stream identifier: the peer does not compress.
+    /// The first chunk is not the stream identifier: the peer does not compress.
     #[error(
         "snappy: the stream begins with chunk type {chunk_type:#04x} instead of the stream \
          identifier (is --nocomp the same on both sides?)"
@@ -41,25 +41,25 @@ pub enum SnappyError {
         /// Type of the first chunk.
         chunk_type: u8,
     },
-    /// A stream identifier has another length or text.
+    /// A stream identifier of another length or text.
     #[error("snappy: a stream identifier is not `sNaPpY`")]
     InvalidStreamIdentifier,
-    /// A chunk has a reserved type that may not be skipped, 0x02 to 0x7f.
+    /// A reserved type that may not be skipped, 0x02 to 0x7f.
     #[error(
-        "snappy: chunk type {chunk_type:#04x} is reserved, allowed are 0x00, 0x01, 0x80 to 0xff"
+        "snappy: chunk type {chunk_type:#04x} is reserved: expected 0x00, 0x01, or 0x80 to 0xff"
     )]
     ReservedChunkType {
         /// Type of the chunk.
         chunk_type: u8,
     },
-    /// A data chunk has a length that no 65,536 bytes of data need.
-    #[error("snappy: a chunk has {len} bytes, allowed are {CRC_LEN} to {MAX_BODY}")]
+    /// A data chunk longer than 65,536 bytes of data need.
+    #[error("snappy: a chunk has {len} bytes: expected {CRC_LEN} to {MAX_BODY}")]
     ChunkLength {
-        /// Bytes behind the chunk's header.
+        /// Bytes after the chunk's header.
         len: usize,
     },
-    /// A chunk has more data than the format permits.
-    #[error("snappy: a chunk has {len} bytes of data, allowed are 0 to {MAX_DATA}")]
+    /// A chunk with more data than the format permits.
+    #[error("snappy: a chunk has {len} bytes of data: expected 0 to {MAX_DATA}")]
     DataLength {
         /// Uncompressed bytes of the chunk.
         len: usize,
@@ -67,8 +67,8 @@ pub enum SnappyError {
     /// The compressed data of a chunk is malformed.
     #[error("snappy: compressed data is malformed: {0}")]
     Compression(#[from] snap::Error),
-    /// The checksum of a chunk is another one than that of its data.
-    #[error("snappy: the checksum of a chunk is {expected:#010x}, that of its data {actual:#010x}")]
+    /// The checksum of a chunk does not match its data.
+    #[error("snappy: a chunk has checksum {expected:#010x}, but its data has {actual:#010x}")]
     Checksum {
         /// The masked CRC-32C of the chunk.
         expected: u32,
@@ -83,14 +83,14 @@ impl From<SnappyError> for std::io::Error {
     }
 }
 
-/// What a chunk's header announces.
+/// A chunk's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Header {
-    /// The stream identifier, with so many bytes.
+    /// The stream identifier, of this length.
     Identifier(usize),
-    /// Data in so many bytes, CRC included.
+    /// Data of this length, including the CRC.
     Data { compressed: bool, len: usize },
-    /// So many bytes that are to be skipped.
+    /// Bytes to skip.
     Skip(usize),
 }
 
@@ -115,20 +115,19 @@ impl Header {
     }
 }
 
-/// Checks the body of a stream identifier.
 pub(super) fn check_identifier(body: &[u8]) -> Result<(), SnappyError> {
     let expected = STREAM_IDENTIFIER.split_at(HEADER_LEN).1;
     if body == expected { Ok(()) } else { Err(SnappyError::InvalidStreamIdentifier) }
 }
 
-/// Appends `data`, at most `MAX_DATA` bytes, as one chunk. Like golang/snappy it is compressed if that
-/// saves an eighth.
+/// Appends `data`, at most `MAX_DATA` bytes, as one chunk. Like golang/snappy, compresses it if
+/// that saves an eighth.
 pub(super) fn encode(encoder: &mut Encoder, data: &[u8], out: &mut Vec<u8>) {
     debug_assert!(data.len() <= MAX_DATA);
     let (start, body) = (out.len(), out.len() + HEADER_LEN + CRC_LEN);
     out.resize(body + max_compress_len(data.len()), 0);
-    // An error would be a too small buffer or too much data, which the lines above exclude; the data
-    // leaves uncompressed then.
+    // An error would be a short buffer or too much data, which the lines above exclude; the data is
+    // then sent uncompressed.
     let compressed = encoder.compress(data, &mut out[body..]).unwrap_or(usize::MAX);
     let chunk_type = if compressed < data.len() - data.len() / 8 {
         out.truncate(body + compressed);
@@ -144,8 +143,8 @@ pub(super) fn encode(encoder: &mut Encoder, data: &[u8], out: &mut Vec<u8>) {
     out[body - CRC_LEN..body].copy_from_slice(&masked_crc(data).to_le_bytes());
 }
 
-/// Replaces the content of `out` by the data of a chunk, whose body is `body`, at most `MAX_BODY`
-/// bytes; after an error it is empty.
+/// Replaces `out` by the data of a chunk whose body is `body`, at most `MAX_BODY` bytes. `out` is
+/// empty after an error.
 pub(super) fn decode(
     decoder: &mut Decoder,
     compressed: bool,

@@ -1,9 +1,9 @@
-//! The Snappy framing format over a carrier, as golang/snappy's buffered writer and reader have it.
+//! The Snappy framing format over a carrier, like golang/snappy's buffered writer and reader.
 //!
-//! kcptun compresses so unless it has `--nocomp`. Each direction begins with a stream identifier; then
-//! come chunks of at most 65,536 bytes, each with a CRC-32C. What is written between two flushes is one
-//! chunk, or several if it is longer. Data that does not compress costs 8 bytes a chunk, and the time of
-//! the attempt.
+//! kcptun compresses in this way unless it has `--nocomp`. Each direction begins with a stream
+//! identifier, followed by chunks of at most 65,536 bytes, each with a CRC-32C. The bytes between
+//! two flushes are one chunk, or several if they are longer. Incompressible data costs 8 bytes per
+//! chunk, and the time of the attempt.
 
 mod chunk;
 #[cfg(test)]
@@ -20,24 +20,25 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub use self::chunk::SnappyError;
 use self::chunk::{HEADER_LEN, Header, MAX_BODY, MAX_DATA, STREAM_IDENTIFIER};
 
-/// Bytes that are read from the carrier at once, at least: more than the longest chunk.
+/// Least bytes of a read from the carrier: more than the longest chunk.
 const INPUT_LEN: usize = 80 * 1024;
 
-/// Bytes of a chunk while the carrier is slower than its writer and data does not shrink: what is written
-/// next waits behind a chunk, which the peer can read only once all of it has arrived. Of data that
-/// shrinks, shorter chunks would be more bytes.
+/// Bytes of a chunk while the carrier is slower than its writer and data does not shrink: later
+/// bytes wait behind a chunk, which the peer can read only once it is complete. For data that
+/// shrinks, shorter chunks would cost bytes.
 const WAITING_DATA: usize = 8 * 1024;
 
-/// A carrier whose bytes are compressed.
+/// Compresses the bytes of a carrier.
 ///
-/// * `write` collects up to 65,536 bytes, or 8,192 while the carrier is slow and they do not shrink, and
-///   writes a chunk when they are full. It waits while the carrier has no capacity for the chunk before.
-/// * `flush` writes what was collected as a chunk, and flushes the carrier.
-/// * `read` returns the data of whole chunks whose checksum is right. Malformed input is an error of
-///   kind [`InvalidData`](io::ErrorKind::InvalidData) around a [`SnappyError`], an end inside a chunk
-///   [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
+/// * `write` collects up to 65,536 bytes, or 8,192 while the carrier is slow and they do not
+///   shrink, and then writes a chunk. It waits while the carrier has no capacity for the previous
+///   chunk.
+/// * `flush` writes the collected bytes as a chunk, and flushes the carrier.
+/// * `read` returns the data of complete chunks with a valid checksum. Malformed input is an error
+///   of kind [`InvalidData`](io::ErrorKind::InvalidData) around a [`SnappyError`], an end inside a
+///   chunk is [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
 ///
-/// Memory: up to 300 KiB, once as much was read and written.
+/// Memory: up to 300 KiB, once that much was read and written.
 ///
 /// ```
 /// use kcpx_tunnel::snappy::SnappyStream;
@@ -62,12 +63,11 @@ pub struct SnappyStream<T> {
 }
 
 impl<T> SnappyStream<T> {
-    /// Compresses what is written to `carrier`, and decompresses what is read from it.
+    /// Compresses bytes written to `carrier`, and decompresses bytes read from it.
     pub fn new(carrier: T) -> Self {
         Self { carrier, input: Input::default(), output: Output::default() }
     }
 
-    /// Returns the carrier.
     pub fn get_ref(&self) -> &T {
         &self.carrier
     }
@@ -78,7 +78,7 @@ impl<T: AsyncRead + Unpin> SnappyStream<T> {
     ///
     /// # Errors
     ///
-    /// As reading.
+    /// Same as reading.
     ///
     /// # Cancel safety
     ///
@@ -160,18 +160,18 @@ impl<T: std::fmt::Debug> std::fmt::Debug for SnappyStream<T> {
     }
 }
 
-/// The reading direction: whole chunks from the carrier, and the data of the last one.
+/// The reading direction: complete chunks from the carrier, and the data of the last one.
 #[derive(Default)]
 struct Input {
-    /// Bytes from the carrier; those in `raw_start..raw_end` were not decoded yet.
+    /// Bytes from the carrier; `raw_start..raw_end` are not decoded yet.
     raw: Vec<u8>,
     raw_start: usize,
     raw_end: usize,
-    /// Bytes of a skippable chunk that are still to come.
+    /// Bytes of a skippable chunk still to come.
     skip: usize,
-    /// True from the first stream identifier on.
+    /// The first stream identifier has arrived.
     started: bool,
-    /// Data of the last chunk; what is before `consumed` was read.
+    /// Data of the last chunk; bytes before `consumed` were read.
     data: Vec<u8>,
     consumed: usize,
     decoder: Decoder,
@@ -186,7 +186,7 @@ impl Input {
         self.consumed += len;
     }
 
-    /// Ready when there is data, or the carrier has ended.
+    /// Ready if there is data, or the carrier has ended.
     fn poll_fill<T: AsyncRead>(
         &mut self,
         mut carrier: Pin<&mut T>,
@@ -222,7 +222,7 @@ impl Input {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes one chunk; false when it is not there as a whole.
+    /// Takes one chunk; returns false if it is incomplete.
     fn decode_chunk(&mut self) -> Result<bool, SnappyError> {
         let raw = &self.raw[self.raw_start..self.raw_end];
         if self.skip > 0 {
@@ -255,22 +255,22 @@ impl Input {
     }
 }
 
-// What `decode_chunk` waits for fits into the buffer.
+// An incomplete chunk fits into the buffer.
 const _: () = assert!(INPUT_LEN >= HEADER_LEN + MAX_BODY);
 
-/// The writing direction: data that was collected, and chunks that the carrier has not taken.
+/// The writing direction: collected data, and chunks that the carrier has not taken.
 struct Output {
-    /// True once the stream identifier is among the chunks.
+    /// The stream identifier is among the chunks.
     started: bool,
     /// Collected since the last chunk, at most `limit` bytes.
     collected: Vec<u8>,
-    /// `WAITING_DATA` from a chunk that has not shrunk and that the carrier did not take at once, until
-    /// another one; else `MAX_DATA`.
+    /// `WAITING_DATA` after a chunk that did not shrink and that the carrier did not take at once,
+    /// until another chunk; else `MAX_DATA`.
     limit: usize,
-    /// One chunk, with the stream identifier if it is the first; what is before `sent` was taken.
+    /// One chunk, with the stream identifier if it is the first; bytes before `sent` were taken.
     chunk: Vec<u8>,
     sent: usize,
-    /// True from when the carrier does not take the chunk until it has.
+    /// The carrier has blocked on the chunk.
     has_waited: bool,
     /// The last chunk is shorter than its data.
     shrinks: bool,
@@ -297,14 +297,14 @@ impl Output {
         self.collected.len() >= self.limit
     }
 
-    /// Takes as much of `buf` as fits into a chunk. Returns the number of bytes.
+    /// Takes the part of `buf` that fits into a chunk. Returns the number of bytes.
     fn collect(&mut self, buf: &[u8]) -> usize {
         let len = buf.len().min(self.limit.saturating_sub(self.collected.len()));
         self.collected.extend_from_slice(&buf[..len]);
         len
     }
 
-    /// Hands everything that was collected to the carrier.
+    /// Passes all collected bytes to the carrier.
     fn poll_drain<T: AsyncWrite>(
         &mut self,
         mut carrier: Pin<&mut T>,
@@ -325,7 +325,7 @@ impl Output {
         }
     }
 
-    /// Hands the chunk to the carrier.
+    /// Passes the chunk to the carrier.
     fn poll_send<T: AsyncWrite>(
         &mut self,
         mut carrier: Pin<&mut T>,

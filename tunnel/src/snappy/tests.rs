@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, empty};
 use super::chunk::{MAX_DATA, STREAM_IDENTIFIER};
 use super::{SnappyError, SnappyStream};
 
-/// What kcptun 20210922 wrote for an idle connection: stream identifier, SYN of smux version 1.
+/// Output of kcptun 20210922 for an idle connection: stream identifier, SYN of smux version 1.
 const SYN: &str = "ff060000734e61507059010c00004439ac2f0100000003000000";
 
 fn hex(text: &str) -> Vec<u8> {
@@ -13,7 +13,7 @@ fn hex(text: &str) -> Vec<u8> {
     pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// A carrier of which can be read what is given, `step` bytes at once, and then the end.
+/// A carrier that returns `bytes`, `step` at a time, and then the end.
 fn carrier(bytes: &[u8], step: usize) -> tokio_test::io::Mock {
     let mut script = tokio_test::io::Builder::new();
     bytes.chunks(step).fold(&mut script, |script, part| script.read(part)).build()
@@ -79,7 +79,7 @@ async fn recorded_streams_of_kcptun_decode_whichever_way_they_arrive() {
             let data = decoded(&bytes, bytes.len()).await.unwrap();
             assert_eq!(char::from(b'0' + data[0]), version, "{name}: smux version");
             assert_eq!(decoded(&bytes, 1).await.unwrap(), data, "{name}: byte by byte");
-            // Our own chunks of the same data decode to it.
+            // Re-encoded chunks of the same data decode to it.
             let again = encoded(&[&data]).await;
             assert_eq!(decoded(&again, 1_000).await.unwrap(), data, "{name}: again");
             count += 1;
@@ -104,7 +104,7 @@ async fn each_flush_writes_one_chunk_of_at_most_64_kib() {
     assert_eq!(decoded(&bytes, 77).await.unwrap().len(), 200_006);
 }
 
-/// What is written next waits behind a chunk: it is short while the carrier is slow, unless the data shrinks.
+/// Later bytes wait behind a chunk: it is short while the carrier is slow, unless the data shrinks.
 #[tokio::test]
 async fn chunks_of_random_data_are_short_while_the_carrier_is_slow() {
     for (random, longest) in [(0, 8 << 10), (400_000, MAX_DATA)] {
@@ -120,7 +120,7 @@ async fn chunks_of_random_data_are_short_while_the_carrier_is_slow() {
         let (mut lengths, mut at) = (Vec::new(), STREAM_IDENTIFIER.len());
         while at < bytes.len() {
             let len = u32::from_le_bytes([bytes[at + 1], bytes[at + 2], bytes[at + 3], 0]) as usize;
-            // Checksum, and data as it is or the length of the data before what it shrinks to.
+            // Checksum, and raw data, or the length of the data followed by its compressed form.
             let data = if bytes[at] == 1 { len - 4 } else { uncompressed_len(&bytes[at + 8..]) };
             lengths.push(data);
             at += 4 + len;
@@ -199,7 +199,7 @@ async fn malformed_input_is_an_error_by_name() {
         ),
     ];
     for (bytes, expected) in cases {
-        // Not a mock: that panics when something is left over.
+        // Not a mock: that panics if something is left over.
         let mut stream = SnappyStream::new(&bytes[..]);
         let found = failure(&stream.read_to_end(&mut Vec::new()).await.unwrap_err());
         // The checksum of the altered data is computed by the same function.
@@ -208,7 +208,7 @@ async fn malformed_input_is_an_error_by_name() {
         } else {
             assert_eq!(found, expected);
         }
-        // An error stays.
+        // An error persists.
         let again = failure(&stream.read_to_end(&mut Vec::new()).await.unwrap_err());
         assert_eq!(again, found);
     }

@@ -1,4 +1,4 @@
-//! Metrics of a tunnel: names, sentences for people, and which counter each is.
+//! Metrics of a tunnel: names, help texts, and their counters.
 //!
 //! `docs/metrics.md` has the same rows; a test compares them.
 
@@ -12,7 +12,6 @@ use crate::process::MetricKind::{self, Counter, Gauge};
 /// Name, help, kind, and the counter among the statistics.
 pub(super) type Row<S> = (&'static str, &'static str, MetricKind, fn(&S) -> u64);
 
-/// Reads the rows.
 pub(super) fn of<S>(rows: &[Row<S>], stats: &S) -> Vec<Metric> {
     let read =
         |&(name, help, kind, value): &Row<S>| Metric { name, help, kind, value: value(stats) };
@@ -23,7 +22,7 @@ fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// Of the tunnel itself.
+/// Metrics of the tunnel itself.
 #[rustfmt::skip]
 pub(super) const TUNNEL: &[Row<TunnelStats>] = &[
     ("tunnel_sessions", "Sessions opened or accepted.", Counter, |s| read(&s.sessions)),
@@ -39,7 +38,7 @@ pub(super) const TUNNEL: &[Row<TunnelStats>] = &[
     ("tunnel_received_bytes", "Bytes from the tunnel to local connections.", Counter, |s| read(&s.bytes_received)),
 ];
 
-/// Of its KCP connections and their sockets.
+/// Metrics of its KCP connections and their sockets.
 #[rustfmt::skip]
 pub(super) const KCP: &[Row<Totals>] = &[
     ("kcp_sent_datagrams", "UDP datagrams sent.", Counter, |s| s.endpoints.sent_datagrams),
@@ -61,7 +60,7 @@ pub(super) const KCP: &[Row<Totals>] = &[
     ("kcp_current_connections", "KCP connections now.", Gauge, |s| s.endpoints.current_connections),
 ];
 
-/// Of its smux sessions; all 0 with `mux none`.
+/// Metrics of its smux sessions; all 0 with `mux none`.
 #[rustfmt::skip]
 pub(super) const SMUX: &[Row<SmuxTotals>] = &[
     ("smux_current_streams", "Streams now.", Gauge, |s| s.streams),

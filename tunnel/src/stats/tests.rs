@@ -1,5 +1,3 @@
-//! Tests of the counters.
-
 use kcpx_smux::{Config, Session};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
@@ -51,7 +49,7 @@ fn connections_are_counted_at_most() {
 }
 
 #[test]
-fn documented_metrics_are_those_of_the_program() {
+fn documented_metrics_equal_the_programs() {
     let path = format!("{}/docs/metrics.md", env!("CARGO_MANIFEST_DIR"));
     let document = std::fs::read_to_string(path).unwrap();
     let documented: Vec<_> = document.lines().filter(|line| line.starts_with("| `")).collect();

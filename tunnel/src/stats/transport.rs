@@ -1,5 +1,5 @@
-//! The KCP connections, sockets and smux sessions of a tunnel: the living ones, and sums of the
-//! ended ones.
+//! The KCP connections, sockets and smux sessions of a tunnel: the live ones, and sums of ended
+//! ones.
 
 use std::collections::HashMap;
 use std::ops::Add;
@@ -19,11 +19,11 @@ pub(super) struct Transport {
     /// Members that have a link.
     links: u64,
     max_links: u64,
-    /// Sums of those that have ended.
+    /// Sums of ended members.
     ended: Totals,
 }
 
-/// A KCP connection, its socket, its smux session: those of them that there are.
+/// A KCP connection with its socket and smux session, if present.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Member {
     link: Option<Arc<Link>>,
@@ -31,7 +31,6 @@ pub(super) struct Member {
     session: Option<Session>,
 }
 
-/// Sums over members.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
     pub(super) links: Snapshot,
@@ -39,16 +38,15 @@ pub(super) struct Totals {
     pub(super) smux: SmuxTotals,
 }
 
-/// Sums over smux sessions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SmuxTotals {
-    /// `last_header` is not among the sums.
+    /// `last_header` is not summed.
     pub(super) stats: Stats,
-    /// Streams now.
+    /// Current streams.
     pub(super) streams: u64,
 }
 
-/// A member among the living ones, until this is dropped.
+/// A live member, until dropped.
 #[derive(Debug)]
 pub(crate) struct Registration {
     stats: Arc<TunnelStats>,
@@ -60,7 +58,8 @@ impl Registration {
         Self { stats, number }
     }
 
-    /// Counts the smux session of the connection too. A handle of it is kept until `self` is dropped.
+    /// Also counts the smux session of the connection. Keeps a handle of it until `self` is
+    /// dropped.
     pub(crate) fn add_session(&self, session: &Session) {
         if let Some(member) = self.stats.transport().members.get_mut(&self.number) {
             member.session = Some(session.clone());
@@ -75,7 +74,7 @@ impl Drop for Registration {
         let Some(member) = member else { return };
         let totals = member.totals().ended();
         let removed = self.stats.transport().remove(self.number, totals);
-        // What the last handle of a socket or a session does is done without the lock.
+        // The last handle of a socket or session is dropped without the lock.
         drop((member, removed));
     }
 }
@@ -105,7 +104,7 @@ impl Transport {
         self.ended
     }
 
-    /// The most connections that there were at once.
+    /// Most concurrent connections.
     pub(super) fn max_connections(&self) -> u64 {
         self.max_links
     }
@@ -122,7 +121,7 @@ impl Member {
 }
 
 impl Totals {
-    /// Without states, which what has ended does not have any more.
+    /// Without gauges, which no longer apply once a member has ended.
     fn ended(mut self) -> Self {
         let endpoints = &mut self.endpoints;
         (endpoints.current_connections, endpoints.unvalidated_connections) = (0, 0);

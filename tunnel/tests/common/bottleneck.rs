@@ -15,14 +15,14 @@ const RATE: f64 = 1_250_000.0;
 const DELAY: Duration = Duration::from_millis(20);
 /// Longest wait in the queue of the bottleneck: 200 full packets.
 const LONGEST_WAIT: Duration = Duration::from_millis(224);
-/// UDP and IPv4 headers, bytes.
+/// UDP and IPv4 headers, in bytes.
 const IP_UDP: usize = 28;
 
-/// A bottleneck between one client and a server. Ends when it is dropped.
+/// A bottleneck between one client and a server. Ends on drop.
 pub struct Bottleneck {
-    /// Where the client sends to.
+    /// Address for the client.
     pub addr: SocketAddr,
-    /// Bytes that left towards the client, IP headers included.
+    /// Bytes sent towards the client, including IP headers.
     pub down: Arc<AtomicU64>,
     _tasks: JoinSet<()>,
 }
@@ -41,7 +41,8 @@ impl Bottleneck {
     }
 }
 
-/// One direction: from what `receiver` receives to `sender`, which sends to `to`. `source` is who sent last.
+/// Carries one direction from `receiver` to `sender`, which sends to `to`. `source` is the last
+/// sender.
 async fn carry(
     receiver: Arc<UdpSocket>,
     source: Arc<Mutex<Option<SocketAddr>>>,

@@ -1,4 +1,4 @@
-//! The programs of kcptun, where `KCPX_KCPTUN_DIR` says.
+//! The programs of kcptun in the folder `KCPX_KCPTUN_DIR`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::process::Stdio;
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-/// Folder with `kcptun-client` and `kcptun-server`; `None` is reported as skipped.
+/// Folder with `kcptun-client` and `kcptun-server`; without it reports a skip and returns `None`.
 pub fn folder() -> Option<PathBuf> {
     let folder = std::env::var_os("KCPX_KCPTUN_DIR").map(PathBuf::from);
     if folder.is_none() {
@@ -16,7 +16,7 @@ pub fn folder() -> Option<PathBuf> {
     folder
 }
 
-/// A UDP and TCP port that was free a moment ago.
+/// A recently free UDP and TCP port.
 pub fn free_port() -> u16 {
     loop {
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -27,7 +27,7 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// A running program; ended when it is dropped.
+/// A running program; killed on drop.
 pub struct Kcptun(pub Child);
 
 impl Kcptun {
@@ -36,13 +36,13 @@ impl Kcptun {
         Self::start("kcptun-server", &["-l", &listen, "-t", &target.to_string()], options)
     }
 
-    /// A client on a port of its own, once it accepts connections.
+    /// Starts a client on its own port; returns once it accepts connections.
     pub async fn client(remote: SocketAddr, options: &[&str]) -> (Self, SocketAddr) {
         let addr = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let addresses = ["-l", &addr.to_string(), "-r", &remote.to_string()];
         let program = Self::start("kcptun-client", &addresses, options);
         super::within("kcptun-client", async {
-            // Closed at once: it opens a session, and no bytes are carried.
+            // Closed at once: it opens a session, and carries no bytes.
             while TcpStream::connect(addr).await.is_err() {
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             }

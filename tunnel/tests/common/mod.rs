@@ -1,4 +1,4 @@
-//! What the tests of whole tunnels share: settings, targets, a path that loses datagrams.
+//! Helpers of the tests of whole tunnels: settings, targets, a lossy path.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -25,7 +25,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::task::{JoinHandle, JoinSet};
 
-/// Limit of everything that a test waits for.
+/// Limit of every wait in a test.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// Waits for `future` within [`LIMIT`].
@@ -33,7 +33,7 @@ pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, future).await.unwrap_or_else(|_| panic!("{what} took too long"))
 }
 
-/// kcptun's defaults, but for a timing that does not slow tests down.
+/// kcptun's defaults, except a timing that does not slow tests down.
 pub fn common() -> Common {
     Common {
         key: Passphrase::new("it's a secrect"),
@@ -88,7 +88,7 @@ pub fn local(addr: SocketAddr) -> LocalAddress {
     LocalAddress::Tcp { host: addr.ip().to_string(), port: addr.port() }
 }
 
-/// A running client or server; dropped, it ends at once.
+/// A running client or server; ends at once on drop.
 pub struct Running<S> {
     pub controller: Option<Controller<S>>,
     pub counters: Counters,
@@ -96,20 +96,20 @@ pub struct Running<S> {
 }
 
 impl<S: Clone> Running<S> {
-    /// Ends it as a signal does.
+    /// Ends it like a signal.
     pub async fn shutdown(mut self) {
         self.controller.take().unwrap().shutdown();
         within("shutdown", &mut self.task).await.unwrap();
     }
 
-    /// A number of Prometheus.
+    /// Returns a Prometheus metric.
     pub fn metric(&self, name: &str) -> u64 {
         let reports = self.counters.read();
         let metric = reports[0].metrics.iter().find(|metric| metric.name == name);
         metric.unwrap_or_else(|| panic!("no metric {name}")).value
     }
 
-    /// Waits until a number of Prometheus is `value`.
+    /// Waits until a Prometheus metric is `value`.
     pub async fn metric_becomes(&self, name: &str, value: u64) {
         within(name, async {
             while self.metric(name) != value {
@@ -157,8 +157,8 @@ pub async fn start_server(
     try_start_server(settings, drain).await.unwrap()
 }
 
-/// A server on a port that another one has just left: something else of this machine may have it for a
-/// moment, and the socket before may not have closed yet.
+/// Starts a server on a port that another server has just left. Retries, since another program may
+/// use the port briefly, and the earlier socket may not be closed yet.
 pub async fn restart_server(
     settings: ServerSettings,
     drain: Duration,
@@ -174,7 +174,7 @@ pub async fn restart_server(
     .await
 }
 
-/// Both roles, a target, and a path that loses `loss` of 1.
+/// Both roles, a target, and a path that loses the fraction `loss`.
 pub struct Tunnel {
     pub server: Running<ServerSettings>,
     pub client: Running<ClientSettings>,
@@ -206,15 +206,15 @@ pub fn seed() -> u64 {
 }
 
 /// Sockets that servers have sent to, open until the process ends. A server sends for some seconds
-/// after its path is gone; a client of kcptun that was given the same port would take the source of
-/// that datagram for its server, and wait.
+/// after its path is gone. A kcptun client on the same port would take the source of such a
+/// datagram for its server, and wait.
 static USED: Mutex<Vec<Arc<UdpSocket>>> = Mutex::new(Vec::new());
 
-/// Forwards datagrams between clients and one server, and loses some.
+/// Forwards datagrams between clients and one server, and drops some.
 pub struct LossyPath {
     pub addr: SocketAddr,
-    /// Who the server is. Another one is to clients what a server that was killed and restarted is:
-    /// nothing of the old one arrives any more.
+    /// The server's address. A change looks to clients like a killed and restarted server: nothing
+    /// from the old one arrives.
     pub server: Arc<Mutex<SocketAddr>>,
     pub lost: Arc<AtomicU64>,
     task: JoinHandle<()>,
@@ -276,7 +276,7 @@ impl Drop for LossyPath {
     }
 }
 
-/// A socket with buffers that do not lose by themselves.
+/// A socket with buffers large enough not to drop datagrams.
 pub fn bound_udp(addr: SocketAddr) -> UdpSocket {
     let socket = std::net::UdpSocket::bind(addr).unwrap();
     socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
@@ -284,7 +284,7 @@ pub fn bound_udp(addr: SocketAddr) -> UdpSocket {
     UdpSocket::from_std(socket).unwrap()
 }
 
-/// A TCP service. Ends when it is dropped.
+/// A TCP service. Ends on drop.
 pub struct Target {
     pub addr: SocketAddr,
     pub accepted: Arc<AtomicUsize>,
@@ -303,7 +303,7 @@ pub async fn target<F: Future<Output = ()> + Send + 'static>(
 ) -> Target {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    // A thousand connections at once fit: the kernel may reset those that do not.
+    // A thousand connections at once fit: the kernel may reset those beyond the backlog.
     let listener = socket.listen(4_096).unwrap();
     let (addr, accepted) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
     let count = accepted.clone();
@@ -319,11 +319,11 @@ pub async fn target<F: Future<Output = ()> + Send + 'static>(
     Target { addr, accepted, task }
 }
 
-/// Sends back what comes, and ends when that ends.
+/// Sends received bytes back, and ends when the peer ends.
 pub async fn echo() -> Target {
     target(|mut stream| async move {
         let (mut reader, mut writer) = stream.split();
-        // An error: the connection was reset.
+        // An error means that the connection was reset.
         if tokio::io::copy(&mut reader, &mut writer).await.is_ok() {
             drop(writer.shutdown().await);
         }
@@ -345,7 +345,7 @@ pub fn sample(number: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Sends `len` bytes of `sample(number)` and shuts down; returns whether exactly they came back.
+/// Sends `len` bytes of `sample(number)` and shuts down; fails unless exactly they come back.
 pub async fn echoes(addr: SocketAddr, number: u64, len: usize) -> io::Result<()> {
     let bytes = sample(number, len);
     let (mut reader, mut writer) = TcpStream::connect(addr).await?.into_split();
@@ -364,7 +364,7 @@ pub async fn echoes(addr: SocketAddr, number: u64, len: usize) -> io::Result<()>
     Err(io::Error::other(format!("{read} of {len} bytes came back, {same} of them equal")))
 }
 
-/// Sends `len` bytes and reads as many back, without an end in between.
+/// Sends `len` bytes and reads them back, without an end in between.
 pub async fn answers(addr: SocketAddr, number: u64, len: usize) -> io::Result<()> {
     let bytes = sample(number, len);
     let (mut reader, mut writer) = TcpStream::connect(addr).await?.into_split();
@@ -373,8 +373,7 @@ pub async fn answers(addr: SocketAddr, number: u64, len: usize) -> io::Result<()
     if back == bytes { Ok(()) } else { Err(io::Error::other("other bytes came back")) }
 }
 
-/// Time until a new connection is answered: one is tried each 100 ms, and each waits as long as it
-/// takes.
+/// Time until a new connection is answered. Starts one each 100 ms; each waits without limit.
 pub async fn time_until_answered(addr: SocketAddr) -> Duration {
     let start = std::time::Instant::now();
     let mut attempts = JoinSet::new();

@@ -1,4 +1,4 @@
-//! A NAT between one client socket and a server, whose mapping can change.
+//! A NAT between one client socket and a server; its mapping can change.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -9,9 +9,9 @@ use tokio::task::JoinSet;
 
 use super::bound_udp;
 
-/// Forwards datagrams of one client socket. Ends when it is dropped.
+/// Forwards datagrams of one client socket. Ends on drop.
 pub struct Nat {
-    /// Where the client sends to.
+    /// Address for the client.
     pub addr: SocketAddr,
     /// The socket that the server sees.
     outside: watch::Sender<Arc<UdpSocket>>,
@@ -41,7 +41,7 @@ impl Nat {
             loop {
                 let outside = mapping.borrow_and_update().clone();
                 tokio::select! {
-                    // What comes to the mapping before is lost.
+                    // Datagrams to the earlier mapping are lost.
                     changed = mapping.changed() => changed.unwrap(),
                     received = outside.recv(&mut buf) => {
                         let Ok(len) = received else { continue };
@@ -54,7 +54,8 @@ impl Nat {
         Self { addr, outside, _tasks: tasks }
     }
 
-    /// From now on the server sees another address, and nothing that it sends to the old one arrives.
+    /// Changes the mapping: the server sees another address, and its datagrams to the old one are
+    /// lost.
     pub fn rebind(&self) {
         self.outside.send_replace(Arc::new(bound_udp(([127, 0, 0, 1], 0).into())));
     }

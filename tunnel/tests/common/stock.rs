@@ -1,5 +1,5 @@
-//! A client of smux that does what kcptun 20210922 does: its KCP has no CONTROL segments, and a stream
-//! that is closed ends with FIN and discards what comes.
+//! A smux client that behaves like kcptun 20210922: its KCP has no CONTROL segments, and a closed
+//! stream ends with FIN and discards received bytes.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ pub struct StockClient {
     next_id: u32,
     /// Bytes of an incomplete frame.
     input: Vec<u8>,
-    /// Of streams that are read.
+    /// Streams that are read.
     reading: HashMap<u32, Reading>,
     /// Streams that the server has ended.
     ended: HashSet<u32>,
@@ -30,7 +30,7 @@ pub struct StockClient {
 #[derive(Default)]
 struct Reading {
     bytes: u32,
-    /// Of them, those behind the last window update.
+    /// Bytes since the last window update.
     news: u32,
     /// No more window is granted.
     is_closed: bool,
@@ -63,12 +63,12 @@ impl StockClient {
         id
     }
 
-    /// Ends the direction to the server. What the server sends is read on.
+    /// Ends the direction to the server. The server's bytes are still read.
     pub async fn half_close(&mut self, id: u32) {
         self.send(FIN, id, b"").await;
     }
 
-    /// The stream is not read any more, and nothing more is sent.
+    /// Stops reading the stream; nothing more is sent.
     pub fn discard(&mut self, id: u32) {
         self.reading.remove(&id);
     }
@@ -79,7 +79,7 @@ impl StockClient {
         self.discard(id);
     }
 
-    /// Closes a stream of smux 2 as kcptun does, and takes what comes until its window is used up.
+    /// Closes a stream of smux 2 as kcptun does, and accepts bytes until its window is used up.
     pub async fn close_and_exhaust(&mut self, id: u32) {
         self.half_close(id).await;
         let reading = self.reading.get_mut(&id).unwrap();
@@ -89,7 +89,7 @@ impl StockClient {
         self.discard(id);
     }
 
-    /// Takes what has arrived.
+    /// Processes received frames.
     pub async fn pump(&mut self) {
         let read = self.stream.read_buf(&mut self.input).await.unwrap();
         assert!(read > 0, "the session has ended");
@@ -122,14 +122,15 @@ impl StockClient {
         }
     }
 
-    /// Reads until `bytes` of the stream have come.
+    /// Reads until `bytes` of the stream have arrived.
     pub async fn read(&mut self, id: u32, bytes: u32) {
         while self.reading[&id].bytes < bytes {
             self.pump().await;
         }
     }
 
-    /// Opens a stream, writes `request`, reads to the end, and closes it; returns the number of bytes.
+    /// Opens a stream, writes `request`, reads to the end, and closes it; returns the number of
+    /// bytes.
     pub async fn fetch(&mut self, request: &[u8]) -> u32 {
         let id = self.open(request).await;
         while !self.ended.contains(&id) {
@@ -140,7 +141,7 @@ impl StockClient {
         bytes
     }
 
-    /// Takes what arrives, until `future` is ready.
+    /// Processes received frames until `future` is ready.
     pub async fn pump_until<T>(&mut self, future: impl Future<Output = T>) -> T {
         let pumping = async {
             loop {

@@ -1,4 +1,4 @@
-//! The program as tests start it, and services beside it.
+//! Starts the program for tests, and provides services for it.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_kcpx-tunnel");
 /// For conditions that come true within milliseconds on an idle machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
-/// Variables that would change what the program does.
+/// Variables that would change the program's behaviour.
 const VARIABLES: [&str; 8] = [
     "KCPTUN_KEY",
     "NOTIFY_SOCKET",
@@ -42,7 +42,7 @@ pub fn output(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
-/// A running program, which is killed when this is dropped.
+/// A running program, killed on drop.
 pub struct Running {
     pub child: Child,
     pub log: PathBuf,
@@ -67,7 +67,7 @@ impl Running {
         })
     }
 
-    /// Waits for the address that stands behind `text` in the log.
+    /// Waits for the address that follows `text` in the log.
     pub fn address(&mut self, text: &str) -> SocketAddr {
         let log = self.wait_for(text);
         let rest = &log[log.find(text).unwrap() + text.len()..];
@@ -103,7 +103,7 @@ pub fn wait_until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// A TCP server that answers each connection with `greeting` and what it receives.
+/// A TCP server that sends `greeting` and then echoes.
 pub fn echo(greeting: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -125,7 +125,7 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Sends `text` and expects it behind the greeting.
+/// Sends `text` and expects it after the greeting.
 pub fn exchange(stream: &mut TcpStream, text: &str, greeting: &str) {
     stream.write_all(text.as_bytes()).unwrap();
     let mut answer = vec![0; greeting.len() + text.len()];

@@ -11,7 +11,6 @@ use crate::options::table::{self, Opt, Role};
 use crate::options::values::{Value, Values};
 use crate::settings::AddressError;
 
-/// Reads values and collects warnings.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     role: Role,
@@ -32,7 +31,7 @@ impl<'a> Reader<'a> {
         self.warnings
     }
 
-    /// Whether the option was written somewhere.
+    /// Whether the option was given.
     pub(super) fn is_given(&self, name: &str) -> bool {
         self.values.written(name).is_some()
     }
@@ -51,7 +50,7 @@ impl<'a> Reader<'a> {
         parse_bool(&self.value(name).text).ok_or_else(allowed)
     }
 
-    /// An integer from `min` to `max`; `allowed` says so in words.
+    /// Reads an integer from `min` to `max`; `allowed` describes the range.
     pub(super) fn int(
         &self,
         name: &str,
@@ -64,7 +63,7 @@ impl<'a> Reader<'a> {
         within.ok_or_else(|| self.refuse(name, allowed.to_owned()))
     }
 
-    /// An integer of a type that holds `min` to `max`.
+    /// Reads an integer whose type holds `min` to `max`.
     pub(super) fn number<T>(&self, name: &str, min: T, max: T) -> Result<T, OptionsError>
     where
         T: TryFrom<i64> + PartialOrd + Display + Copy,
@@ -105,7 +104,7 @@ impl<'a> Reader<'a> {
         value.text.parse().map_err(|error| OptionsError::Address { place, error })
     }
 
-    /// The error of a value that is not allowed.
+    /// Returns the error of a value that is not allowed.
     pub(super) fn refuse(&self, name: &str, allowed: String) -> OptionsError {
         let (text, place) = (self.text(name), self.value(name).place);
         let value = if text.is_empty() { "\"\"".to_owned() } else { text };
@@ -117,7 +116,7 @@ impl<'a> Reader<'a> {
     }
 
     fn value(&self, name: &str) -> Value {
-        // `build` reads options of the table alone, which a test checks for both roles.
+        // `build` reads only options of the table, which a test checks for both roles.
         let option = self.option(name).expect("an option of the role");
         self.values.value(option, self.role)
     }

@@ -5,7 +5,6 @@ use super::Group::{Addresses, Equal, Hidden, Log, Loss, Mux, Process, Sessions, 
 use super::Kind::{Flag, Int, Text};
 use super::Opt;
 
-/// All options.
 pub(in crate::options) const OPTIONS: &[Opt] = &[
     Opt::new(
         "localaddr",

@@ -56,7 +56,7 @@ fn files_of_the_documents_load_without_unknown_keys() {
             }
         };
         let loaded = loaded.unwrap_or_else(|error| panic!("{document}: {error}:\n{block}"));
-        // The documents keep kcptun's default cipher where the other side is kcptun.
+        // The documents keep kcptun's default cipher if the other side is kcptun.
         let warnings: Vec<_> =
             loaded.warnings.iter().filter(|text| !text.contains("altered")).collect();
         assert_eq!(warnings, [""; 0], "{document}:\n{block}");

@@ -1,16 +1,16 @@
-//! The table of options against the help of kcptun's programs, where `KCPX_KCPTUN_DIR` names their
-//! folder.
+//! Compares the table of options with the help of kcptun's programs in the folder
+//! `KCPX_KCPTUN_DIR`.
 
 use std::process::Command;
 
 use super::super::table::{Kind, find};
 use super::*;
 
-/// Defaults that differ on purpose: kcptun 20210922 has smux version 1, later ones 2, and our server
-/// detects it.
+/// Intended differences: kcptun 20210922 defaults to smux version 1, later releases to 2, and this
+/// server detects it.
 const DIFFERS: [&str; 1] = ["smuxver"];
 
-/// One line such as `--datashard value, --ds value    text (default: 10)`.
+/// Checks a line such as `--datashard value, --ds value text (default: 10)`.
 fn check_line(line: &str, role: Role) -> Option<String> {
     let line = line.trim();
     let flags = line.strip_prefix('-')?.split("  ").next()?;

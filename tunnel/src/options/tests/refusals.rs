@@ -1,4 +1,4 @@
-//! What is refused, and what is warned of, in the exact sentences.
+//! Exact texts of errors and warnings.
 
 use super::*;
 
@@ -220,7 +220,7 @@ fn ciphers_that_accept_altered_packets_are_named_once() {
         let name = algorithm.name();
         let warnings = load(&["server", "-key", "k", "-crypt", name]).unwrap().warnings;
         let count = warnings.iter().filter(|text| text.contains("altered")).count();
-        // Without a key there is nothing that an attacker would have to alter unseen.
+        // Without a key there is nothing for an attacker to alter unseen.
         let quiet = ["null", "none"].contains(&name) || algorithm.is_aead();
         assert_eq!(count, usize::from(!quiet), "{name}: {warnings:?}");
     }
@@ -259,6 +259,6 @@ fn debug_output_has_no_key() {
     for shown in [format!("{invocation:?}"), format!("{loaded:?}")] {
         assert!(!shown.contains("secret"), "{shown}");
     }
-    // All else is there.
+    // Everything else is shown.
     assert!(format!("{loaded:?}").contains("vps"));
 }

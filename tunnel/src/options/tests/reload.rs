@@ -1,4 +1,4 @@
-//! What a file that was read again changes.
+//! Changes by a reloaded file.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn reload_reports_what_changed_without_the_key() {
         new.changes(&keepalive),
         [
             "keepalive \"10\" became \"20\": takes effect with the next session, in smux alone: \
-             timeouts of KCP are those of the start",
+             KCP keeps the timeouts of the start",
             "open sessions keep the old values until they end",
         ]
     );
@@ -75,7 +75,7 @@ fn reload_of_a_client_reports_when_open_sessions_end() {
     assert_eq!(old.changes(&new), ["key changed: takes effect with the next connection"]);
 }
 
-/// The tunnels of `settings`: of each the log's line, windows and whether it is quiet.
+/// The tunnels of `settings`: log line, windows, and whether it is quiet.
 fn held(loaded: &Loaded) -> Vec<(String, u16, bool)> {
     let tunnels = loaded.settings.tunnels.iter();
     let held =
@@ -94,7 +94,7 @@ fn reload_keeps_values_of_the_start_until_the_restart_and_reports_them_each_time
     let new = loaded(r#"{"key": "b", "listen": ":2", "quiet": true, "drain": 9, "log": "new"}"#);
     assert_eq!(start.changes(&new).len(), 7);
     let now = start.without_restart(&new).unwrap();
-    // Settings that are handed over: only `quiet` is new.
+    // Settings that take effect: only `quiet` is new.
     let mut expected = start.settings.clone();
     let Tunnel::Server(server) = &mut expected.tunnels[0] else { panic!("a client") };
     server.common.quiet = true;
@@ -110,7 +110,7 @@ fn reload_keeps_values_of_the_start_until_the_restart_and_reports_them_each_time
         assert_eq!(now.changes(&new), waiting);
         assert_eq!(now.without_restart(&new).unwrap(), now);
     }
-    // Back to the values of the start: there is nothing to restart for.
+    // Back to the values of the start: nothing waits for a restart.
     let back = loaded(r#"{"key": "a", "listen": ":1", "sndwnd": 7, "log": "old", "quiet": true}"#);
     assert_eq!(now.changes(&back), [""; 0]);
     assert_eq!(now.without_restart(&back).unwrap().settings, now.settings);
@@ -150,7 +150,7 @@ fn reload_with_another_number_or_role_of_tunnels_keeps_them() {
     let now = start.without_restart(&one).unwrap();
     assert_eq!(now.settings, start.settings);
     assert_eq!(now.changes(&one), ["2 tunnels became 1: takes effect after a restart"]);
-    // The other tunnel takes over what it can.
+    // The other tunnel applies what it can.
     let role = loaded(
         r#"[{"role": "server", "key": "a"}, {"role": "server", "key": "c", "quiet": true}]"#,
     );
@@ -213,7 +213,7 @@ fn reload_with_tunnels_in_another_order_keeps_the_key_and_target_of_each() {
             assert_eq!(start.changes(&new), lines);
             assert_eq!(now.changes(&new), lines);
         }
-        // One that keeps its address takes over what it can.
+        // A tunnel that keeps its address applies what it can.
         let quiet = format!("{b}, \"quiet\": true");
         let now = start.without_restart(&loaded(role, [c, &quiet])).unwrap();
         let mut expected = held(&start);

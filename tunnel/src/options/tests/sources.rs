@@ -1,4 +1,4 @@
-//! Where options come from: Go's forms, files, variables, and which one wins.
+//! Sources of options: Go's forms, files, variables, and their precedence.
 
 use super::*;
 
@@ -102,7 +102,7 @@ fn stronger_sources_override_weaker_ones() {
     }
     let with_bom = TempFile::new("\u{feff}{\"key\": \"bom\"}");
     assert_eq!(common(&["-c", with_bom.path()], &[]).key.as_str(), "bom");
-    // What the file does not have stays.
+    // Options missing in the file keep their values.
     let both = common(&["-mtu", "1200", "-sndwnd", "99", "-c", file.path()], &[]);
     assert_eq!((both.mtu, both.send_window), (1000, 99));
 }
@@ -126,7 +126,7 @@ const SERVER_FILE: &str = r#"{
 }"#;
 
 #[test]
-fn files_like_those_of_kcptun_are_understood() {
+fn files_in_kcptuns_form_are_understood() {
     let (file, other) = (TempFile::new(CLIENT_FILE), TempFile::new(SERVER_FILE));
     let client = client(&["-c", file.path()]);
     assert_eq!(client.listen.to_string(), ":2000");
@@ -173,7 +173,7 @@ fn array_in_a_file_makes_several_tunnels() {
         assert_eq!((client.common.mtu, server.common.mtu), (1300, 1300));
         assert_eq!(loaded.settings.process.log, Some("x.log".into()));
         let unknown = "the file of -c has keys that are no options, ignored: [\"conn\"]";
-        // The second one is of the cipher, once for both.
+        // The second warning is about the cipher, once for both.
         assert_eq!((loaded.warnings[0].as_str(), loaded.warnings.len()), (unknown, 2));
     }
     let without = TempFile::new(r#"[{"key": "a"}]"#);
@@ -244,11 +244,11 @@ fn unit_files_start_the_program_with_options_that_it_has() {
         assert_eq!(argv[..2], ["/usr/bin/kcpx-tunnel", &role.to_string()]);
         assert!(argv.contains(&file.path()), "{argv:?}");
         assert!(load(&argv[1..]).is_ok());
-        // What two instances write, or two roles of one name, lies apart.
+        // Instances and roles of the same name must not share files.
         for folder in ["LogsDirectory", "RuntimeDirectory"] {
             assert!(unit.contains(&format!("\n{folder}=%p/%i\n")), "{folder} in {unit}");
         }
-        // A late address is tried again without end, and refused options are not.
+        // A late address is retried forever, refused options are not.
         for line in ["Restart=on-failure", "StartLimitIntervalSec=0", "RestartPreventExitStatus=2"]
         {
             assert!(unit.contains(&format!("\n{line}\n")), "{line} in {unit}");

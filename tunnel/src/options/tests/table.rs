@@ -1,4 +1,4 @@
-//! The table of options: every name, every alias, every default, in every form.
+//! The table of options: every name, alias and default, in every form.
 
 use super::super::table::{Kind, OPTIONS};
 use super::*;
@@ -8,10 +8,10 @@ use crate::settings::{Mux, Process};
 struct Row {
     name: &'static str,
     alias: &'static str,
-    /// Defaults as [`shown`] has them; empty where the role lacks the option.
+    /// Defaults in the form of [`shown`]; empty if the role lacks the option.
     client: &'static str,
     server: &'static str,
-    /// A value that is not the default, and how it is shown.
+    /// A value other than the default, and its shown form.
     written: &'static str,
     shown: &'static str,
 }
@@ -27,7 +27,7 @@ const fn row(
     Row { name, alias, client, server, written, shown }
 }
 
-/// Written by hand from kcptun's table, not from ours.
+/// Written by hand from kcptun's table, independent of `OPTIONS`.
 const ROWS: &[Row] = &[
     row("localaddr", "l", ":12948", "", "127.0.0.1:1", "127.0.0.1:1"),
     row("remoteaddr", "r", "vps:29900", "", "[::1]:2-3", "[::1]:2-3"),
@@ -144,7 +144,7 @@ fn shown_common(tunnel: &Tunnel, process: &Process, name: &str) -> String {
     }
 }
 
-/// Arguments, and variables, that write `value` in every form that there is.
+/// Arguments and variables that write `value` in every form.
 fn forms(row: &Row, file: &TempFile, role: Role) -> Vec<(Vec<String>, Vec<String>)> {
     let Row { name, alias, written, .. } = row;
     let option = OPTIONS.iter().find(|option| option.name == *name).unwrap();
@@ -173,7 +173,7 @@ fn forms(row: &Row, file: &TempFile, role: Role) -> Vec<(Vec<String>, Vec<String
 fn json_of(row: &Row) -> String {
     let option = OPTIONS.iter().find(|option| option.name == row.name).unwrap();
     let key = if row.name == "QPPCount" { "qpp-count" } else { row.name };
-    // The case does not matter.
+    // Case does not matter.
     let key: String = key.chars().rev().collect::<String>().to_uppercase().chars().rev().collect();
     match option.kind {
         Kind::Text => format!("{{\"{key}\": {:?}}}", row.written),
@@ -204,7 +204,7 @@ fn every_option_of_the_table_is_tested() {
 }
 
 #[test]
-fn defaults_of_both_roles_are_those_of_kcptun() {
+fn defaults_of_both_roles_equal_kcptuns() {
     for role in [Role::Client, Role::Server] {
         let mut settings = load_role(role, &[], &[]).settings;
         for row in ROWS.iter().filter(|row| row.name != "snmplog") {
@@ -257,7 +257,7 @@ fn options_of_the_other_role_are_not_options() {
 }
 
 #[test]
-fn modes_and_manual_timing_are_those_of_kcptun() {
+fn modes_and_manual_timing_equal_kcptuns() {
     use kcpx::{CongestionControl, Timing};
     for (mode, timing) in [
         ("normal", Timing::NORMAL),
