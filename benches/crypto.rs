@@ -186,7 +186,6 @@ fn oracles(c: &mut Criterion) {
     });
     cfb_mode::<aes::Aes128>(&mut group, "cfb-mode aes-128", 16, &mut packet);
     cfb_mode::<aes::Aes256>(&mut group, "cfb-mode aes-256", 32, &mut packet);
-    cfb_mode::<twofish::Twofish>(&mut group, "cfb-mode twofish", 32, &mut packet);
     group.finish();
 }
 
