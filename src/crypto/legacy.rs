@@ -1,17 +1,45 @@
-//! TEA with 16 rounds (8 cycles) and big-endian words, as kcp-go uses it.
+//! kcp-go's older block ciphers, all in cipher feedback.
 //!
-//! Additions and shifts on two words run on a vector of blocks as fast as on one.
+//! All are crates except TEA, which has kcp-go's 16 rounds here.
 
+use blowfish::Blowfish;
+use cast5::Cast5;
 use cipher::common::{BlockSizeUser, KeySizeUser, ParBlocks, ParBlocksSizeUser};
-use cipher::consts::{U8, U16};
+use cipher::consts::{U1, U8, U16};
 use cipher::{
     Array, Block, BlockCipherEncBackend, BlockCipherEncClosure, BlockCipherEncrypt, InOut, Key,
     KeyInit,
 };
+use des::TdesEde3;
+use sm4::Sm4;
+use twofish::Twofish;
 use zeroize::Zeroizing;
 
-/// Blocks processed at once.
-pub(super) const LANES: usize = 8;
+use super::algorithm::Algorithm;
+use super::cfb;
+use super::frame::Transform;
+
+/// The bare encryption of an older algorithm; `None` for other algorithms and wrong key lengths.
+pub(super) fn transform(algorithm: Algorithm, key: &[u8]) -> Option<Box<dyn Transform>> {
+    match algorithm {
+        Algorithm::TripleDes => cfb::new::<TdesEde3, 4>(key),
+        Algorithm::Blowfish => {
+            // The schedule repeats the key, so repeating a short key yields the same schedule and
+            // meets the crate's minimum of four bytes.
+            let key = Zeroizing::new(if key.len() < 4 { key.repeat(4) } else { key.to_vec() });
+            cfb::new::<Blowfish, 4>(&key)
+        }
+        Algorithm::Cast5 => cfb::new::<Cast5, 4>(key),
+        Algorithm::Sm4 => cfb::new::<Sm4, 4>(key),
+        Algorithm::Tea => cfb::new::<Tea, LANES>(key),
+        Algorithm::Twofish => cfb::new::<Twofish, 4>(key),
+        Algorithm::Xtea => cfb::new::<Xtea, 4>(key),
+        _ => None,
+    }
+}
+
+/// Blocks that TEA processes at once.
+const LANES: usize = 8;
 
 const CYCLES: u32 = 8;
 const DELTA: u32 = 0x9e37_79b9;
@@ -19,7 +47,10 @@ const DELTA: u32 = 0x9e37_79b9;
 /// `N` blocks as two vectors of words.
 type Words<const N: usize> = [[u32; N]; 2];
 
-pub(super) struct Tea {
+/// TEA with kcp-go's 16 rounds (8 cycles) and big-endian words.
+///
+/// Additions and shifts on two words run on a vector of blocks as fast as on one.
+struct Tea {
     key: Zeroizing<[u32; 4]>,
 }
 
@@ -125,5 +156,50 @@ impl BlockCipherEncBackend for Tea {
     #[inline(always)]
     fn encrypt_par_blocks(&self, blocks: InOut<'_, '_, ParBlocks<Self>>) {
         many(blocks, |words| self.rounds(words));
+    }
+}
+
+/// Reverses the bytes of each word of four.
+fn swap_words<const N: usize>(bytes: &mut [u8; N]) {
+    bytes.as_chunks_mut::<4>().0.iter_mut().for_each(|word| word.reverse());
+}
+
+/// XTEA of its crate on big-endian words, as in kcp-go; the crate's are little-endian.
+struct Xtea(xtea::Xtea);
+
+impl KeySizeUser for Xtea {
+    type KeySize = U16;
+}
+
+impl KeyInit for Xtea {
+    fn new(key: &Key<Self>) -> Self {
+        let mut key = Zeroizing::new((*key).into());
+        swap_words::<16>(&mut key);
+        let key = Zeroizing::new(Key::<Self>::from(*key));
+        Self(xtea::Xtea::new(&key))
+    }
+}
+
+impl BlockSizeUser for Xtea {
+    type BlockSize = U8;
+}
+
+impl ParBlocksSizeUser for Xtea {
+    type ParBlocksSize = U1;
+}
+
+impl BlockCipherEncrypt for Xtea {
+    fn encrypt_with_backend(&self, f: impl BlockCipherEncClosure<BlockSize = U8>) {
+        f.call(self);
+    }
+}
+
+impl BlockCipherEncBackend for Xtea {
+    fn encrypt_block(&self, mut block: InOut<'_, '_, Block<Self>>) {
+        let mut bytes = block.clone_in();
+        swap_words(&mut bytes.0);
+        BlockCipherEncrypt::encrypt_block(&self.0, &mut bytes);
+        swap_words(&mut bytes.0);
+        *block.get_out() = bytes;
     }
 }
