@@ -1,27 +1,81 @@
-//! `Cipher`: an algorithm with its key, as configured.
+//! `Key`, and `Cipher`: an algorithm with its key, as configured.
 
 use std::fmt;
 use std::sync::Arc;
 
 use aes::{Aes128Enc, Aes192Enc, Aes256Enc};
+use sha1::Sha1;
+use zeroize::Zeroizing;
 
 use super::algorithm::Algorithm;
-use super::frame::{Clear, Framed, Transform};
-use super::key::Key;
+use super::frame::{Framed, Transform};
+use super::keystream::{Clear, Salsa20, Xor};
 #[cfg(feature = "legacy-ciphers")]
 use super::legacy;
 use super::packet_cipher::{OpenError, Overhead, PacketCipher};
-use super::salsa20::Salsa20;
-use super::xor::Xor;
 use super::{aead, cfb};
 use crate::error::ConfigError;
 
+/// PBKDF2 iterations, as in kcptun.
+const KEY_ITERATIONS: u32 = 4_096;
+/// Bytes of a derived key, as in kcptun: the longest key that a cipher uses.
+const DERIVED_KEY_LEN: usize = 32;
 /// AES packets encrypted interleaved: the number that fills the processor's pipeline.
 const AES_LANES: usize = 16;
 /// Most bytes that a cipher may add to a packet.
 const MAX_OVERHEAD: usize = 256;
 /// Shortest nonce, in bytes: a counter that never wraps.
 const MIN_NONCE: usize = 8;
+
+/// Key material for [`Cipher::from_name`](crate::Cipher::from_name).
+///
+/// The bytes are wiped from memory when the key is dropped, and its `Debug` does not show them.
+///
+/// ```
+/// use kcpx::{Cipher, Key};
+///
+/// # fn main() -> Result<(), kcpx::ConfigError> {
+/// let key = Key::derive("a long passphrase", Key::KCPTUN_SALT);
+/// let cipher = Cipher::from_name("aes-128-gcm", &key)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Key(Zeroizing<Vec<u8>>);
+
+impl Key {
+    /// kcptun's salt: `kcp-go`.
+    pub const KCPTUN_SALT: &'static str = "kcp-go";
+
+    /// Derives 32 bytes from a passphrase: PBKDF2-HMAC-SHA1, 4,096 iterations, as kcptun does.
+    ///
+    /// Takes a few milliseconds. 4,096 iterations barely slow down guessing, so use a long
+    /// passphrase, or random bytes and [`Key::new`].
+    #[must_use]
+    pub fn derive(passphrase: impl AsRef<[u8]>, salt: impl AsRef<[u8]>) -> Self {
+        let mut bytes = Zeroizing::new(vec![0; DERIVED_KEY_LEN]);
+        pbkdf2::pbkdf2_hmac::<Sha1>(passphrase.as_ref(), salt.as_ref(), KEY_ITERATIONS, &mut bytes);
+        Self(bytes)
+    }
+
+    /// A key of raw bytes.
+    #[must_use]
+    pub fn new(bytes: impl AsRef<[u8]>) -> Self {
+        Self(Zeroizing::new(bytes.as_ref().to_vec()))
+    }
+
+    /// Returns the bytes of the key.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
 
 /// The encryption of an endpoint: an algorithm with its key, or a [`PacketCipher`] of your own.
 ///

@@ -18,15 +18,6 @@ pub(crate) trait Transform: Send + Sync {
     fn decrypt(&self, packet: &mut [u8]);
 }
 
-/// The `none` cipher: nonce and checksum without encryption.
-pub(super) struct Clear;
-
-impl Transform for Clear {
-    fn encrypt(&self, _: &mut [&mut [u8]]) {}
-
-    fn decrypt(&self, _: &mut [u8]) {}
-}
-
 pub(super) struct Framed {
     name: &'static str,
     transform: Box<dyn Transform>,

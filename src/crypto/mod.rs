@@ -36,19 +36,16 @@ mod algorithm;
 mod cfb;
 mod cipher;
 mod frame;
-mod key;
+mod keystream;
 #[cfg(feature = "legacy-ciphers")]
 mod legacy;
 pub(crate) mod nonce;
 mod packet_cipher;
-mod salsa20;
 #[cfg(test)]
 mod tests;
-mod xor;
 
 pub use algorithm::Algorithm;
-pub use cipher::Cipher;
-pub use key::Key;
+pub use cipher::{Cipher, Key};
 pub use packet_cipher::{OpenError, Overhead, PacketCipher};
 
 #[cfg(any(test, feature = "_testkit"))]

@@ -7,7 +7,7 @@ use aws_lc_rs::aead::{
     Nonce as Unique, UnboundKey,
 };
 
-use super::packet::{Aead, Backend, Nonce, Tag};
+use super::{Aead, Backend, Nonce, Tag};
 use crate::crypto::packet_cipher::{OpenError, PacketCipher};
 
 impl Backend for LessSafeKey {

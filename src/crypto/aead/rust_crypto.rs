@@ -9,7 +9,7 @@ use chacha20poly1305::ChaCha20Poly1305;
 use cipher::InvalidLength;
 use cipher::consts::{U12, U16};
 
-use super::packet::{Aead, Backend, Nonce, Tag};
+use super::{Aead, Backend, Nonce, Tag};
 use crate::crypto::packet_cipher::{OpenError, PacketCipher};
 
 struct Detached<A>(A);
