@@ -8,16 +8,14 @@
 //!
 //! Seqids come from the network: a single packet never moves the window of groups far.
 
+use std::ops::{AddAssign, Sub};
 use std::time::Instant;
 
-use super::autotune::Autotune;
+use super::autotune::{Autotune, JumpDetector};
 use super::config::{FecConfig, Places};
-use super::gf256::Kernel;
-use super::jump::JumpDetector;
-use super::packet::parse;
-use super::reconstruct::Reconstructor;
-use super::shard_buffers::Shard;
-use super::stats::FecStats;
+use super::gf256::{Kernel, coefficients};
+use super::packet::{SIZE_LEN, parse};
+use super::shard_buffers::{Rows, Shard};
 
 /// Groups kept behind the newest (kcp-go `maxShardSets`).
 const BEHIND: u32 = 3;
@@ -34,6 +32,79 @@ const CONTRADICTION_WEIGHT: u32 = 8;
 /// Weighted contradictions, less agreeing packets, at which the layout loses its confirmation. A
 /// few forged packets a second do not reach it.
 const MAX_CONTRADICTION: u32 = 64;
+/// Bytes of cached coefficients. Loss patterns recur: one lost packet per group yields only one
+/// pattern per position.
+const CACHE_LEN: usize = 256 * 1024;
+/// Most patterns cached.
+const MAX_PATTERNS: usize = 256;
+
+/// Counters of one FEC decoder, or the sum of several.
+///
+/// ```
+/// use kcpx::KcpListener;
+///
+/// fn report(listener: &KcpListener) {
+///     let fec = listener.stats().fec;
+///     println!("{} data packets, {} recovered", fec.data_shards, fec.recovered_shards);
+///     println!("{} groups lost more than their parity", fec.unrecoverable_groups);
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FecStats {
+    /// Data packets received.
+    pub data_shards: u64,
+    /// Parity packets received.
+    pub parity_shards: u64,
+    /// Data packets recovered from parity.
+    pub recovered_shards: u64,
+    /// Groups with parity that lost more packets than parity can recover.
+    pub unrecoverable_groups: u64,
+    /// Malformed data packets computed from parity, and groups whose parity lengths differ.
+    pub mismatched_shards: u64,
+    /// Duplicate packets.
+    pub duplicate_shards: u64,
+    /// Packets of groups that have left the window.
+    pub late_shards: u64,
+    /// Packets whose flag contradicts their seqid in the current layout.
+    pub misplaced_shards: u64,
+    /// Packets refused because their seqid is far outside the window.
+    pub refused_jumps: u64,
+    /// Detected changes of the peer's layout.
+    pub layout_changes: u64,
+}
+
+impl FecStats {
+    fn zip(self, other: Self, with: fn(u64, u64) -> u64) -> Self {
+        Self {
+            data_shards: with(self.data_shards, other.data_shards),
+            parity_shards: with(self.parity_shards, other.parity_shards),
+            recovered_shards: with(self.recovered_shards, other.recovered_shards),
+            unrecoverable_groups: with(self.unrecoverable_groups, other.unrecoverable_groups),
+            mismatched_shards: with(self.mismatched_shards, other.mismatched_shards),
+            duplicate_shards: with(self.duplicate_shards, other.duplicate_shards),
+            late_shards: with(self.late_shards, other.late_shards),
+            misplaced_shards: with(self.misplaced_shards, other.misplaced_shards),
+            refused_jumps: with(self.refused_jumps, other.refused_jumps),
+            layout_changes: with(self.layout_changes, other.layout_changes),
+        }
+    }
+}
+
+impl AddAssign for FecStats {
+    fn add_assign(&mut self, other: Self) {
+        *self = self.zip(other, u64::wrapping_add);
+    }
+}
+
+/// The difference to an earlier snapshot of the same decoder.
+impl Sub for FecStats {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        self.zip(earlier, u64::wrapping_sub)
+    }
+}
 
 /// Recovers lost data packets of one peer.
 ///
@@ -442,4 +513,89 @@ fn ahead_of(layout: FecConfig, from: u32, to: u32) -> i32 {
     let forward = if to >= from { to - from } else { groups - (from - to) };
     let backward = groups - forward;
     if forward <= backward { forward.cast_signed() } else { -backward.cast_signed() }
+}
+
+/// Coefficients for one set of received shards.
+#[derive(Clone, Debug, Default)]
+struct Pattern {
+    present: Places,
+    coefficients: Vec<u8>,
+}
+
+/// Computes lost data shards of one layout's groups.
+#[derive(Debug)]
+struct Reconstructor {
+    config: FecConfig,
+    /// Direct-mapped: a set of shards has one slot. Empty before the first loss.
+    patterns: Vec<Pattern>,
+    /// The most recently recovered shards.
+    rows: Rows,
+}
+
+impl Reconstructor {
+    fn new(config: FecConfig, kernel: Kernel) -> Self {
+        Self { config, patterns: Vec::new(), rows: Rows::new(kernel) }
+    }
+
+    fn set_config(&mut self, config: FecConfig) {
+        if config != self.config {
+            (self.config, self.patterns) = (config, Vec::new());
+        }
+    }
+
+    /// Recovers the data shards missing from `shards`, which has one shard per data position of a
+    /// group, all in different positions. Returns their number.
+    fn run(&mut self, shards: &mut [(u8, Shard)]) -> usize {
+        shards.sort_unstable_by_key(|(place, _)| *place);
+        let mut present = Places::default();
+        shards.iter().for_each(|(place, _)| _ = present.insert(*place));
+        let lost = (0..self.config.data).filter(|place| !present.contains(*place)).count();
+        let slot = self.slot(&present);
+        let Some(pattern) = self.patterns.get_mut(slot).filter(|_| lost > 0) else { return 0 };
+        if pattern.present != present {
+            let known: Vec<u8> = shards.iter().map(|(place, _)| *place).collect();
+            let wanted = (0..self.config.data).filter(|place| !present.contains(*place));
+            let wanted: Vec<u8> = wanted.collect();
+            *pattern = Pattern { present, coefficients: coefficients(&known, &wanted) };
+        }
+        self.rows.clear(lost);
+        for ((_, shard), column) in shards.iter().zip(pattern.coefficients.chunks_exact(lost)) {
+            self.rows.fold(column, shard.lanes());
+        }
+        lost
+    }
+
+    /// Returns the KCP datagram of a recovered shard, which was padded to `len` bytes; `None` if it
+    /// is malformed.
+    fn datagram(&self, index: usize, len: usize) -> Option<&[u8]> {
+        let shard = self.rows.row(index, len)?;
+        let size = usize::from(u16::from_le_bytes(*shard.first_chunk::<SIZE_LEN>()?));
+        let (content, padding) = shard.split_at_checked(size)?;
+        // A wrong shard leaves noise in the padding, hardly ever zeros.
+        padding.iter().all(|byte| *byte == 0).then_some(content)?.get(SIZE_LEN..)
+    }
+
+    fn slot(&mut self, present: &Places) -> usize {
+        if self.patterns.is_empty() {
+            let lost = self.config.data_shards().min(self.config.parity_shards());
+            let each = size_of::<Pattern>() + lost * self.config.data_shards();
+            self.patterns = vec![Pattern::default(); (CACHE_LEN / each).clamp(1, MAX_PATTERNS)];
+        }
+        let mix = |hash: u64, word: &u64| (hash ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let hash = present.0.iter().fold(0, |hash, word| {
+            let hash = mix(hash, word);
+            hash ^ hash >> 32
+        });
+        usize::try_from(hash >> 40).unwrap_or(0) % self.patterns.len()
+    }
+
+    /// Bytes of the cached coefficients.
+    fn cache_memory(&self) -> usize {
+        let coefficients = self.patterns.iter().map(|pattern| pattern.coefficients.capacity());
+        coefficients.sum::<usize>() + self.patterns.capacity() * size_of::<Pattern>()
+    }
+
+    fn memory(&self) -> usize {
+        self.cache_memory() + self.rows.memory()
+    }
 }

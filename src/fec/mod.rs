@@ -46,18 +46,13 @@ mod config;
 mod decoder;
 mod encoder;
 pub(crate) mod gf256;
-mod jump;
-pub(crate) mod oob;
 mod packet;
-mod reconstruct;
 mod shard_buffers;
-mod stats;
 #[cfg(test)]
 mod tests;
 
 pub use config::FecConfig;
-pub use decoder::FecDecoder;
+pub use decoder::{FecDecoder, FecStats};
 pub use encoder::FecEncoder;
-pub(crate) use packet::datagram_of;
 pub use packet::{DATA, FecFlag, HEADER_LEN, OUT_OF_BAND, PARITY, fec_flag};
-pub use stats::FecStats;
+pub(crate) use packet::{datagram_of, oob};

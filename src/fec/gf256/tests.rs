@@ -2,7 +2,6 @@
 
 use reed_solomon_erasure::galois_8::ReedSolomon;
 
-use super::field::POLYNOMIAL;
 use super::*;
 use crate::testkit::rng::Rng;
 

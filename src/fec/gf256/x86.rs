@@ -11,7 +11,7 @@ use std::arch::x86::*;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-use super::field::{LANE, multiply, padded};
+use super::{LANE, multiply, padded};
 
 /// For each coefficient its products with 0 to 15, then with 0, 16, 32, ... 240.
 static NIBBLES: [[u8; 32]; 256] = {
