@@ -228,7 +228,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
     /// Ends the session for its handles; the carrier is shut down later.
     fn fail(&mut self, error: Error, now: Instant) {
         let error = self.core.send_error().cloned().unwrap_or(error);
-        self.core.fail(&error, &mut self.batch);
+        self.core.fail(&error);
         // Bytes after a malformed frame.
         self.input.clear();
         self.signal();
@@ -348,7 +348,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Future for Driver<T> {
 impl<T> Drop for Driver<T> {
     fn drop(&mut self) {
         // No effect on a session that has ended.
-        self.core.fail(&Error::Closed, &mut self.batch);
+        self.core.fail(&Error::Closed);
         for waker in self.core.take_signals().wakers {
             waker.wake();
         }

@@ -18,7 +18,7 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::core::batch::{Batch, MAX_SLICES};
-use crate::core::parser::{Event, Parser};
+use crate::core::frame::{Event, Parser};
 use crate::core::session::Core;
 use crate::session::{FIRST_CLIENT_ID, FIRST_SERVER_ID};
 use crate::{Config, Session, Stream, Version};
@@ -194,7 +194,7 @@ impl Run {
         let result = self.core.receive(&mut self.input, self.now);
         drop(self.core.take_signals());
         if let Err(error) = result {
-            self.core.fail(&error.into(), &mut self.batch);
+            self.core.fail(&error.into());
         }
         result.is_ok()
     }
@@ -254,7 +254,7 @@ impl Run {
 
     /// Reads everything to its end, and checks that nothing remains.
     fn finish(mut self) {
-        self.core.fail(&crate::Error::Closed, &mut self.batch);
+        self.core.fail(&crate::Error::Closed);
         let mut cx = Context::from_waker(Waker::noop());
         while let Poll::Ready(Ok(stream)) = self.session.poll_accept(&mut cx) {
             self.streams.push(stream);

@@ -79,7 +79,6 @@ mod shared;
 mod stats;
 mod stream;
 mod sync;
-mod task;
 
 pub use config::{Config, Version};
 pub use driver::Driver;

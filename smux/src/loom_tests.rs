@@ -221,7 +221,7 @@ fn loom_stream_opened_at_the_end_of_the_session_ends() {
                 assert!(read(&mut stream).is_err());
             }
         });
-        side.core.fail(&Error::Timeout, &mut side.batch);
+        side.core.fail(&Error::Timeout);
         side.wake();
         application.join().unwrap();
     });
@@ -237,7 +237,7 @@ fn loom_flush_at_the_end_of_the_session_ends() {
             let flushed = block_on(poll_fn(|cx| Pin::new(&mut stream).poll_flush(cx)));
             assert!(flushed.is_err());
         });
-        side.core.fail(&Error::Timeout, &mut side.batch);
+        side.core.fail(&Error::Timeout);
         side.wake();
         application.join().unwrap();
         drop(session);

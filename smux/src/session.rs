@@ -7,15 +7,14 @@ use tokio::task::consume_budget;
 use tokio::time::Instant;
 
 use crate::config::{Config, Version};
-use crate::core::inbox::{Mailbox, Opened};
+use crate::core::inbox::{Mailbox, Opened, Tokens};
 use crate::core::session::Core;
-use crate::core::tokens::Tokens;
 use crate::driver::Driver;
 use crate::error::{ConfigError, Error};
 use crate::shared::{Handle, Published, Shared};
 use crate::stats::Stats;
 use crate::stream::Stream;
-use crate::task::{cooperate, register_waker};
+use crate::sync::{cooperate, register_waker};
 
 /// A session over one connection, the carrier: opens streams, and accepts the peer's.
 ///
@@ -298,5 +297,12 @@ impl Session {
     /// nothing.
     pub fn version(&self) -> Option<u8> {
         self.handle.mailbox.version()
+    }
+}
+
+impl Stream {
+    /// Returns a handle of the session.
+    pub fn session(&self) -> Session {
+        Session { handle: self.handle().clone() }
     }
 }

@@ -4,11 +4,8 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::mem;
-use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
-
-use super::stream::SharedStream;
 
 /// Limit of a batch, in bytes, before a frame that exceeds it: 64 KiB of payload, and headers.
 pub(crate) const MAX_BATCH: usize = (64 << 10) + 1_024;
@@ -45,8 +42,6 @@ pub(crate) struct Batch {
     has_waited: bool,
     /// The carrier takes several pieces in one write. Otherwise everything is copied.
     vectored: bool,
-    /// Streams whose FIN is in the batch.
-    pub(crate) fins: Vec<Arc<SharedStream>>,
     /// SYN frames in the batch.
     pub(crate) syns: usize,
     /// Data of a stream is in the batch.
@@ -63,7 +58,6 @@ impl Batch {
             is_slow: false,
             has_waited: false,
             vectored,
-            fins: Vec::new(),
             syns: 0,
             has_data: false,
         }

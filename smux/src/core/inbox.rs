@@ -6,10 +6,10 @@ use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
 use super::stream::SharedStream;
-use super::tokens::Tokens;
 use crate::error::Error;
-use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Mutex, MutexGuard, Ordering};
-use crate::task::register_waker;
+use crate::sync::{
+    AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, register_waker,
+};
 
 /// Limit of streams whose SYN is unsent. A further `open_stream` waits.
 const MAX_UNSENT_OPENS: usize = 1_024;
@@ -226,5 +226,39 @@ impl Inbox {
 pub(crate) fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         waker.wake();
+    }
+}
+
+/// The unread bytes of all streams of a session (smux `bucket`).
+#[derive(Debug)]
+pub(crate) struct Tokens {
+    unread: AtomicUsize,
+    /// At this many unread bytes, the carrier is not read.
+    max: usize,
+}
+
+impl Tokens {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { unread: AtomicUsize::new(0), max }
+    }
+
+    pub(crate) fn unread(&self) -> usize {
+        self.unread.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn are_used_up(&self) -> bool {
+        self.unread() >= self.max
+    }
+
+    pub(crate) fn add(&self, len: usize) {
+        self.unread.fetch_add(len, Ordering::SeqCst);
+    }
+
+    /// Notes that bytes were read or discarded. Returns whether the driver waits for this and must
+    /// be woken.
+    #[must_use]
+    pub(crate) fn release(&self, len: usize) -> bool {
+        let before = self.unread.fetch_sub(len, Ordering::SeqCst);
+        before >= self.max && before.saturating_sub(len) < self.max
     }
 }

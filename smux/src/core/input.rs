@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bytes::{Buf, BytesMut};
 
-use super::parser::Event;
+use super::frame::Event;
 use super::session::{Control, Core, Entry};
 use super::stream::{Fin, SharedStream, StreamState};
 use crate::error::{Error, ProtocolError};

@@ -1,21 +1,12 @@
 //! The protocol: no I/O, no clock, no Tokio. Time is an argument, and the caller calls wakers.
 
-pub(crate) mod abandoned;
 pub(crate) mod batch;
-pub(crate) mod discarded;
 pub(crate) mod frame;
 pub(crate) mod inbox;
 pub(crate) mod input;
-pub(crate) mod keepalive;
 pub(crate) mod output;
-pub(crate) mod parser;
 pub(crate) mod read_buffers;
-pub(crate) mod receive_queue;
 pub(crate) mod receive_window;
-pub(crate) mod refusals;
-pub(crate) mod send_queue;
-pub(crate) mod sending;
 pub(crate) mod session;
 pub(crate) mod stream;
-pub(crate) mod tokens;
 pub(crate) mod turns;

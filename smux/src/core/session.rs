@@ -4,19 +4,14 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::abandoned::AbandonedStreams;
-use super::batch::Batch;
-use super::discarded::DiscardedStreams;
+use super::frame::Parser;
 use super::inbox::Mailbox;
-use super::keepalive::{Due, Keepalive};
-use super::parser::Parser;
 use super::read_buffers::ReadBuffers;
-use super::receive_window::ReceiveWindow;
-use super::refusals::Refusals;
-use super::stream::{Fin, SharedStream, StreamState};
-use super::turns::{Class, MAX_SPARSE, Turns};
+use super::receive_window::{DiscardedStreams, ReceiveWindow};
+use super::stream::{Class, Fin, SharedStream, StreamState};
+use super::turns::{MAX_SPARSE, Refusals, Turns};
 use crate::config::Config;
 use crate::error::Error;
 use crate::stats::Stats;
@@ -49,6 +44,8 @@ pub(crate) struct Core {
     pub(super) control: VecDeque<Control>,
     pub(super) refusals: Refusals,
     pub(super) turns: Turns,
+    /// Streams whose FIN is in the unwritten batch.
+    pub(super) sent_fins: Vec<Arc<SharedStream>>,
     /// Streams whose FIN waits for `Config::fin_delay`, by time.
     pub(super) delayed_fins: VecDeque<(Instant, Arc<SharedStream>)>,
     pub(super) keepalive: Option<Keepalive>,
@@ -121,6 +118,7 @@ impl Core {
             control: VecDeque::new(),
             refusals: Refusals::default(),
             turns: Turns::default(),
+            sent_fins: Vec::new(),
             delayed_fins: VecDeque::new(),
             keepalive,
             closing: false,
@@ -400,8 +398,8 @@ impl Core {
     }
 
     /// Ends the session: all streams, including those being opened by handles, and those whose last
-    /// frame is in the unwritten `batch`.
-    pub(crate) fn fail(&mut self, error: &Error, batch: &mut Batch) {
+    /// frame is in the unwritten batch.
+    pub(crate) fn fail(&mut self, error: &Error) {
         let mut inbox = self.mailbox.lock();
         inbox.end.get_or_insert_with(|| error.clone());
         inbox.take(&mut self.changed, &mut self.opened);
@@ -415,7 +413,7 @@ impl Core {
         self.queued_streams = 0;
         let live = self.streams.drain().map(|(_, entry)| entry.stream);
         let changed = self.opened.drain(..).chain(self.changed.drain(..));
-        let sending = batch.fins.drain(..).chain(self.flushing.drain(..));
+        let sending = self.sent_fins.drain(..).chain(self.flushing.drain(..));
         for stream in live.chain(changed).chain(sending) {
             let wakers = stream.lock().fail(error);
             self.signals.wakers.extend(wakers.into_iter().flatten());
@@ -437,5 +435,152 @@ impl Core {
         assert_eq!(states().filter(|state| state.is_counted).count(), self.queued_streams);
         let is_right = |state: &StreamState| state.is_counted == (state.send.queue.len() > 0);
         assert!(states().all(|state| state.in_inbox || is_right(&state)));
+    }
+}
+
+/// Limit of the queued bytes of these streams; beyond it the oldest are discarded.
+const MAX_HELD: usize = 16 << 20;
+
+/// Dropped streams that wait for window (version 2). A peer that has closed the stream grants no
+/// more, so its queued bytes are discarded after a time. The stream is then reset: FIN alone would
+/// pass a part off as the whole.
+#[derive(Debug, Default)]
+pub(super) struct AbandonedStreams {
+    /// By deadline.
+    order: VecDeque<Waiting>,
+    /// Bytes of all entries when they were added.
+    held: usize,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    until: Instant,
+    stream: Arc<SharedStream>,
+    /// Bytes queued when the entry was added: fewer later mean that window was granted.
+    queued: usize,
+}
+
+impl AbandonedStreams {
+    fn deadline(&self) -> Option<Instant> {
+        self.order.front().map(|waiting| waiting.until)
+    }
+
+    fn push(&mut self, waiting: Waiting) {
+        self.held += waiting.queued;
+        self.order.push_back(waiting);
+    }
+
+    fn pop_due(&mut self, now: Instant) -> Option<Waiting> {
+        let is_due = self.held > MAX_HELD || self.deadline().is_some_and(|until| until <= now);
+        if !is_due {
+            return None;
+        }
+        let waiting = self.order.pop_front()?;
+        self.held -= waiting.queued;
+        Some(waiting)
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Core {
+    /// Schedules the end of a dropped stream that waits for window, after
+    /// [`Config::timeout`](crate::Config::timeout).
+    fn watch_abandoned(
+        &mut self,
+        stream: &Arc<SharedStream>,
+        state: &mut StreamState,
+        now: Instant,
+    ) {
+        if !state.in_abandoned
+            && state.has_no_reader_or_window(self.version())
+            && let Some(until) = now.checked_add(self.config.timeout)
+        {
+            state.in_abandoned = true;
+            let queued = state.send.queue.len();
+            self.abandoned.push(Waiting { until, stream: Arc::clone(stream), queued });
+        }
+    }
+
+    /// Resets dropped streams that were granted no window within the timeout.
+    fn end_abandoned(&mut self, now: Instant) {
+        while let Some(Waiting { until, stream, queued }) = self.abandoned.pop_due(now) {
+            let mut state = stream.lock();
+            state.in_abandoned = false;
+            if !state.has_no_reader_or_window(self.version()) {
+                continue;
+            }
+            if state.send.queue.len() < queued && until <= now {
+                self.watch_abandoned(&stream, &mut state, now);
+                continue;
+            }
+            state.send.queue.clear();
+            self.count_queued(&mut state);
+            state.send.fin = Fin::Due;
+            // A slow peer must not take the part for the whole.
+            state.aborted = true;
+            self.queue_turn(&stream, &mut state);
+        }
+    }
+}
+
+/// When to send NOP, and when the peer counts as gone.
+#[derive(Debug)]
+pub(super) struct Keepalive {
+    interval: Duration,
+    timeout: Duration,
+    last_sent: Instant,
+    last_header: Instant,
+    /// The carrier is not read, so the peer cannot be heard.
+    paused: bool,
+}
+
+/// The due action.
+#[derive(Debug, PartialEq, Eq)]
+enum Due {
+    Nothing,
+    Nop,
+    Timeout,
+}
+
+impl Keepalive {
+    pub(super) fn new(interval: Duration, timeout: Duration, now: Instant) -> Self {
+        Self { interval, timeout, last_sent: now, last_header: now, paused: false }
+    }
+
+    fn on_header(&mut self, now: Instant) {
+        self.last_header = now;
+    }
+
+    fn on_sent(&mut self, now: Instant) {
+        self.last_sent = now;
+    }
+
+    /// Sets whether reading the carrier is paused.
+    pub(super) fn set_paused(&mut self, paused: bool, now: Instant) {
+        if self.paused && !paused {
+            self.last_header = now;
+        }
+        self.paused = paused;
+    }
+
+    /// `None` if the time is too far away to represent.
+    fn deadline(&self) -> Option<Instant> {
+        let nop = self.last_sent.checked_add(self.interval);
+        let timeout = self.last_header.checked_add(self.timeout).filter(|_| !self.paused);
+        [nop, timeout].into_iter().flatten().min()
+    }
+
+    fn on_timer(&self, now: Instant) -> Due {
+        let since = |then: Instant| now.saturating_duration_since(then);
+        if !self.paused && since(self.last_header) >= self.timeout {
+            Due::Timeout
+        } else if since(self.last_sent) >= self.interval {
+            Due::Nop
+        } else {
+            Due::Nothing
+        }
     }
 }

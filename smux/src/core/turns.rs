@@ -3,24 +3,14 @@
 //! finished are sent one after the other and get half of the rest: a peer that reads streams in the
 //! order of writing should not have to buffer the later ones.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::batch::MAX_BATCH;
-use super::stream::SharedStream;
+use super::stream::{Class, SharedStream};
 
 /// A stream with at most this many queued bytes is sparse.
 pub(crate) const MAX_SPARSE: usize = 2_048;
-
-/// Class of streams in which a stream waits for its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
-    /// At most [`MAX_SPARSE`] bytes were queued.
-    Sparse,
-    /// The writer has shut the stream down or dropped it.
-    Finishing,
-    Bulk,
-}
 
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
@@ -97,6 +87,45 @@ impl Turns {
     pub(crate) fn is_empty(&self) -> bool {
         let is_empty = self.sparse.is_empty() && self.finishing.is_empty() && self.bulk.is_empty();
         is_empty && self.deferred.is_none()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Most answers that wait. Further SYNs are not answered, since the peer does not take the answers.
+const MAX_REFUSALS: usize = 65_536;
+
+/// Unsent answers to refused SYNs.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    order: VecDeque<u32>,
+    /// The ids in `order`.
+    ids: HashSet<u32>,
+}
+
+impl Refusals {
+    /// Queues the answer to the SYN of `id`. One answer covers all its earlier SYNs.
+    pub(crate) fn push(&mut self, id: u32) {
+        if self.order.len() < MAX_REFUSALS && self.ids.insert(id) {
+            self.order.push_back(id);
+        }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<u32> {
+        let id = self.order.pop_front()?;
+        self.ids.remove(&id);
+        Some(id)
+    }
+
+    /// Whether an answer for `id` waits: it would close a new stream of that id.
+    pub(crate) fn contains(&self, id: u32) -> bool {
+        self.ids.contains(&id)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.order.is_empty()
     }
 
     pub(crate) fn clear(&mut self) {
