@@ -2,7 +2,8 @@
 //!
 //! This library is the implementation of the program `kcpx-tunnel`: [`options`] reads the command
 //! line, the environment and files; [`settings`] are the typed result; [`client`] and [`server`]
-//! are the two roles; [`process`] connects tunnels to their process: signals, reloads, counters.
+//! are the two roles; [`process`] connects tunnels to their process: signals, reloads, counters;
+//! [`run()`] runs a whole process.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -17,12 +18,13 @@ pub mod snappy;
 mod carrier;
 mod connection;
 mod detect;
-mod direct;
-mod drain;
 mod macros;
 mod net;
 mod relay;
 mod resolve;
+mod run;
 mod session;
 mod stats;
 mod transport;
+
+pub use run::run;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use std::{env, thread};
 
 use kcpx_tunnel::options::{Invocation, Loaded, OptionsError};
-use kcpx_tunnel::process::{self, Log};
+use kcpx_tunnel::process::Log;
 use tokio::runtime::Builder;
 
 /// Exit status for refused options.
@@ -54,7 +54,7 @@ fn run(invocation: Invocation, loaded: Loaded, log: &Log) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("cannot start: {error}"), 1),
     };
-    let ended = runtime.block_on(process::run(invocation, loaded, log.clone()));
+    let ended = runtime.block_on(kcpx_tunnel::run(invocation, loaded, log.clone()));
     runtime.shutdown_timeout(END_TIMEOUT);
     match ended {
         Ok(()) => ExitCode::SUCCESS,

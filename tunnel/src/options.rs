@@ -11,14 +11,12 @@ mod error;
 #[cfg(any(test, feature = "_testkit"))]
 pub mod fuzz;
 mod json;
-mod number;
 mod plugin;
 mod table;
 #[cfg(test)]
 mod tests;
 mod values;
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
@@ -29,12 +27,9 @@ pub use self::error::OptionsError;
 use self::json::Object;
 use self::plugin::Plugin;
 pub use self::table::Role;
-pub use self::values::Place;
 use self::values::Values;
+pub use self::values::{Environment, Place};
 use crate::settings::Settings;
-
-/// Environment variables by name.
-pub type Environment = BTreeMap<String, String>;
 
 /// Arguments and environment of a process. SIGHUP loads the same invocation again. `Debug` shows
 /// only the program's name: arguments and variables may contain the key.

@@ -1,8 +1,13 @@
-//! Parts of a session common to both roles: its smux settings, its end.
+//! Parts of a session common to both roles: its smux settings, and the end of a tunnel.
+//!
+//! At the end, connections may finish, and the rest is reset. Sessions are closed before the tasks of
+//! their connections are aborted: an aborted task would send FIN, which the other side takes for a
+//! complete stream.
 
 use std::time::Duration;
 
 use kcpx_smux::{Error, Session, Version};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::carrier::Link;
@@ -11,8 +16,8 @@ use crate::settings::{Common, SmuxVersion};
 /// Delay of FIN towards a peer that sent FIN first, if `closewait` was not given and the peer may
 /// be kcptun: smux 1.5.54 to 1.5.57 discards unread bytes once both sides have sent FIN.
 const FIN_DELAY: Duration = Duration::from_secs(1);
-/// Limit for closing a session in order.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Limit for closing a session in order, and for delivering the last bytes of closed connections.
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The smux settings of a session. `peer_is_kcpx`: the peer is known to run this program.
 pub(crate) fn smux_config(
@@ -48,4 +53,10 @@ pub(crate) fn failure(error: &Error) -> Option<String> {
         Error::Closed => None,
         other => Some(other.to_string()),
     }
+}
+
+/// Waits for all tasks, at most `limit`.
+pub(crate) async fn drain(tasks: &mut JoinSet<()>, limit: Duration) {
+    let all = async { while tasks.join_next().await.is_some() {} };
+    drop(timeout(limit, all).await);
 }

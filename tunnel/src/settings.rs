@@ -6,15 +6,17 @@
 //! and [`Common::config`] does not fail for it.
 
 mod address;
-mod common;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kcpx::{AckPolicy, Algorithm, Cipher, Config, ConfigError, Key, Mode, Redundancy, Timing};
+use zeroize::Zeroizing;
+
 pub use self::address::{AddressError, ListenAddress, LocalAddress, RemoteAddress};
-pub use self::common::{Common, Mux, Passphrase, SmuxVersion};
 
 /// Settings of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,6 +131,138 @@ impl fmt::Display for Tunnel {
         match common.mux {
             Mux::Smux => write!(f, "{compression}, smux version {version}"),
             Mux::None => write!(f, "a KCP connection for each TCP connection"),
+        }
+    }
+}
+
+/// Least time without a frame from the peer after which a session ends.
+const MIN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Settings of both roles. Names follow [`kcpx::Config`] where it has the setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Common {
+    /// Passphrase (`key`, `KCPTUN_KEY`).
+    pub key: Passphrase,
+    /// Encryption (`crypt`).
+    pub algorithm: Algorithm,
+    /// `mode`, or `nodelay`, `interval`, `resend` and `nc`.
+    pub timing: Timing,
+    /// Bytes of a datagram, including all headers below UDP (`mtu`).
+    pub mtu: u16,
+    /// Bytes per second of each session (`ratelimit`); `None` for no limit.
+    pub rate_limit: Option<NonZeroU64>,
+    /// Send window in segments (`sndwnd`).
+    pub send_window: u16,
+    /// Receive window in segments (`rcvwnd`).
+    pub recv_window: u16,
+    /// FEC of sent data (`datashard`, `parityshard`), or redundancy that follows the measured loss
+    /// (`redundancy`).
+    pub redundancy: Redundancy,
+    /// DSCP of the datagrams, 0 to 63 (`dscp`).
+    pub dscp: u8,
+    /// When acknowledgements are sent (`acknodelay`).
+    pub ack_policy: AckPolicy,
+    /// Bytes of each kernel buffer of a UDP socket (`sockbuf`).
+    pub socket_buffer: usize,
+    /// Multiplexing of connections over one session (`mux`).
+    pub mux: Mux,
+    /// Largest payload of a sent frame, in bytes, 1 to 65,535 (`framesize`).
+    pub frame_size: u16,
+    /// Receive buffer of a session, in bytes (`smuxbuf`).
+    pub smux_buffer: u32,
+    /// Window of each stream, in bytes, at most [`smux_buffer`](Self::smux_buffer) (`streambuf`).
+    pub stream_buffer: u32,
+    /// Interval of NOP frames (`keepalive`), at least 1 s.
+    pub keepalive: Duration,
+    /// Delay between the end of one direction and passing it on (`closewait`); `None` if the option
+    /// was not given.
+    pub close_wait: Option<Duration>,
+    /// Idle time after which the other direction ends once one has (`halfclosetimeout`).
+    pub half_close_timeout: Duration,
+    /// No log lines for each connection (`quiet`).
+    pub quiet: bool,
+}
+
+impl Common {
+    /// Time without a frame from the peer after which a session ends: three intervals of
+    /// [`keepalive`](Self::keepalive), and at least 30 s.
+    #[must_use]
+    pub fn keepalive_timeout(&self) -> Duration {
+        MIN_TIMEOUT.max(self.keepalive * 3)
+    }
+
+    /// Returns the configuration of a connection: stream mode, written data sent at once, and these
+    /// settings. Derives the key, which takes some milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// The first value that is out of its range.
+    pub fn config(&self) -> Result<Config, ConfigError> {
+        let key = Key::derive(self.key.as_str(), Key::KCPTUN_SALT);
+        let mut config = Config::new()
+            .mode(Mode::Stream)
+            .timing(self.timing)
+            .windows(self.send_window, self.recv_window)
+            .mtu(self.mtu)
+            .cipher(Cipher::from_name(self.algorithm.name(), &key)?)
+            .redundancy(self.redundancy)
+            .ack_policy(self.ack_policy)
+            .socket_buffers(Some(self.socket_buffer), Some(self.socket_buffer));
+        config.kcp.rate_limit = self.rate_limit;
+        config.socket.dscp = (self.dscp > 0).then_some(self.dscp);
+        config.validate()?;
+        Ok(config)
+    }
+}
+
+/// A passphrase. `Debug` does not show it, and its memory is wiped on drop.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Passphrase(Zeroizing<String>);
+
+impl Passphrase {
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(Zeroizing::new(text.into()))
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Passphrase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Passphrase(..)")
+    }
+}
+
+/// Multiplexing of connections over one session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mux {
+    /// smux, as in kcptun.
+    Smux,
+    /// None: each TCP connection has its own KCP connection, all on one UDP socket. Both sides must
+    /// run this crate.
+    None,
+}
+
+/// Version of smux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SmuxVersion {
+    /// One window for a session.
+    V1,
+    /// A window for each stream.
+    V2,
+}
+
+impl SmuxVersion {
+    /// Returns the version byte on the wire.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::V1 => 1,
+            Self::V2 => 2,
         }
     }
 }

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex as SyncMutex, PoisonError};
 use kcpx::{Config, ConnectionError, Endpoint, KcpStream};
 use tokio::sync::Mutex;
 
-use crate::direct::DirectConnection;
-use crate::drain::CLOSE_TIMEOUT;
+use crate::connection::DirectConnection;
 use crate::resolve::{Resolver, connect_first};
+use crate::session::CLOSE_TIMEOUT;
 use crate::settings::ClientSettings;
 use crate::stats::{Registration, TunnelStats};
 use crate::transport;

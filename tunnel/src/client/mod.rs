@@ -2,7 +2,6 @@
 
 mod direct;
 mod pool;
-mod watch;
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,9 +15,9 @@ use tracing::{info, warn};
 use self::direct::Dialer;
 use self::pool::Pool;
 use crate::connection::{Policy, carry};
-use crate::drain::drain;
 use crate::net::{LocalListener, LocalStream, PeerName};
 use crate::process::Control;
+use crate::session::drain;
 use crate::settings::{ClientSettings, Mux};
 use crate::stats::TunnelStats;
 

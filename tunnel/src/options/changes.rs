@@ -2,8 +2,8 @@
 
 use super::build;
 use super::error::OptionsError;
-use super::number::parse_int;
 use super::table::{OPTIONS, Role, find};
+use super::values::parse_int;
 use super::{Loaded, Values};
 
 /// Options that take effect only at the start of the process.

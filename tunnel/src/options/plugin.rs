@@ -2,10 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::Environment;
 use super::error::OptionsError;
 use super::table::{self, Role};
-use super::values::{Place, Values};
+use super::values::{Environment, Place, Values};
 
 const REMOTE_HOST: &str = "SS_REMOTE_HOST";
 const REMOTE_PORT: &str = "SS_REMOTE_PORT";

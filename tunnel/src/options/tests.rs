@@ -1,7 +1,6 @@
 //! Tests of all sources of options together; each makes settings as a process would.
 
 mod documents;
-mod kcptun;
 mod refusals;
 mod reload;
 mod sources;

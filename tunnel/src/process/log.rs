@@ -28,6 +28,9 @@ const MAX_QUEUED_BYTES: usize = 1 << 20;
 const MAX_LINES: u32 = 600;
 const MINUTE: Duration = Duration::from_secs(60);
 
+/// Target of the lines of [`run`](crate::run()): operators cause them, so each is logged.
+const OPERATOR_TARGET: &str = "kcpx_tunnel::run";
+
 /// Destination of the log. Clones share it.
 ///
 /// Logging never waits: a thread writes the lines. Up to 1 MiB of lines may be queued; further
@@ -35,7 +38,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 ///
 /// One cause, a place in the source, gets at most 600 lines a minute, and the same warning is
 /// logged once a minute. Omitted lines are counted, and the next line of the cause is preceded by
-/// their number. All lines of [`run`](super::run()) are logged: they answer an operator's actions.
+/// their number. All lines of [`run`](crate::run()) are logged: they answer an operator's actions.
 ///
 /// ```
 /// use std::time::Duration;
@@ -273,7 +276,7 @@ where
         context.format_fields(Writer::new(&mut text), event)?;
         let (now, metadata) = (Instant::now(), event.metadata());
         let level = *metadata.level();
-        let admitted = if metadata.target() == super::run::TARGET {
+        let admitted = if metadata.target() == OPERATOR_TARGET {
             Some(0)
         } else {
             let mut causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -394,7 +397,7 @@ mod tests {
         let log = Log::to_file(&path).unwrap();
         tracing::subscriber::with_default(log.subscriber(), || {
             for _ in 0..2 {
-                warn!(target: crate::process::run::TARGET, "reload: no file");
+                warn!(target: OPERATOR_TARGET, "reload: no file");
             }
         });
         log.flush(DEADLINE);

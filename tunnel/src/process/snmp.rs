@@ -1,112 +1,17 @@
-//! Counters as CSV, with the columns of kcp-go's `Snmp` (March 2026), as in kcptun's `snmplog`.
+//! Counters as CSV, as in kcptun's `snmplog`; file names by Go's time layouts.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
-use std::ops::Add;
 
 use jiff::ZonedDateTime;
+use jiff::civil::DateTime;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::warn;
 
-use super::counters::Counters;
-use super::go_time::format_go_time;
+use super::counters::{Counters, Snapshot};
 use crate::settings::SnmpLog;
-
-macro_rules! snapshot {
-    ($($(#[$doc:meta])* $field:ident: $column:literal),* $(,)?) => {
-        /// Counters by the names of kcp-go's `Snmp`. A column without a counter in this crate stays
-        /// 0.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Snapshot {
-            $($(#[$doc])* pub $field: u64,)*
-        }
-
-        impl Snapshot {
-            /// Column names in kcp-go's order (`Snmp.Header`).
-            pub const COLUMNS: [&str; 30] = [$($column),*];
-
-            /// Returns the values in the order of the columns.
-            #[must_use]
-            pub fn values(&self) -> [u64; 30] {
-                [$(self.$field),*]
-            }
-        }
-
-        /// Sum over several tunnels.
-        impl Add for Snapshot {
-            type Output = Self;
-
-            fn add(self, more: Self) -> Self {
-                Self { $($field: self.$field.saturating_add(more.$field)),* }
-            }
-        }
-    };
-}
-
-snapshot! {
-    /// Bytes that streams accepted from this side.
-    bytes_sent: "BytesSent",
-    /// Bytes that streams delivered to this side.
-    bytes_received: "BytesReceived",
-    /// Most concurrent KCP connections.
-    max_conn: "MaxConn",
-    /// Connections opened by this side.
-    active_opens: "ActiveOpens",
-    /// Connections opened by peers.
-    passive_opens: "PassiveOpens",
-    /// Current connections.
-    curr_estab: "CurrEstab",
-    /// Receive errors, and truncated datagrams.
-    in_errs: "InErrs",
-    /// Datagrams with a wrong checksum or tag.
-    in_csum_errors: "InCsumErrors",
-    /// Malformed datagrams.
-    kcp_in_errors: "KCPInErrors",
-    /// Datagrams received.
-    in_pkts: "InPkts",
-    /// Datagrams sent.
-    out_pkts: "OutPkts",
-    /// Data segments received.
-    in_segs: "InSegs",
-    /// Data segments sent, including retransmissions.
-    out_segs: "OutSegs",
-    /// Bytes of the datagrams received.
-    in_bytes: "InBytes",
-    /// Bytes of the datagrams sent.
-    out_bytes: "OutBytes",
-    /// Retransmissions.
-    retrans_segs: "RetransSegs",
-    /// Fast retransmits.
-    fast_retrans_segs: "FastRetransSegs",
-    /// Early retransmits.
-    early_retrans_segs: "EarlyRetransSegs",
-    /// Retransmissions after an RTO.
-    lost_segs: "LostSegs",
-    /// Duplicate data segments received.
-    duplicate_segs: "RepeatSegs",
-    /// FEC groups whose data arrived completely.
-    fec_full_shards: "FECFullShards",
-    /// FEC parity packets received.
-    fec_parity_shards: "FECParityShards",
-    /// FEC groups that did not decode.
-    fec_errs: "FECErrs",
-    /// Packets recovered by FEC.
-    fec_recovered: "FECRecovered",
-    /// FEC groups held by the decoder.
-    fec_shard_set: "FECShardSet",
-    /// Number of the newest FEC group.
-    fec_shard_min: "FECShardMin",
-    /// Capacity of the send queue in segments.
-    ring_buffer_snd_queue: "RingBufferSndQueue",
-    /// Capacity of the receive queue in segments.
-    ring_buffer_rcv_queue: "RingBufferRcvQueue",
-    /// Capacity of the buffer of segments in flight.
-    ring_buffer_snd_buffer: "RingBufferSndBuffer",
-    /// Out-of-band datagrams received.
-    oob_packets: "OOBPackets",
-}
 
 /// Appends a line after every period until dropped.
 ///
@@ -148,6 +53,35 @@ fn append(path: &str, now: &ZonedDateTime, snapshot: &Snapshot) -> io::Result<()
     }
     lines.push('\n');
     file.write_all(lines.as_bytes())
+}
+
+/// Formats `time` by a layout of Go: `2006`, `01`, `02`, `15`, `04` and `05` are year, month, day,
+/// hour, minute and second; everything else is literal.
+///
+/// Go has more tokens, such as `Jan` and `MST`; kcptun's users need these six in file names.
+fn format_go_time(layout: &str, time: DateTime) -> String {
+    let mut formatted = String::with_capacity(layout.len());
+    let mut rest = layout;
+    while let Some(next) = rest.chars().next() {
+        let tokens = [
+            ("2006", i32::from(time.year()), 4),
+            ("01", time.month().into(), 2),
+            ("02", time.day().into(), 2),
+            ("15", time.hour().into(), 2),
+            ("04", time.minute().into(), 2),
+            ("05", time.second().into(), 2),
+        ];
+        let token = tokens.into_iter().find(|(token, ..)| rest.starts_with(token));
+        let Some((token, value, width)) = token else {
+            formatted.push(next);
+            rest = &rest[next.len_utf8()..];
+            continue;
+        };
+        // Writing to a string does not fail.
+        let _written = write!(formatted, "{value:0width$}");
+        rest = &rest[token.len()..];
+    }
+    formatted
 }
 
 #[cfg(test)]
@@ -211,5 +145,27 @@ mod tests {
         task.abort();
         let bytes: Vec<_> = lines.lines().skip(1).map(|line| line.split(',').nth(1)).collect();
         assert_eq!(bytes[..2], [Some("3"), Some("3")]);
+    }
+
+    #[test]
+    fn layout_tokens_are_replaced_and_the_rest_stays() {
+        let time = jiff::civil::date(2026, 1, 2).at(3, 4, 5, 678);
+        for (layout, formatted) in [
+            ("", ""),
+            ("snmp.log", "snmp.log"),
+            ("snmp-20060102.log", "snmp-20260102.log"),
+            ("2006-01-02T15:04:05", "2026-01-02T03:04:05"),
+            ("20060102150405", "20260102030405"),
+            ("0102", "0102"),
+            ("2007 1 2 3", "2007 1 2 3"),
+            ("é-15-ü.csv", "é-03-ü.csv"),
+            ("%Y %d", "%Y %d"),
+            ("200", "200"),
+            ("0", "0"),
+        ] {
+            assert_eq!(format_go_time(layout, time), formatted, "{layout}");
+        }
+        let late = jiff::civil::date(999, 12, 31).at(23, 59, 58, 0);
+        assert_eq!(format_go_time("2006/01/02 15:04:05", late), "0999/12/31 23:59:58");
     }
 }

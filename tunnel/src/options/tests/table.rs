@@ -179,7 +179,7 @@ fn json_of(row: &Row) -> String {
         Kind::Text => format!("{{\"{key}\": {:?}}}", row.written),
         Kind::Flag => format!("{{\"{key}\": {}}}", row.written),
         Kind::Int => {
-            format!("{{\"{key}\": {}}}", number::parse_int(row.written).unwrap())
+            format!("{{\"{key}\": {}}}", values::parse_int(row.written).unwrap())
         }
     }
 }

@@ -1,6 +1,131 @@
-//! systemd's notifications (sd_notify(3)): datagrams to the socket of `NOTIFY_SOCKET`.
+//! The operating system: signals as values, the limit of open file descriptors (sockets included), and
+//! systemd's notifications (sd_notify(3)).
 
 use std::io;
+
+/// The request of a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGTERM, SIGINT or Ctrl-C: end.
+    Shutdown,
+    /// SIGHUP: reopen the log, and read the file of `-c` again.
+    Reload,
+    /// SIGUSR1: write the counters into the log.
+    Dump,
+}
+
+/// Receives signals from its creation on, in place of their default actions.
+#[derive(Debug)]
+pub struct Signals {
+    #[cfg(unix)]
+    unix: unix::Streams,
+}
+
+impl Signals {
+    /// Begins to receive signals. Needs a Tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// If the system denies it.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            #[cfg(unix)]
+            unix: unix::Streams::new()?,
+        })
+    }
+
+    /// Waits for the next signal.
+    ///
+    /// # Cancel safety
+    ///
+    /// No signal is lost when the future is dropped, but several of a kind may count as one.
+    pub async fn next(&mut self) -> Signal {
+        #[cfg(unix)]
+        return self.unix.next().await;
+        #[cfg(not(unix))]
+        {
+            if tokio::signal::ctrl_c().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            Signal::Shutdown
+        }
+    }
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::io;
+
+    use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+
+    use super::Signal;
+
+    #[derive(Debug)]
+    pub(super) struct Streams {
+        terminate: Stream,
+        interrupt: Stream,
+        hangup: Stream,
+        user: Stream,
+    }
+
+    impl Streams {
+        pub(super) fn new() -> io::Result<Self> {
+            Ok(Self {
+                terminate: signal(SignalKind::terminate())?,
+                interrupt: signal(SignalKind::interrupt())?,
+                hangup: signal(SignalKind::hangup())?,
+                user: signal(SignalKind::user_defined1())?,
+            })
+        }
+
+        pub(super) async fn next(&mut self) -> Signal {
+            // The streams do not end while the runtime exists.
+            tokio::select! {
+                _ = self.terminate.recv() => Signal::Shutdown,
+                _ = self.interrupt.recv() => Signal::Shutdown,
+                _ = self.hangup.recv() => Signal::Reload,
+                _ = self.user.recv() => Signal::Dump,
+            }
+        }
+    }
+}
+
+/// Assumed if the system has no such limit, or it is unknown.
+const UNKNOWN: u64 = 16_384;
+
+/// Raises the soft limit to the hard limit and returns it: most systems start a program with 1,024.
+///
+/// # Errors
+///
+/// If the system denies it.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    #[cfg(unix)]
+    {
+        use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        // macOS takes no more, whatever the hard limit is (OPEN_MAX).
+        let raised = if cfg!(target_vendor = "apple") { hard.min(10_240) } else { hard };
+        if soft < raised {
+            setrlimit(Resource::RLIMIT_NOFILE, raised, hard)?;
+        }
+        Ok(raised.max(soft))
+    }
+    #[cfg(not(unix))]
+    Ok(UNKNOWN)
+}
+
+/// Returns the current limit.
+pub(crate) fn descriptor_limit() -> u64 {
+    #[cfg(unix)]
+    {
+        use nix::sys::resource::{Resource, getrlimit};
+
+        getrlimit(Resource::RLIMIT_NOFILE).map_or(UNKNOWN, |(soft, _)| soft)
+    }
+    #[cfg(not(unix))]
+    UNKNOWN
+}
 
 /// The socket of `NOTIFY_SOCKET`, if systemd has set it.
 ///
@@ -68,7 +193,7 @@ fn send(_socket: &str, _state: &str) -> io::Result<()> {
     Ok(())
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixDatagram;
     use std::time::Duration;

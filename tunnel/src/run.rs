@@ -6,21 +6,14 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-use super::control::Controller;
-use super::counters::Counters;
-use super::descriptors::raise_descriptor_limit;
-use super::log::Log;
-use super::metrics::MetricsServer;
-use super::notify::Notifier;
-use super::signals::{Signal, Signals};
-use super::snmp;
 use crate::client::Client;
 use crate::options::{Invocation, Loaded};
+use crate::process::{
+    Controller, Counters, Log, MetricsServer, Notifier, Signal, Signals, raise_descriptor_limit,
+    snmp,
+};
 use crate::server::{Clients, Server};
 use crate::settings::{ClientSettings, ServerSettings, Tunnel};
-
-/// Target of this file's log lines. Operators cause them, so each is logged.
-pub(super) const TARGET: &str = module_path!();
 
 /// Raises the limit of descriptors, starts all tunnels and carries connections until SIGTERM or
 /// SIGINT, then for the `drain` time, or until a second signal. Reloads `invocation` on SIGHUP.
