@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
-use self::common::bottleneck::Bottleneck;
+use self::common::paths::Bottleneck;
 use self::common::*;
 
 /// Times of echoes in milliseconds, one each 50 ms at most.

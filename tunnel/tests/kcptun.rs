@@ -14,8 +14,8 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use self::common::bottleneck::Bottleneck;
 use self::common::kcptun::{Kcptun, folder, free_port};
+use self::common::paths::Bottleneck;
 use self::common::*;
 
 /// Ciphers of kcptun 20210922.

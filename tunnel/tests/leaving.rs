@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-use self::common::bottleneck::Bottleneck;
+use self::common::paths::Bottleneck;
 use self::common::stock::StockClient;
 use self::common::*;
 

@@ -11,7 +11,7 @@ use kcpx_tunnel::settings::Mux;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use self::common::nat::Nat;
+use self::common::paths::Nat;
 use self::common::*;
 
 /// Changes of the client's address.

@@ -2,9 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
-pub mod bottleneck;
 pub mod kcptun;
-pub mod nat;
+pub mod paths;
 pub mod stock;
 
 use std::io;

@@ -1,4 +1,4 @@
-//! A path of 10 Mbit/s and 20 ms each way, with a queue.
+//! Paths between a client and a server: a bottleneck, and a NAT whose mapping changes.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::net::UdpSocket;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
+
+use super::bound_udp;
 
 /// Bytes per second.
 const RATE: f64 = 1_250_000.0;
@@ -18,7 +20,7 @@ const LONGEST_WAIT: Duration = Duration::from_millis(224);
 /// UDP and IPv4 headers, in bytes.
 const IP_UDP: usize = 28;
 
-/// A bottleneck between one client and a server. Ends on drop.
+/// A bottleneck between one client and a server: 10 Mbit/s and 20 ms each way, with a queue. Ends on drop.
 pub struct Bottleneck {
     /// Address for the client.
     pub addr: SocketAddr,
@@ -75,4 +77,56 @@ async fn carry(
         }
     };
     tokio::join!(leave, enter);
+}
+
+/// Forwards datagrams of one client socket. Ends on drop.
+pub struct Nat {
+    /// Address for the client.
+    pub addr: SocketAddr,
+    /// The socket that the server sees.
+    outside: watch::Sender<Arc<UdpSocket>>,
+    _tasks: JoinSet<()>,
+}
+
+impl Nat {
+    pub async fn new(server: SocketAddr) -> Self {
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let inside = Arc::new(bound_udp(loopback));
+        let addr = inside.local_addr().unwrap();
+        let (outside, mapping) = watch::channel(Arc::new(bound_udp(loopback)));
+        let client = Arc::new(Mutex::new(addr));
+        let mut tasks = JoinSet::new();
+        let (socket, source, mapped) = (inside.clone(), client.clone(), mapping.clone());
+        tasks.spawn(async move {
+            let mut buf = vec![0; 65_536];
+            loop {
+                let Ok((len, from)) = socket.recv_from(&mut buf).await else { continue };
+                *source.lock().unwrap() = from;
+                let outside = mapped.borrow().clone();
+                drop(outside.send_to(&buf[..len], server).await);
+            }
+        });
+        tasks.spawn(async move {
+            let (mut buf, mut mapping) = (vec![0; 65_536], mapping);
+            loop {
+                let outside = mapping.borrow_and_update().clone();
+                tokio::select! {
+                    // Datagrams to the earlier mapping are lost.
+                    changed = mapping.changed() => changed.unwrap(),
+                    received = outside.recv(&mut buf) => {
+                        let Ok(len) = received else { continue };
+                        let client = *client.lock().unwrap();
+                        drop(inside.send_to(&buf[..len], client).await);
+                    }
+                }
+            }
+        });
+        Self { addr, outside, _tasks: tasks }
+    }
+
+    /// Changes the mapping: the server sees another address, and its datagrams to the old one are
+    /// lost.
+    pub fn rebind(&self) {
+        self.outside.send_replace(Arc::new(bound_udp(([127, 0, 0, 1], 0).into())));
+    }
 }
