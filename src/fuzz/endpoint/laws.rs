@@ -21,11 +21,11 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use super::network::SERVER_SIDE;
 use super::reader::{Content, Kind, Reader};
 use crate::config::{Config, Migration};
 use crate::core::open::InitialSegment;
 use crate::core::segment::{Command, ControlType};
+use crate::fuzz::wire::SERVER_SIDE;
 use crate::stats::ConnectionStats;
 
 /// Unprompted datagrams without data per second and connection: pings, window probes, FIN.

@@ -1,20 +1,17 @@
 //! Two whole endpoints, their applications, a network between them, and a third party that records,
 //! replays, reflects, forges and delays.
 
-mod application;
 mod laws;
-mod network;
 mod reader;
 mod third_party;
 mod world;
 
 use std::time::{Duration, Instant};
 
-use self::application::STREAMS;
-use self::network::{CLIENT_SIDE, SERVER_SIDE};
 use self::third_party::Power;
-use self::world::World;
+use self::world::{STREAMS, World};
 use super::Choices;
+use super::wire::{CLIENT_SIDE, SERVER_SIDE};
 use crate::config::{Config, Limits, Migration, Mode, Redundancy, SessionPolicy};
 use crate::crypto::{Algorithm, Cipher};
 use crate::fec::FecConfig;

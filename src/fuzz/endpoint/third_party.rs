@@ -7,9 +7,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use super::network::{CLIENT, ELSEWHERE, Packet, SERVER};
 use super::reader::{Content, Reader};
-
 use crate::config::Config;
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::{Sn, Ts};
@@ -18,7 +16,7 @@ use crate::driver::packet_codec::{PacketCodec, SendExtras, Written};
 use crate::driver::send_batch::{Flushed, SendBatch};
 use crate::fuzz::Choices;
 use crate::fuzz::choices::COMMANDS;
-use crate::fuzz::wire::{Wire, addr};
+use crate::fuzz::wire::{CLIENT, ELSEWHERE, Packet, SERVER, Wire, addr};
 use crate::stats::EndpointStats;
 use crate::util::path::Path;
 
