@@ -51,7 +51,7 @@ impl Core {
                 self.write_header(Command::Fin, 0, id, batch);
             } else if let Some(control) = self.control.pop_front() {
                 self.write_control(control, batch);
-            } else if let Some((stream, class)) = self.turns.pop((sparse_bytes, batch.limit())) {
+            } else if let Some((stream, class)) = self.turns.pop(sparse_bytes, batch.limit()) {
                 let before = batch.len();
                 if !self.take_turn(&stream, class, batch, now) {
                     self.turns.defer(stream, class);

@@ -58,7 +58,8 @@ impl Turns {
     /// waiting is in two queues.
     pub(crate) fn pop(
         &mut self,
-        (sparse_bytes, limit): (usize, usize),
+        sparse_bytes: usize,
+        limit: usize,
     ) -> Option<(Arc<SharedStream>, Class)> {
         let is_alone = self.bulk.is_empty() && self.finishing.is_empty();
         if (is_alone || sparse_bytes < limit / 2)

@@ -40,7 +40,7 @@ pub fn endpoint(data: &[u8]) {
     // Without a key, every observer can write valid datagrams.
     let power = if power == Power::OnPath && !has_key(algorithm) { Power::None } else { power };
     let (server, client) = configs(&mut choices, algorithm, power);
-    let mut world = World::new(Instant::now(), &server, &client, (honest, power, algorithm));
+    let mut world = World::new(Instant::now(), &server, &client, honest, power, algorithm);
     for _ in 0..STEPS {
         if choices.0.is_empty() {
             break;

@@ -151,7 +151,7 @@ impl ThirdParty {
         let payload = if fields & 128 != 0 { choices.bytes() } else { Vec::new() };
         let from = if choices.byte() & 1 == 0 { packet.from } else { source(choices) };
         let to = if choices.byte() & 1 == 0 { packet.to } else { packet.from };
-        wire.extend(self.write(now, (from, to), &[(header, &payload)]));
+        wire.extend(self.write(now, from, to, &[(header, &payload)]));
     }
 
     /// Sends the first data of a connection, and many datagrams of later data.
@@ -161,7 +161,7 @@ impl ThirdParty {
         let later = (u32::from(first)..).take(4 * usize::from(choices.byte()));
         for sn in std::iter::once(0).chain(later) {
             let header = Header { sn: Sn(sn), ..segment(conv, Command::Push) };
-            wire.extend(self.write(now, (from, addr(SERVER)), &[(header, &payload)]));
+            wire.extend(self.write(now, from, addr(SERVER), &[(header, &payload)]));
         }
     }
 
@@ -174,7 +174,7 @@ impl ThirdParty {
             (ack, &[][..])
         });
         let acks: Vec<_> = acks.collect();
-        wire.extend(self.write(now, (packet.to, packet.from), &acks));
+        wire.extend(self.write(now, packet.to, packet.from, &acks));
     }
 
     fn read(&self, choices: &mut Choices<'_>) -> Option<(Packet, Content)> {
@@ -187,7 +187,8 @@ impl ThirdParty {
     fn write(
         &mut self,
         now: Instant,
-        (from, to): (SocketAddr, SocketAddr),
+        from: SocketAddr,
+        to: SocketAddr,
         segments: &[(Header, &[u8])],
     ) -> Option<Packet> {
         let write = |tail: &mut Vec<u8>| {

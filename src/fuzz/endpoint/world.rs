@@ -54,7 +54,9 @@ impl World {
         now: Instant,
         server: &Config,
         client: &Config,
-        (honest, power, algorithm): (bool, Power, Algorithm),
+        honest: bool,
+        power: Power,
+        algorithm: Algorithm,
     ) -> Self {
         let driver = |host, config: &Config, accept| {
             let requests = RequestQueue::new();
