@@ -45,9 +45,9 @@ pub(crate) struct TunnelStats {
 
 /// Counts while it exists.
 #[derive(Debug)]
-pub(crate) struct Gauge<'a>(&'a AtomicU64);
+pub(crate) struct GaugeGuard<'a>(&'a AtomicU64);
 
-impl Drop for Gauge<'_> {
+impl Drop for GaugeGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -58,7 +58,7 @@ impl TunnelStats {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn gauge(gauge: &AtomicU64) -> Gauge<'_> {
+    pub(crate) fn gauge(gauge: &AtomicU64) -> GaugeGuard<'_> {
         gauge.fetch_add(1, Ordering::Relaxed);
         Gauge(gauge)
     }
