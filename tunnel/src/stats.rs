@@ -12,8 +12,7 @@ use kcpx_smux::{Frames, Session, Stats};
 
 use crate::carrier::Link;
 use crate::process::MetricKind::{self, Counter, Gauge};
-use crate::process::Snapshot;
-use crate::process::{Metric, Report};
+use crate::process::{Metric, Report, Snapshot};
 
 /// Counters of one tunnel. Gauges are named `current_*`.
 #[derive(Debug, Default)]
@@ -60,7 +59,7 @@ impl TunnelStats {
 
     pub(crate) fn gauge(gauge: &AtomicU64) -> GaugeGuard<'_> {
         gauge.fetch_add(1, Ordering::Relaxed);
-        Gauge(gauge)
+        GaugeGuard(gauge)
     }
 
     /// Registers a connection and, if it has its own, its socket.

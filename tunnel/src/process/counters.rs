@@ -104,8 +104,8 @@ impl Metric {
 
 macro_rules! snapshot {
     ($($(#[$doc:meta])* $field:ident: $column:literal),* $(,)?) => {
-        /// Counters by the names of kcp-go's `Snmp` (March 2026). A column without a counter in this crate stays
-        /// 0.
+        /// Counters by the names of kcp-go's `Snmp` (March 2026). A column without a counter in this
+        /// crate stays 0.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Snapshot {
             $($(#[$doc])* pub $field: u64,)*

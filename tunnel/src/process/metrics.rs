@@ -167,6 +167,7 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::*;
+    use crate::process::Report;
 
     /// Sends a request and returns the status and everything after the first line.
     async fn request(address: std::net::SocketAddr, line: &str) -> (String, String) {

@@ -193,7 +193,7 @@ fn send(_socket: &str, _state: &str) -> io::Result<()> {
     Ok(())
 }
 
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests {
     use std::os::unix::net::UnixDatagram;
     use std::time::Duration;
