@@ -139,13 +139,13 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.write.poll_write(cx, &[io::IoSlice::new(buf)])
+        self.write.poll_write(cx, &[IoSlice::new(buf)])
     }
 
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
+        bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.write.poll_write(cx, bufs)
     }
@@ -281,13 +281,13 @@ impl AsyncWrite for OwnedWriteHalf {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.0.poll_write(cx, &[io::IoSlice::new(buf)])
+        self.0.poll_write(cx, &[IoSlice::new(buf)])
     }
 
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
+        bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.0.poll_write(cx, bufs)
     }

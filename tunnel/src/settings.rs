@@ -220,11 +220,13 @@ impl Common {
 pub struct Passphrase(Zeroizing<String>);
 
 impl Passphrase {
+    /// Makes a passphrase of any text.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(Zeroizing::new(text.into()))
     }
 
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -457,8 +457,8 @@ mod tests {
             .iter()
             .map(|metric| {
                 let (kind, suffix) = match metric.kind {
-                    crate::process::MetricKind::Counter => ("counter", "_total"),
-                    crate::process::MetricKind::Gauge => ("gauge", ""),
+                    Counter => ("counter", "_total"),
+                    Gauge => ("gauge", ""),
                 };
                 format!("| `kcpx_{}{suffix}` | {kind} | {} |", metric.name, metric.help)
             })

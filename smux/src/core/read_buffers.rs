@@ -195,7 +195,7 @@ impl ReceiveQueue {
 
     /// Copies all pieces of read buffers.
     pub(crate) fn detach(&mut self) {
-        let chunks = std::mem::take(&mut self.chunks);
+        let chunks = mem::take(&mut self.chunks);
         chunks.into_iter().for_each(|chunk| chunk.detach_into(&mut self.chunks));
     }
 
@@ -210,7 +210,7 @@ impl ReceiveQueue {
                 bytes
             }
             None if self.tail.len() > max => self.tail.split_to(max).freeze(),
-            None => std::mem::take(&mut self.tail).freeze(),
+            None => mem::take(&mut self.tail).freeze(),
         };
         self.len -= bytes.len();
         if self.len == 0 {
@@ -222,7 +222,7 @@ impl ReceiveQueue {
 
     /// Discards everything; returns the number of bytes.
     pub(crate) fn clear(&mut self) -> usize {
-        std::mem::take(self).len
+        mem::take(self).len
     }
 
     /// Ends the collection of short payloads. If they use less than half of the buffer they are
@@ -231,7 +231,7 @@ impl ReceiveQueue {
         if self.tail.is_empty() {
             return;
         }
-        let tail = std::mem::take(&mut self.tail);
+        let tail = mem::take(&mut self.tail);
         let is_sparse = tail.len() * 2 < tail.capacity();
         let tail = if is_sparse { Bytes::copy_from_slice(&tail) } else { tail.freeze() };
         self.chunks.push_back(Piece::owned(tail));

@@ -480,7 +480,7 @@ impl AbandonedStreams {
         Some(waiting)
     }
 
-    fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 }
@@ -488,7 +488,7 @@ impl AbandonedStreams {
 impl Core {
     /// Schedules the end of a dropped stream that waits for window, after
     /// [`Config::timeout`](crate::Config::timeout).
-    fn watch_abandoned(
+    pub(super) fn watch_abandoned(
         &mut self,
         stream: &Arc<SharedStream>,
         state: &mut StreamState,

@@ -89,7 +89,7 @@ impl StreamState {
     /// Returns whether the caller must put the stream into the inbox.
     #[must_use]
     pub(crate) fn enter_inbox(&mut self) -> bool {
-        !std::mem::replace(&mut self.in_inbox, true)
+        !mem::replace(&mut self.in_inbox, true)
     }
 
     /// Ends the stream with `error`. Received bytes stay readable, queued bytes are discarded.

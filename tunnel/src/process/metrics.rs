@@ -170,7 +170,7 @@ mod tests {
     use crate::process::Report;
 
     /// Sends a request and returns the status and everything after the first line.
-    async fn request(address: std::net::SocketAddr, line: &str) -> (String, String) {
+    async fn request(address: SocketAddr, line: &str) -> (String, String) {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let request = format!("{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -224,7 +224,7 @@ mod tests {
 
     #[tokio::test]
     async fn metrics_address_in_use_is_an_error_that_names_it() {
-        let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = taken.local_addr().unwrap();
         let error = MetricsServer::bind(address, Counters::default()).await.unwrap_err();
         assert!(error.to_string().starts_with(&format!("cannot serve metrics on {address}: ")));

@@ -145,7 +145,7 @@ impl Tunnel {
         drop(timeout(CLOSE_TIMEOUT, endpoint.wait_idle()).await);
     }
 
-    async fn serve(self: Arc<Self>, stream: kcpx::KcpStream, peer: SocketAddr) {
+    async fn serve(self: Arc<Self>, stream: KcpStream, peer: SocketAddr) {
         let settings = Arc::new(self.control.settings());
         let target = self.target(&settings);
         match settings.common.mux {

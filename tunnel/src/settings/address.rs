@@ -82,6 +82,7 @@ pub enum AddressError {
     /// A host with brackets or blanks inside.
     #[error("{0:?} has a host that is neither a name nor an address")]
     Host(String),
+    /// An empty text.
     #[error("the address is empty")]
     Empty,
 }

@@ -68,6 +68,7 @@ impl<T> SnappyStream<T> {
         Self { carrier, input: Input::default(), output: Output::default() }
     }
 
+    /// Returns the carrier.
     pub fn get_ref(&self) -> &T {
         &self.carrier
     }
