@@ -49,7 +49,7 @@ fn listener_reports_an_address_with_another_key_once() {
         }
     }));
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    let events: Vec<_> = text.lines().filter(|line| line.contains("another key")).collect();
+    let events: Vec<_> = text.lines().filter(|line| line.contains("unreadable datagram")).collect();
     let [event] = events[..] else { panic!("one event: {text}") };
     assert!(event.contains("DEBUG") && event.contains("from=127.0.0.1:"), "{event}");
 }
