@@ -98,6 +98,6 @@ pub enum KeepaliveSide {
     /// The side that opened the connection. For paths with a NAT or balancer that forgets connections,
     /// due to a short timeout or a restart: only a datagram from inside is sure to renew a mapping (RFC
     /// 4787 REQ-6). Without the mapping, a server's ping cannot reach the client, and may take the
-    /// mapping that the client's next datagram needs. docs/performance.md has the cost.
+    /// mapping that the client's next datagram needs. docs/lab.md has the cost.
     Active,
 }

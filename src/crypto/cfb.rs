@@ -3,7 +3,7 @@
 //!
 //! The blocks of a packet form a chain when encrypted, so a single packet leaves most of the
 //! processor idle. Packets of a batch are therefore encrypted interleaved, one block of each in
-//! turn, which is 6 times as fast (docs/performance.md). Decryption has no such chain and processes
+//! turn, which is 6 times as fast (docs/lab.md). Decryption has no such chain and processes
 //! blocks in the backend's width.
 //!
 //! Both run as a closure inside the backend that the cipher selected for this processor: the

@@ -71,7 +71,7 @@ const WORKER_THREADS: &str = "TOKIO_WORKER_THREADS";
 
 /// Returns the number of worker threads: by default one per two CPUs. The other CPUs run the
 /// kernel's side of both sockets and the local TCP peers, and traffic between two workers costs
-/// more CPU time per byte (docs/performance.md).
+/// more CPU time per byte (docs/lab.md).
 fn worker_threads() -> Result<usize, String> {
     match env::var_os(WORKER_THREADS) {
         None => Ok(thread::available_parallelism().map_or(1, |cpus| cpus.get().div_ceil(2))),
