@@ -13,7 +13,7 @@ use crate::core::open::InitialHash;
 use crate::core::path::validation::PathValidation;
 use crate::core::segment::Header;
 use crate::driver::Driver;
-use crate::driver::connection::migration::OtherLocalIp;
+use crate::driver::connection::OtherLocalIp;
 use crate::driver::source::Source;
 use crate::shared::notifier::ConnId;
 use crate::sys::Socket;

@@ -4,23 +4,20 @@
 //! `input`, `closing`, `queues`, `transmit` and `migration` hold the methods of [`Conn`] by concern;
 //! `lifecycle` is a type that does not depend on [`Conn`].
 
+mod closing;
+mod lifecycle;
+mod queues;
+
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-mod closing;
-mod input;
-mod lifecycle;
-pub(super) mod migration;
-mod queues;
-mod transmit;
-
-pub(super) use self::closing::DrainState;
 use crate::config::{CONNECTION_COST, Config, Setting};
-use crate::core::connection::Kcp;
+use crate::core::connection::{Kcp, PacketType};
 use crate::core::open::{InitialHash, OpenedBy};
-use crate::core::segment::Header;
+use crate::core::path::validation::{PathChallenge, PathValidation};
+use crate::core::segment::{Header, InputError};
 use crate::core::seq::Sn;
 use crate::driver::connection::lifecycle::{Lifecycle, Reported};
 use crate::driver::demux::Key;
@@ -30,8 +27,10 @@ use crate::error::ConnectionError;
 use crate::shared::connection::{Handle, Shared};
 use crate::shared::notifier::ConnId;
 use crate::trace::Span;
-use crate::util::path::Path;
+use crate::util::path::{LocalIp, Path};
 use crate::util::sync::{Arc, Ordering};
+
+pub(super) use self::closing::DrainState;
 
 /// How long a connection that nobody has opened is kept after its end, in which it drops what
 /// arrives: the time that a datagram may be under way.
@@ -427,5 +426,173 @@ impl Conn {
     pub(super) fn on_timeout(&mut self, now: Instant) -> bool {
         self.kcp.handle_timeout(now);
         self.memory_release_at.is_some_and(|at| now >= at) && self.release_memory(now)
+    }
+}
+
+// Received datagrams of a connection.
+
+/// What the driver has to do after a received datagram.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InputOutcome {
+    /// `AckPolicy::Immediate`: an ACK leaves before the next datagram is handled.
+    pub(super) immediate_ack: bool,
+    /// This datagram has validated the peer's address.
+    pub(super) validated: bool,
+    /// This datagram shows that the peer has accepted the connection too: nobody has opened it.
+    pub(super) opened_by_nobody: bool,
+}
+
+impl Conn {
+    /// Feeds a received datagram to the state machine.
+    pub(super) fn input(
+        &mut self,
+        now: Instant,
+        datagram: &[u8],
+        packet_type: PacketType,
+    ) -> Result<InputOutcome, InputError> {
+        let was_validated = self.is_validated();
+        self.kcp.input(now, datagram, packet_type)?;
+        if packet_type == PacketType::Regular {
+            self.last_received = now;
+        }
+        let validated = !was_validated && self.is_validated();
+        let opened_by_nobody =
+            self.is_opened_by_nobody() && !self.lifecycle.is_ended() && self.quiet_until.is_none();
+        Ok(InputOutcome { immediate_ack: self.kcp.acks_at_once(), validated, opened_by_nobody })
+    }
+
+    /// Whether [`Self::input_more`] may take anything behind `previous`, the datagram fed last.
+    pub(super) fn may_input_more(&self, local: LocalIp, previous: &[u8]) -> bool {
+        // `AckPolicy::Immediate` wants an ACK for each datagram.
+        !self.kcp.acks_at_once()
+            && !self.is_unvalidated()
+            && self.judge_local_ip(local, previous).is_none()
+            && self.kcp.may_input_more(previous)
+    }
+
+    /// Feeds the datagrams of a GRO batch that continue `previous`, the one fed last, to the state
+    /// machine: see `Kcp::input_more`. Returns the number of these datagrams. To be called where
+    /// [`Self::may_input_more`] holds.
+    pub(super) fn input_more<'a>(
+        &mut self,
+        now: Instant,
+        previous: &[u8],
+        rest: impl Iterator<Item = &'a [u8]>,
+    ) -> usize {
+        let taken = self.kcp.input_more(now, previous, rest);
+        if taken > 0 {
+            self.last_received = now;
+        }
+        taken
+    }
+}
+
+// Migration of a connection to another address of the peer, or of this side (RFC 9000 9).
+
+/// How a connection takes an IP of this host that a datagram of its peer came to, and that is not
+/// its local IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OtherLocalIp {
+    /// It becomes the local IP: the peer is not validated, so that the first datagram may be forged,
+    /// or there is no local IP and the datagram is no replay.
+    Take,
+    /// The local IP stays until the path with the other one is validated (RFC 9000 8.2): an observer can
+    /// be the first to bring a datagram to another address of this host. `is_new`: the datagram is no
+    /// replay.
+    Validate { is_new: bool },
+}
+
+impl Conn {
+    /// Path validation (RFC 9000 8.2): a datagram with this conversation id came on `path`, which is
+    /// from another address than the peer's. `cookie`: random, for a PATH_CHALLENGE.
+    pub(super) fn validate_path(
+        &mut self,
+        now: Instant,
+        path: Path,
+        datagram: &[u8],
+        cookie: u32,
+    ) -> PathValidation {
+        let is_new = self.kcp.has_something_new(datagram);
+        self.kcp.validate_other_path(now, path, (datagram, is_new), cookie)
+    }
+
+    /// A PATH_CHALLENGE.
+    pub(super) fn path_challenge(&mut self, challenge: PathChallenge) -> Header {
+        self.kcp.path_challenge(challenge)
+    }
+
+    /// How to take the IP `local` of this host, which a datagram came to: `None` if that is the local IP
+    /// already, or the peer has not opened the connection: then the system chooses one.
+    /// To be asked before the connection takes the datagram.
+    #[inline]
+    pub(super) fn judge_local_ip(&self, local: LocalIp, datagram: &[u8]) -> Option<OtherLocalIp> {
+        if local == self.path.local || local == LocalIp::ANY || !self.is_opened_by_peer() {
+            return None;
+        }
+        if !self.is_validated() {
+            return Some(OtherLocalIp::Take);
+        }
+        let is_new = self.kcp.has_something_new(datagram);
+        Some(if is_new && self.path.local == LocalIp::ANY {
+            OtherLocalIp::Take
+        } else {
+            OtherLocalIp::Validate { is_new }
+        })
+    }
+
+    /// The connection has taken a datagram that came to `local`, which is not the local IP. Returns
+    /// the PATH_CHALLENGE that is to leave from there.
+    pub(super) fn on_other_local_ip(
+        &mut self,
+        now: Instant,
+        (local, judged): (LocalIp, OtherLocalIp),
+        datagram: &[u8],
+        cookie: u32,
+    ) -> Option<PathChallenge> {
+        let OtherLocalIp::Validate { is_new } = judged else {
+            self.set_local_ip(local);
+            return None;
+        };
+        let path = Path { local, ..self.path };
+        match self.kcp.validate_other_path(now, path, (datagram, is_new), cookie) {
+            PathValidation::Unvalidated => None,
+            PathValidation::Challenge(challenge) => Some(challenge),
+            PathValidation::Validated => {
+                self.kcp.on_path_validated(now);
+                self.set_local_ip(local);
+                None
+            }
+        }
+    }
+
+    /// The path leaves from `local`.
+    pub(super) fn set_local_ip(&mut self, local: LocalIp) {
+        if self.path.local != local {
+            self.kcp.leave_path();
+        }
+        self.path.local = local;
+        self.shared.set_path(self.path);
+    }
+
+    /// Shares the model of the path with `other`, which has the same path.
+    pub(super) fn share_path(&mut self, other: &mut Self) {
+        self.kcp.share_path(&other.kcp.shared_path());
+    }
+
+    /// The endpoint was rebound to another address: a ping lets the peer migrate (RFC 9000 9.2).
+    pub(super) fn on_rebound(&mut self, now: Instant) {
+        self.set_local_ip(LocalIp::ANY);
+        if self.kcp.has_started() {
+            self.kcp.ping(now);
+        }
+    }
+
+    /// Changes the path to `path`, which is validated.
+    pub(super) fn migrate(&mut self, now: Instant, path: Path) {
+        self.path = path;
+        self.kcp.leave_path();
+        self.kcp.on_path_validated(now);
+        self.span.migrated(path.peer);
+        self.shared.set_path(path);
     }
 }

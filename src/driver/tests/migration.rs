@@ -6,7 +6,7 @@ use super::fixtures::{MINUTE, SECOND, SERVER, answer, pattern, push};
 use super::sim_world::{World, addr};
 use crate::config::{Config, Migration};
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
-use crate::driver::connection::migration::OtherLocalIp;
+use crate::driver::connection::OtherLocalIp;
 use crate::listener::KcpListener;
 use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
