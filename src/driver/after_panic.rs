@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use super::{Driver, TURN_PACKETS};
-use crate::driver::send_batch::SendBatch;
-use crate::error::{ConnectionError, TimeoutCause};
+use crate::driver::output::send_batch::SendBatch;
+use crate::error::{ConnectionError, Heard};
 use crate::sys::Socket;
 use crate::trace;
 

@@ -12,7 +12,7 @@ use super::Driver;
 use super::receive::PREFETCH_BATCH;
 use crate::config::Config;
 use crate::core::segment;
-use crate::driver::packet_codec::{OpenFailure, Opened, PacketCodec};
+use crate::driver::output::{OpenFailure, Opened, PacketCodec};
 use crate::driver::peer_table::DataShards;
 use crate::driver::replay_filter::ReplayFilter;
 use crate::fec::{FecFlag, datagram_of, fec_flag};

@@ -8,10 +8,10 @@ use std::time::Instant;
 use super::Driver;
 use crate::core::time_wait::TimeWait;
 use crate::driver::memory::Holder;
-use crate::driver::packet_writer::PacketWriter;
-use crate::driver::send_batch::Flushed;
-use crate::error::TimeoutCause;
-use crate::shared::notifier::ConnId;
+use crate::driver::output::PacketWriter;
+use crate::driver::output::send_batch::Flushed;
+use crate::error::Heard;
+use crate::shared::conn_id::ConnId;
 use crate::sys::Socket;
 use crate::util::earliest;
 

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use crate::config::Config;
 use crate::driver::fec_sender::FecSender;
-use crate::driver::packet_codec::PacketCodec;
-use crate::driver::packet_writer::PacketWriter;
-use crate::driver::send_batch::SendBatch;
+use crate::driver::output::PacketCodec;
+use crate::driver::output::PacketWriter;
+use crate::driver::output::send_batch::SendBatch;
 use crate::fec::FecConfig;
 use crate::proto::Kcp;
 use crate::util::path::Path;

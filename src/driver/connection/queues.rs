@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::driver::connection::Conn;
 use crate::driver::connection::lifecycle::Lifecycle;
-use crate::driver::packet_writer::PacketWriter;
+use crate::driver::output::PacketWriter;
 use crate::driver::scratch::Scratch;
 use crate::error::ConnectionError;
 use crate::shared::memory_use::CHUNK_CHARGE;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::config::Config;
-use crate::driver::packet_codec::{PacketCodec, SendExtras, Written};
-use crate::driver::send_batch::SendBatch;
+use crate::driver::output::send_batch::SendBatch;
+use crate::driver::output::{PacketCodec, SendExtras, Written};
 use crate::testkit::rng::Rng;
 use crate::util::path::Path;
 

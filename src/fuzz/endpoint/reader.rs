@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::core::segment::{Command, ControlType, Header, Segments, validate};
-use crate::driver::packet_codec::PacketCodec;
+use crate::driver::output::PacketCodec;
 use crate::fec::{self, FecFlag, fec_flag, oob};
 
 /// Data has smaller `sn`; pings and MTU probes are far above.
