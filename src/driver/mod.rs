@@ -24,7 +24,7 @@ mod drain;
 mod exit;
 mod exit_clock;
 mod expiring_map;
-pub(crate) mod fec_sender;
+pub(crate) mod fec;
 mod gro_batch;
 #[cfg(feature = "_testkit")]
 mod invariants;

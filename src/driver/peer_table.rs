@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use crate::config::Config;
-use crate::driver::fec_sender::FecSender;
+use crate::driver::fec::FecSender;
 use crate::driver::memory::{Holder, Memory};
 use crate::fec::{FecConfig, FecDecoder, FecFlag, FecStats, fec_flag};
 

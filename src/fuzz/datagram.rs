@@ -13,7 +13,7 @@ use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::crypto::{Algorithm, Cipher};
 use crate::driver::Driver;
-use crate::driver::fec_sender::FecSender;
+use crate::driver::fec::FecSender;
 use crate::driver::output::send_batch::{Flushed, SendBatch};
 use crate::driver::output::{PacketCodec, SendExtras, Written};
 use crate::endpoint::Endpoint;

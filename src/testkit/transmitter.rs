@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 
 use crate::config::Config;
-use crate::driver::fec_sender::FecSender;
+use crate::driver::fec::FecSender;
 use crate::driver::output::PacketCodec;
 use crate::driver::output::PacketWriter;
 use crate::driver::output::send_batch::SendBatch;

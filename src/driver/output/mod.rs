@@ -13,7 +13,7 @@ use crate::core::connection::fec::FlowTiming;
 use crate::core::segment::Header;
 use crate::crypto::nonce::{MIN_TAGGED_NONCE_LEN, NonceSecret, NonceSource};
 use crate::crypto::{Overhead, PacketCipher};
-use crate::driver::fec_sender::FecSender;
+use crate::driver::fec::FecSender;
 use crate::driver::output::send_batch::SendBatch;
 use crate::fec::{self, oob};
 use crate::util::Framing;

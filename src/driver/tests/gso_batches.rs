@@ -10,7 +10,7 @@ use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::segment::{Command, Header, Segments};
 use crate::core::seq::Sn;
 use crate::crypto::{Algorithm, Cipher};
-use crate::driver::fec_sender::FecSender;
+use crate::driver::fec::FecSender;
 use crate::driver::output::PacketCodec;
 use crate::driver::output::PacketWriter;
 use crate::driver::output::send_batch::SendBatch;
