@@ -1,8 +1,8 @@
 //! What the drivers of a sharded listener (SO_REUSEPORT) share.
 
 use super::Driver;
-use crate::driver::live_convs::LiveConvs;
 use crate::driver::replay_filter::ReplayFilter;
+use crate::driver::routing::LiveConvs;
 use crate::sys::Socket;
 use crate::util::sync::{Arc, Mutex};
 

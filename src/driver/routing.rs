@@ -1,0 +1,855 @@
+//! Demultiplexer: the connection that a datagram belongs to, by address and conversation id.
+//!
+//! A conversation id is valid for one address: the same id from another address reaches the
+//! connection only after a validated migration (RFC 9000 9). An ended connection stays in TIME-WAIT
+//! for [`TIME_WAIT_DURATION`] ([`TimeWait`]), so that a late duplicate of its initial segment opens
+//! no connection.
+
+use std::collections::HashMap;
+use std::collections::hash_map::{Entry, RandomState};
+use std::hash::BuildHasher;
+use std::net::SocketAddr;
+use std::sync::LazyLock;
+use std::time::Instant;
+
+use crate::config::Config;
+use crate::core::open::{InitialHash, InitialSegment, assign_conv};
+use crate::core::segment::{self, HEADER_LEN, Header};
+use crate::core::time_wait::{TIME_WAIT_DURATION, TimeWait, TimeWaitOutcome};
+use crate::driver::expiring_map::ExpiringMap;
+use crate::driver::fec::FecSender;
+use crate::driver::memory::{Holder, Memory};
+use crate::fec::{FecConfig, FecDecoder, FecFlag, FecStats, fec_flag};
+use crate::shared::conn_id::ConnId;
+use crate::shared::requests::TimeWaitEntry;
+use crate::util::sync::{Arc, Mutex, lock};
+use crate::util::table::shrink_sparse;
+
+/// Most connections in TIME-WAIT; beyond that the oldest is dropped.
+const MAX_TIME_WAITS: usize = 4_096;
+
+/// Keyed at random: peers cannot construct initial segments whose hashes collide. One for all endpoints of
+/// the process, since one may take over the connections in TIME-WAIT of another.
+static INITIAL_HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// What names a connection on the wire: the peer's address and the conversation id.
+pub(crate) type Key = (SocketAddr, u32);
+
+/// Where a datagram goes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// To this open connection.
+    Existing(ConnId),
+    /// To a new connection, if the endpoint accepts one: the hash of the initial segment.
+    Open(InitialHash),
+    /// To a connection in TIME-WAIT, which replies with this segment.
+    Reply(Header),
+    /// To a connection in TIME-WAIT, which drops it.
+    TimeWait,
+    /// Nowhere: valid segments of an unknown connection.
+    Unknown,
+    /// Nowhere: an incomplete segment, an unknown command, or different conversation ids.
+    Malformed,
+    /// Nowhere: shorter than one header.
+    Truncated,
+}
+
+/// Table of the connections of one endpoint, open and in TIME-WAIT.
+#[derive(Debug, Default)]
+pub(crate) struct Demux {
+    live: HashMap<Key, ConnId>,
+    /// The conversation ids of `live`, shared by the shards of a listener. `Some` from
+    /// [`Self::track_convs`] on. No other lock is taken while this one is held.
+    live_convs: Option<Arc<Mutex<LiveConvs>>>,
+    /// Validated connections by conversation id alone, usually one per id, where that is needed:
+    /// with migration, or a cipher that has a key.
+    by_conv: HashMap<u32, Vec<ConnId>>,
+    /// Cache of the latest lookup: the datagrams of a GRO batch usually belong to one connection.
+    recent: Option<(Key, ConnId)>,
+    /// Connections in TIME-WAIT.
+    ended: ExpiringMap<Key, TimeWait>,
+}
+
+impl Demux {
+    /// `is_listener`: as [`Self::track_convs`].
+    pub(crate) fn new(is_listener: bool) -> Self {
+        Self { live_convs: is_listener.then(Arc::default), ..Self::default() }
+    }
+
+    /// Finds the connection of `datagram`, or what else to do with it.
+    pub(crate) fn route(&mut self, now: Instant, from: &SocketAddr, datagram: &[u8]) -> Route {
+        let Some(conv) = segment::conv_of(datagram) else { return Route::Truncated };
+        if datagram.len() < HEADER_LEN {
+            return Route::Truncated;
+        }
+        if let Some(((recent, of), id)) = &self.recent
+            && recent == from
+            && *of == conv
+        {
+            return Route::Existing(*id);
+        }
+        let key = (*from, conv);
+        if let Some(id) = self.live.get(&key) {
+            self.recent = Some((key, *id));
+            return Route::Existing(*id);
+        }
+        self.route_unknown(now, key, datagram)
+    }
+
+    fn route_unknown(&mut self, now: Instant, key: Key, datagram: &[u8]) -> Route {
+        if segment::validate(datagram, key.1).is_err() {
+            return Route::Malformed;
+        }
+        let initial = Self::initial_hash(datagram);
+        self.expire(now);
+        match (self.ended.get_mut(&key), initial) {
+            (Some(time_wait), initial) => match time_wait.on_datagram(initial, datagram) {
+                TimeWaitOutcome::Open(initial) => Route::Open(initial),
+                TimeWaitOutcome::Reply(header) => Route::Reply(header),
+                TimeWaitOutcome::Drop => Route::TimeWait,
+            },
+            (None, Some(initial)) => Route::Open(initial),
+            (None, None) => Route::Unknown,
+        }
+    }
+
+    /// The hash of the initial segment that `datagram` begins with; `None` without one.
+    pub(crate) fn initial_hash(datagram: &[u8]) -> Option<InitialHash> {
+        InitialSegment::parse(datagram).map(Self::hash)
+    }
+
+    /// The hash of the first data of a connection (`sn` 0) if `datagram` contains it, at any place.
+    /// Equal to the hash of an initial segment with the same data.
+    pub(crate) fn first_data_hash(datagram: &[u8]) -> Option<InitialHash> {
+        InitialSegment::find_data(datagram).map(Self::hash)
+    }
+
+    fn hash(initial: InitialSegment<'_>) -> InitialHash {
+        initial.hashed(INITIAL_HASHER.hash_one(initial))
+    }
+
+    /// Rewrites an initial datagram with conversation id 0 to an id that depends only on the
+    /// address and the initial segment: a retransmission is assigned the same id.
+    pub(crate) fn assign_conv(from: SocketAddr, datagram: &[u8]) -> Option<Vec<u8>> {
+        segment::validate(datagram, 0).ok()?;
+        let initial = Self::initial_hash(datagram)?;
+        Some(assign_conv(datagram, INITIAL_HASHER.hash_one((from, initial))))
+    }
+
+    /// Lets a connection, whose peer is validated, be found by its conversation id alone.
+    pub(crate) fn index_conv(&mut self, conv: u32, id: ConnId) {
+        self.by_conv.entry(conv).or_default().push(id);
+    }
+
+    /// The validated connections with conversation id `conv`.
+    pub(crate) fn with_conv(&self, conv: u32) -> &[ConnId] {
+        self.by_conv.get(&conv).map_or(&[], Vec::as_slice)
+    }
+
+    /// The only connection with conversation id `conv` that may migrate; `None` if there are
+    /// several.
+    pub(crate) fn migratable(&self, conv: u32) -> Option<ConnId> {
+        match self.with_conv(conv) {
+            [id] => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// Changes the address of a connection. Returns false, and changes nothing, if another
+    /// connection is open under `to`.
+    pub(crate) fn rekey(&mut self, from: Key, to: Key, id: ConnId) -> bool {
+        if self.live.contains_key(&to) || self.live.get(&from) != Some(&id) {
+            return false;
+        }
+        self.remove_live(&from);
+        self.insert(to, id);
+        true
+    }
+
+    /// The open connection under `key`.
+    pub(crate) fn find(&self, key: &Key) -> Option<ConnId> {
+        match &self.recent {
+            Some((recent, id)) if recent == key => Some(*id),
+            _ => self.live.get(key).copied(),
+        }
+    }
+
+    pub(crate) fn insert(&mut self, key: Key, id: ConnId) {
+        self.ended.remove(&key);
+        if self.live.insert(key, id).is_none()
+            && let Some(convs) = &self.live_convs
+        {
+            lock(convs).insert(key.1);
+        }
+    }
+
+    fn remove_live(&mut self, key: &Key) {
+        if self.live.remove(key).is_none() {
+            return;
+        }
+        shrink_sparse(&mut self.live);
+        self.recent = None;
+        if let Some(convs) = &self.live_convs {
+            lock(convs).remove(key.1);
+        }
+    }
+
+    /// From now on [`Self::is_live`] may be asked. Only a listener does, and the table takes memory.
+    pub(crate) fn track_convs(&mut self) {
+        if self.live_convs.is_none() {
+            let mut convs = LiveConvs::default();
+            self.live.keys().for_each(|key| convs.insert(key.1));
+            self.live_convs = Some(Arc::new(Mutex::new(convs)));
+        }
+    }
+
+    /// The ids are those of all shards of a listener. Called before the first connection.
+    pub(crate) fn share_convs(&mut self, convs: Arc<Mutex<LiveConvs>>) {
+        self.live_convs = Some(convs);
+    }
+
+    /// The driver ends, and its connections with it; other shards may go on.
+    pub(crate) fn release_convs(&mut self) {
+        if let Some(convs) = self.live_convs.take() {
+            let mut convs = lock(&convs);
+            self.live.keys().for_each(|key| convs.remove(key.1));
+        }
+    }
+
+    /// Whether a connection with conversation id `conv` is open, at any address. Always false
+    /// before [`Self::track_convs`].
+    pub(crate) fn is_live(&self, conv: u32) -> bool {
+        self.live_convs.as_ref().is_some_and(|convs| lock(convs).contains(conv))
+    }
+
+    /// Whether a connection under `key` is open or in TIME-WAIT.
+    pub(crate) fn contains(&self, key: &Key) -> bool {
+        self.live.contains_key(key) || self.ended.contains(key)
+    }
+
+    /// Removes the connection `id` and stores its TIME-WAIT state. Does nothing if another
+    /// connection is open under `key`.
+    pub(crate) fn remove(&mut self, now: Instant, key: Key, id: ConnId, time_wait: TimeWait) {
+        if !self.forget(key, id) {
+            return;
+        }
+        self.expire(now);
+        self.insert_time_wait((key, now + TIME_WAIT_DURATION, time_wait));
+    }
+
+    fn insert_time_wait(&mut self, (key, until, time_wait): TimeWaitEntry) {
+        if self.ended.len() >= MAX_TIME_WAITS {
+            self.ended.pop_first();
+        }
+        self.ended.insert(until, key, time_wait);
+    }
+
+    /// Takes over connections in TIME-WAIT of an endpoint that had the port before.
+    pub(crate) fn inherit_time_wait(&mut self, entries: impl IntoIterator<Item = TimeWaitEntry>) {
+        for entry in entries {
+            self.insert_time_wait(entry);
+        }
+    }
+
+    /// Removes all connections in TIME-WAIT, for the next endpoint on the port.
+    pub(crate) fn take_time_wait(&mut self) -> Vec<TimeWaitEntry> {
+        std::iter::from_fn(|| self.ended.pop_first()).collect()
+    }
+
+    /// Removes the connection `id` without TIME-WAIT. Returns false if another connection is open
+    /// under `key`.
+    pub(crate) fn forget(&mut self, key: Key, id: ConnId) -> bool {
+        if self.live.get(&key) != Some(&id) {
+            return false;
+        }
+        self.remove_live(&key);
+        if let Some(ids) = self.by_conv.get_mut(&key.1) {
+            ids.retain(|known| *known != id);
+            if ids.is_empty() {
+                self.by_conv.remove(&key.1);
+                shrink_sparse(&mut self.by_conv);
+            }
+        }
+        true
+    }
+
+    /// Whether `initial` has ended the connection in TIME-WAIT under `key` and may open the next one: once.
+    pub(crate) fn take_successor(&mut self, key: &Key, initial: InitialHash) -> bool {
+        let time_wait = self.ended.get_mut(key);
+        time_wait.is_some_and(|ended| ended.successor.take_if(|own| *own == initial).is_some())
+    }
+
+    /// Drops connections whose TIME-WAIT is over.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        while self.ended.pop_expired(now).is_some() {}
+    }
+
+    /// `count` connections exist.
+    #[cfg(feature = "_testkit")]
+    pub(crate) fn check_invariants(&self, count: usize) {
+        if let Some(convs) = &self.live_convs {
+            let (ids, has_shards) = (lock(convs).len(), Arc::strong_count(convs) > 1);
+            let live = self.live.len();
+            assert!(ids == live || (has_shards && ids > live), "{ids} ids of {live} connections");
+        }
+        assert!(self.live.len() <= count, "{} keys of {count} connections", self.live.len());
+        let indexed: usize = self.by_conv.values().map(Vec::len).sum();
+        assert!(indexed <= count, "{indexed} by id of {count} connections");
+        assert!(self.ended.values().count() <= MAX_TIME_WAITS);
+    }
+}
+
+// Peer table: the connections and the FEC state of each remote address.
+//
+// Parity carries no conversation id, so FEC belongs to the address, as in kcp-go: the state is
+// created with the first connection of an address and dropped with the last.
+
+/// Largest datagram of kcp-go in bytes (mtuLimit).
+const KCP_GO_MTU_LIMIT: usize = 1_500;
+
+/// The end of a list.
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug)]
+struct Peer {
+    /// Slot of the newest connection with this address; the others are linked in
+    /// `PeerTable::links`.
+    first: u32,
+    /// Slot of the connection whose path the next one shares; [`NONE`] without one.
+    sharer: u32,
+    /// True once a ping to the address was answered (RFC 9000 8.1).
+    validated: bool,
+    /// Bytes of the endpoint's memory that the decoder holds.
+    held: usize,
+    /// Those that the encoder holds at most: the parity of a group.
+    encoder: usize,
+    fec: Option<Box<FecSender>>,
+    decoder: Option<Box<FecDecoder>>,
+}
+
+impl Peer {
+    fn of(slot: u32) -> Self {
+        let (sharer, validated, held, encoder) = (NONE, false, 0, 0);
+        Self { first: slot, sharer, validated, held, encoder, fec: None, decoder: None }
+    }
+
+    /// The encoder has this layout from now on.
+    fn count_encoder(&mut self, config: FecConfig, max_len: usize, memory: &mut Memory) {
+        let encoder = config.parity_shards() * max_len;
+        memory.update(self.holder(), self.encoder, encoder);
+        self.encoder = encoder;
+    }
+
+    fn holder(&self) -> Holder {
+        if self.validated { Holder::Validated } else { Holder::Unvalidated }
+    }
+}
+
+/// Neighbours of a connection in the doubly linked list of its address.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    previous: u32,
+    next: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct PeerTable {
+    /// By slot: one doubly linked list per address, so that the cost of an operation does not
+    /// depend on the connections of other addresses.
+    links: Vec<Link>,
+    map: HashMap<SocketAddr, Peer>,
+    fec: Option<FecConfig>,
+    fec_decode: bool,
+    /// Longest shard in bytes that is decoded: the larger of `KcpConfig::mtu` and kcp-go's limit.
+    max_shard_len: usize,
+    /// Number of addresses with a decoder; if it is 0, `stats_of` skips the lookup.
+    decoders: usize,
+    /// Sum of the statistics of all decoders.
+    stats: FecStats,
+}
+
+impl PeerTable {
+    pub(crate) fn new(config: &Config) -> Self {
+        let (fec, fec_decode) = (config.kcp.redundancy.fec(), config.fec_decode);
+        let max_shard_len = usize::from(config.kcp.mtu).max(KCP_GO_MTU_LIMIT);
+        let (links, map, stats) = (Vec::new(), HashMap::new(), FecStats::default());
+        Self { links, map, fec, fec_decode, max_shard_len, decoders: 0, stats }
+    }
+
+    /// Adds the connection in `slot` to the list of `addr`.
+    pub(crate) fn join(&mut self, addr: SocketAddr, slot: u32) {
+        let next = match self.map.entry(addr) {
+            Entry::Occupied(mut peer) => std::mem::replace(&mut peer.get_mut().first, slot),
+            Entry::Vacant(place) => {
+                place.insert(Peer::of(slot));
+                NONE
+            }
+        };
+        let link = Link { previous: NONE, next };
+        match self.links.get_mut(slot as usize) {
+            Some(place) => *place = link,
+            // Slots are allocated in order, so that this adds one link as a rule.
+            None => self.links.resize(slot as usize + 1, link),
+        }
+        if let Some(neighbour) = self.links.get_mut(next as usize) {
+            neighbour.previous = slot;
+        }
+    }
+
+    /// Removes the connection in `slot` from the list of `addr`.
+    pub(crate) fn leave(&mut self, addr: SocketAddr, slot: u32, memory: &mut Memory) {
+        let Some(Link { previous, next }) = self.links.get(slot as usize).copied() else { return };
+        let neighbour = if next == NONE { previous } else { next };
+        if let Some(peer) = self.map.get_mut(&addr).filter(|peer| peer.sharer == slot) {
+            peer.sharer = neighbour;
+        }
+        if let Some(neighbour) = self.links.get_mut(next as usize) {
+            neighbour.previous = previous;
+        }
+        if let Some(neighbour) = self.links.get_mut(previous as usize) {
+            neighbour.next = next;
+            return;
+        }
+        let Entry::Occupied(mut peer) = self.map.entry(addr) else { return };
+        if next == NONE {
+            self.decoders -= usize::from(peer.get().decoder.is_some());
+            let peer = peer.remove();
+            memory.update(peer.holder(), peer.held + peer.encoder, 0);
+        } else {
+            peer.get_mut().first = next;
+        }
+    }
+
+    /// The slots of the connections with `addr`.
+    pub(crate) fn slots(&self, addr: SocketAddr) -> impl Iterator<Item = usize> {
+        let mut next = self.map.get(&addr).map_or(NONE, |peer| peer.first);
+        std::iter::from_fn(move || {
+            let slot = next as usize;
+            next = self.links.get(slot)?.next;
+            Some(slot)
+        })
+    }
+
+    /// Whether there is a connection with `addr`.
+    pub(crate) fn contains(&self, addr: SocketAddr) -> bool {
+        self.map.contains_key(&addr)
+    }
+
+    /// The address that all connections are with, if it is one.
+    pub(crate) fn only(&self) -> Option<SocketAddr> {
+        let mut addrs = self.map.keys();
+        addrs.next().copied().filter(|_| addrs.next().is_none())
+    }
+
+    /// Whether there are several connections with `addr`.
+    pub(crate) fn has_several(&self, addr: SocketAddr) -> bool {
+        self.slots(addr).nth(1).is_some()
+    }
+
+    /// Records that `addr` is validated (RFC 9000 8.1): a ping was answered from there.
+    pub(crate) fn validate(&mut self, addr: SocketAddr, memory: &mut Memory) {
+        if let Some(peer) = self.map.get_mut(&addr).filter(|peer| !peer.validated) {
+            peer.validated = true;
+            memory.on_validated(peer.held + peer.encoder);
+        }
+    }
+
+    /// Returns the slot of a connection with `addr` whose path the one in `slot` may share. The next call
+    /// returns `slot`.
+    pub(crate) fn sharer(&mut self, addr: SocketAddr, slot: u32) -> Option<usize> {
+        let peer = self.map.get_mut(&addr)?;
+        let sharer = std::mem::replace(&mut peer.sharer, slot);
+        (sharer != NONE && sharer != slot).then_some(sharer as usize)
+    }
+
+    /// FEC towards `addr`; `None` without FEC.
+    pub(crate) fn fec_sender(
+        &mut self,
+        addr: SocketAddr,
+        memory: &mut Memory,
+    ) -> Option<&mut FecSender> {
+        let config = self.fec?;
+        let peer = self.map.get_mut(&addr)?;
+        if peer.fec.is_none() {
+            peer.count_encoder(config, self.max_shard_len, memory);
+        }
+        Some(peer.fec.get_or_insert_with(|| Box::new(FecSender::new(config))))
+    }
+
+    /// When the connection `conv` closes the FEC group towards `addr`, if that does not fill before.
+    pub(crate) fn fec_deadline(&self, addr: SocketAddr, conv: u32) -> Option<Instant> {
+        self.fec?;
+        self.map.get(&addr)?.fec.as_ref()?.deadline(conv)
+    }
+
+    /// Changes the FEC ratio towards `addr`, if FEC is on and the peer is known to decode any
+    /// layout or may learn this one.
+    pub(crate) fn set_fec(
+        &mut self,
+        addr: SocketAddr,
+        config: FecConfig,
+        decodes_any: bool,
+        memory: &mut Memory,
+    ) {
+        let Some(sender) = self.fec_sender(addr, memory) else { return };
+        let max = if decodes_any { FecConfig::MAX_SHARDS } else { sender.max_shards() };
+        sender.set_config(config, max);
+        let config = sender.encoder().config();
+        if let Some(peer) = self.map.get_mut(&addr) {
+            peer.count_encoder(config, self.max_shard_len, memory);
+        }
+    }
+
+    /// Most shards of the groups towards `addr`, unless its decoder learns any; `None` without FEC.
+    pub(crate) fn max_fec_shards(&self, addr: SocketAddr) -> Option<usize> {
+        self.fec?;
+        let sender = self.map.get(&addr).and_then(|peer| peer.fec.as_ref());
+        Some(sender.map_or(FecConfig::MAX_SHARDS, |sender| sender.max_shards()))
+    }
+
+    /// Feeds a shard of `addr` to its decoder and passes each reconstructed datagram to
+    /// `recovered`, which returns whether the datagram is plausible. Returns whether the address
+    /// is known.
+    ///
+    /// Without configured FEC a decoder is created by the first parity from a validated address. One that
+    /// exceeds its quota of `memory` is dropped, and a new one begins with the next shard.
+    pub(crate) fn decode(
+        &mut self,
+        now: Instant,
+        addr: SocketAddr,
+        shard: &[u8],
+        memory: &mut Memory,
+        recovered: impl FnMut(&[u8]) -> bool,
+    ) -> bool {
+        let Some(peer) = self.map.get_mut(&addr) else { return false };
+        if shard.len() > self.max_shard_len {
+            return true;
+        }
+        // A shard is stored once, and the parity that is solved for has a row of as many bytes.
+        let holder = peer.holder();
+        if peer.held + 2 * shard.len() > memory.quota(holder) {
+            // What it holds would keep memory short, and itself without new shards.
+            self.decoders -= usize::from(peer.decoder.take().is_some());
+            memory.update(holder, std::mem::take(&mut peer.held), 0);
+            return true;
+        }
+        if peer.decoder.is_none() {
+            if !self.fec_decode {
+                return true;
+            }
+            if self.fec.is_none() && !(peer.validated && fec_flag(shard) == FecFlag::Parity) {
+                return true;
+            }
+            self.decoders += 1;
+        }
+        let fec = self.fec;
+        let decoder = peer.decoder.get_or_insert_with(|| {
+            // Both sides usually have the same configuration.
+            Box::new(fec.map_or_else(|| FecDecoder::new(None), FecDecoder::with_expected_layout))
+        });
+        feed(decoder, &mut self.stats, now, shard, recovered);
+        let (shards, cache) = decoder.memory();
+        memory.update(holder, peer.held, shards + cache);
+        peer.held = shards + cache;
+        true
+    }
+
+    /// Where data shards of `addr` go in a row, whose datagrams are taken together; `None` where one of
+    /// them may do more than add to a group: make others recoverable, or begin a decoder.
+    pub(crate) fn data_shards(&mut self, addr: SocketAddr) -> Option<DataShards<'_>> {
+        let peer = self.map.get_mut(&addr).filter(|peer| peer.validated)?;
+        let begins = peer.decoder.is_none() && self.fec_decode && self.fec.is_some();
+        if begins || peer.decoder.as_ref().is_some_and(|decoder| decoder.holds_parity()) {
+            return None;
+        }
+        let decoder = peer.decoder.as_deref_mut();
+        Some(DataShards { decoder, max_len: self.max_shard_len, stats: &mut self.stats })
+    }
+
+    /// Statistics of the decoder of `addr`, if there is one.
+    pub(crate) fn stats_of(&self, addr: SocketAddr) -> Option<FecStats> {
+        if self.decoders == 0 {
+            return None;
+        }
+        Some(self.map.get(&addr)?.decoder.as_ref()?.stats())
+    }
+
+    /// Bytes that the FEC of all addresses holds.
+    #[cfg(feature = "_testkit")]
+    pub(crate) fn memory(&self) -> usize {
+        self.map.values().map(|peer| peer.held + peer.encoder).sum()
+    }
+
+    /// Addresses that have a connection.
+    #[cfg(feature = "_testkit")]
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    /// Statistics of all decoders, including those already dropped.
+    pub(crate) fn stats(&self) -> FecStats {
+        self.stats
+    }
+}
+
+/// The decoder of an address, while its data shards can recover nothing.
+pub(crate) struct DataShards<'a> {
+    decoder: Option<&'a mut FecDecoder>,
+    max_len: usize,
+    stats: &'a mut FecStats,
+}
+
+impl DataShards<'_> {
+    /// Feeds a data shard: as [`PeerTable::decode`].
+    pub(crate) fn input(&mut self, now: Instant, shard: &[u8]) {
+        let Some(decoder) = self.decoder.as_deref_mut().filter(|_| shard.len() <= self.max_len)
+        else {
+            return;
+        };
+        feed(decoder, self.stats, now, shard, |_| false);
+    }
+}
+
+/// Feeds a shard to a decoder, and adds what changes in its statistics to `stats`.
+fn feed(
+    decoder: &mut FecDecoder,
+    stats: &mut FecStats,
+    now: Instant,
+    shard: &[u8],
+    recovered: impl FnMut(&[u8]) -> bool,
+) {
+    let before = decoder.stats();
+    decoder.input(now, shard, recovered);
+    *stats += decoder.stats() - before;
+}
+
+// The conversation ids (`conv`) of the open connections of a listener, at whichever address: no RST
+// without state reports one of them as unknown.
+
+/// A multiset: two tables, since hardly any id is used twice and a count for each would take memory.
+#[derive(Debug, Default)]
+pub(crate) struct LiveConvs {
+    ids: HashMap<u32, ()>,
+    /// How many further connections have an id, at other addresses.
+    further: HashMap<u32, u32>,
+}
+
+impl LiveConvs {
+    pub(crate) fn insert(&mut self, conv: u32) {
+        if self.ids.insert(conv, ()).is_some() {
+            *self.further.entry(conv).or_default() += 1;
+        }
+    }
+
+    pub(crate) fn remove(&mut self, conv: u32) {
+        if let Entry::Occupied(mut further) = self.further.entry(conv) {
+            *further.get_mut() -= 1;
+            if *further.get() == 0 {
+                further.remove();
+                shrink_sparse(&mut self.further);
+            }
+        } else {
+            self.ids.remove(&conv);
+            shrink_sparse(&mut self.ids);
+        }
+    }
+
+    pub(crate) fn contains(&self, conv: u32) -> bool {
+        self.ids.contains_key(&conv)
+    }
+
+    /// Connections.
+    #[cfg(feature = "_testkit")]
+    pub(crate) fn len(&self) -> usize {
+        let further: usize = self.further.values().map(|count| *count as usize).sum();
+        self.ids.len() + further
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test needs one real instant to count from")]
+mod tests {
+    use super::*;
+    use crate::config::Redundancy;
+    use crate::core::open::OpenedBy;
+    use crate::core::segment::Command;
+    use crate::core::seq::{Sn, Ts};
+    use crate::shared::notifier::Notifier;
+
+    const ID: ConnId = ConnId { slot: 3, generation: 1 };
+
+    fn from(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    fn datagram(command: Command, sn: u32, una: u32, payload: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        Header {
+            conv: 9,
+            command,
+            frg: 0,
+            wnd: 32,
+            ts: Ts(5),
+            sn: Sn(sn),
+            una: Sn(una),
+            len: u32::try_from(payload.len()).unwrap(),
+        }
+        .emit(&mut out);
+        out.extend_from_slice(payload);
+        out
+    }
+
+    fn time_wait(opened_by: OpenedBy, rcv_nxt: u32) -> TimeWait {
+        let (rcv_nxt, snd_una) = (Sn(rcv_nxt), Sn(0));
+        TimeWait {
+            opened_by,
+            rcv_nxt,
+            snd_una,
+            supports_control: false,
+            reset_on_data: true,
+            all_read: false,
+            successor: None,
+        }
+    }
+
+    #[test]
+    fn initial_segment_alone_opens_a_connection() {
+        let mut demux = Demux::default();
+        let now = Instant::now();
+        let mut route = |bytes: &[u8]| demux.route(now, &from(1), bytes);
+        assert!(matches!(route(&datagram(Command::Push, 0, 0, b"hi")), Route::Open(_)));
+        assert_eq!(route(&datagram(Command::Push, 1, 0, b"hi")), Route::Unknown);
+        assert_eq!(route(&datagram(Command::Push, 0, 1, b"hi")), Route::Unknown);
+        assert_eq!(route(&datagram(Command::Ack, 0, 0, b"")), Route::Unknown);
+        assert_eq!(route(&datagram(Command::WindowProbe, 0, 0, b"")), Route::Unknown);
+        assert_eq!(route(&datagram(Command::Push, 0, 0, b"hi")[..25]), Route::Malformed);
+        assert_eq!(route(b"short"), Route::Truncated);
+    }
+
+    #[test]
+    fn datagram_from_another_address_or_id_is_of_another_connection() {
+        let mut demux = Demux::default();
+        let now = Instant::now();
+        demux.insert((from(1), 9), ID);
+        let data = datagram(Command::Push, 5, 0, b"x");
+        for _ in 0..2 {
+            assert_eq!(demux.route(now, &from(1), &data), Route::Existing(ID));
+        }
+        assert_eq!(demux.route(now, &from(2), &data), Route::Unknown);
+        let mut foreign = data;
+        foreign[0] = 8;
+        assert_eq!(demux.route(now, &from(1), &foreign), Route::Unknown);
+    }
+
+    #[test]
+    fn time_wait_acknowledges_duplicates_and_passes_another_initial_segment() {
+        let mut demux = Demux::default();
+        let now = Instant::now();
+        let first = datagram(Command::Push, 0, 0, b"first");
+        let Route::Open(hash) = demux.route(now, &from(1), &first) else { panic!("opens") };
+        demux.insert((from(1), 9), ID);
+        let successor = ConnId { slot: 3, generation: 2 };
+        let ended = time_wait(OpenedBy::by(hash), 4);
+        demux.remove(now, (from(1), 9), successor, ended);
+        assert_eq!(demux.route(now, &from(1), &first), Route::Existing(ID), "identity matters");
+        demux.remove(now, (from(1), 9), ID, ended);
+
+        let last = datagram(Command::Push, 3, 7, b"last");
+        let Route::Reply(ack) = demux.route(now, &from(1), &last) else { panic!("acks") };
+        assert_eq!((ack.command, ack.sn, ack.ts, ack.una), (Command::Ack, Sn(3), Ts(5), Sn(4)));
+        assert_eq!(demux.route(now, &from(1), &first), Route::TimeWait, "a restart, perhaps");
+        let ping = datagram(Command::Push, 0_u32.wrapping_sub(1 << 30), 0, b"");
+        assert_eq!(demux.route(now, &from(1), &ping), Route::TimeWait, "a pong would say: open");
+        let new = datagram(Command::Push, 4, 0, b"x");
+        assert_eq!(demux.route(now, &from(1), &new), Route::TimeWait);
+        let second = datagram(Command::Push, 0, 0, b"second");
+        assert!(matches!(demux.route(now, &from(1), &second), Route::Open(_)));
+
+        let later = now + TIME_WAIT_DURATION;
+        assert_eq!(demux.route(later, &from(1), &first), Route::Open(hash));
+    }
+
+    #[test]
+    fn time_wait_table_is_bounded_and_drops_the_oldest() {
+        let mut demux = Demux::default();
+        let now = Instant::now();
+        for conv in 0..10_000 {
+            demux.insert((from(1), conv), ID);
+            demux.remove(now, (from(1), conv), ID, time_wait(OpenedBy::default(), 0));
+        }
+        assert_eq!(demux.ended.len(), MAX_TIME_WAITS);
+        assert!(!demux.contains(&(from(1), 0)) && demux.contains(&(from(1), 9_999)));
+    }
+
+    fn addr(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    fn slots(peers: &PeerTable, port: u16) -> Vec<usize> {
+        let mut slots: Vec<_> = peers.slots(addr(port)).collect();
+        slots.sort_unstable();
+        slots
+    }
+
+    #[test]
+    fn slots_of_an_address_are_its_connections_only() {
+        let mut peers = PeerTable::new(&Config::new());
+        let mut memory = Memory::new(&Config::new(), Notifier::new().memory().clone());
+        for slot in 0..6 {
+            peers.join(addr(1 + slot % 2), u32::from(slot));
+        }
+        assert_eq!((slots(&peers, 1), slots(&peers, 2)), (vec![0, 2, 4], vec![1, 3, 5]));
+        // Removes a middle, the first and the last link; then reuses their slots.
+        peers.leave(addr(1), 2, &mut memory);
+        peers.leave(addr(2), 5, &mut memory);
+        peers.leave(addr(2), 1, &mut memory);
+        assert_eq!((slots(&peers, 1), slots(&peers, 2)), (vec![0, 4], vec![3]));
+        assert!(peers.has_several(addr(1)) && !peers.has_several(addr(2)));
+        peers.join(addr(3), 2);
+        peers.join(addr(1), 1);
+        assert_eq!((slots(&peers, 1), slots(&peers, 3)), (vec![0, 1, 4], vec![2]));
+        for (port, slot) in [(1, 4), (1, 0), (1, 1), (2, 3), (3, 2)] {
+            assert!(peers.contains(addr(port)));
+            peers.leave(addr(port), slot, &mut memory);
+        }
+        assert!(peers.is_empty());
+    }
+
+    #[test]
+    fn parity_of_an_address_counts_from_its_first_datagram_until_its_last_connection() {
+        let fec = |data, parity| FecConfig::new(data, parity).unwrap();
+        let config = Config::new().redundancy(Redundancy::Fec(fec(10, 3)));
+        let mut peers = PeerTable::new(&config);
+        let mut memory = Memory::new(&config, Notifier::new().memory().clone());
+        peers.join(addr(1), 0);
+        peers.join(addr(1), 1);
+        assert_eq!(memory.held(), 0, "idle");
+        for _ in 0..2 {
+            assert!(peers.fec_sender(addr(1), &mut memory).is_some());
+            assert_eq!(memory.held(), 3 * KCP_GO_MTU_LIMIT);
+        }
+        peers.set_fec(addr(1), fec(10, 5), true, &mut memory);
+        peers.validate(addr(1), &mut memory);
+        assert_eq!((memory.held(), memory.unvalidated()), (5 * KCP_GO_MTU_LIMIT, 0));
+        peers.leave(addr(1), 0, &mut memory);
+        peers.leave(addr(1), 1, &mut memory);
+        assert_eq!(memory.held(), 0);
+    }
+
+    #[test]
+    fn id_lives_until_the_last_of_its_connections_is_gone() {
+        let mut live = LiveConvs::default();
+        [7, 7, 8, 7].into_iter().for_each(|conv| live.insert(conv));
+        for (removed, seven, eight) in [(7, true, true), (8, true, false), (7, true, false)] {
+            live.remove(removed);
+            assert_eq!((live.contains(7), live.contains(8)), (seven, eight));
+        }
+        live.remove(7);
+        assert!(!live.contains(7) && live.ids.is_empty() && live.further.is_empty());
+    }
+}
