@@ -13,9 +13,9 @@ use crate::core::open::InitialHash;
 use crate::core::path::validation::PathValidation;
 use crate::core::segment::Header;
 use crate::driver::Driver;
+use crate::driver::admission::Source;
 use crate::driver::connection::OtherLocalIp;
-use crate::driver::source::Source;
-use crate::shared::notifier::ConnId;
+use crate::shared::conn_id::ConnId;
 use crate::sys::Socket;
 use crate::util::path::{LocalIp, Path};
 

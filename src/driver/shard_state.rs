@@ -1,7 +1,7 @@
 //! What the drivers of a sharded listener (SO_REUSEPORT) share.
 
 use super::Driver;
-use crate::driver::replay_filter::ReplayFilter;
+use crate::driver::admission::replay::ReplayFilter;
 use crate::driver::routing::LiveConvs;
 use crate::sys::Socket;
 use crate::util::sync::{Arc, Mutex};

@@ -12,7 +12,7 @@ use crate::core::open::InitialSegment;
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header, Segments};
 use crate::core::stateless_reset::stateless_reset;
 use crate::driver::Driver;
-use crate::driver::source::Source;
+use crate::driver::admission::Source;
 use crate::sys::Socket;
 
 /// RSTs without state in a second, at most (RFC 9000 10.3.3): those to all peers of a busy listener that

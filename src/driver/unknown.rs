@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::core::open::InitialSegment;
 use crate::core::segment::Header;
 use crate::driver::Driver;
-use crate::driver::retry::Answer;
+use crate::driver::admission::retry::Answer;
 use crate::driver::routing::{Key, Route};
 use crate::fec::datagram_of;
 use crate::sys::Socket;

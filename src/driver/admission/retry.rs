@@ -14,9 +14,9 @@ use siphasher::sip::SipHasher24;
 
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header, Segments};
 use crate::core::seq::{Sn, Ts};
+use crate::driver::admission::{KeysBySource, Source};
 use crate::driver::expiring_map::ExpiringMap;
 use crate::driver::routing::Key;
-use crate::driver::source::{KeysBySource, Source};
 
 /// A token is valid in the period in which it was made and in the next one: for 8 s at least.
 const PERIOD: Duration = Duration::from_secs(8);
