@@ -6,14 +6,16 @@ use std::task::Waker;
 use std::time::Instant;
 
 use rand_core::Rng;
+use tokio::sync::oneshot;
 
-use super::Driver;
 use crate::config::Setting;
+use crate::driver::Driver;
+use crate::driver::connection::DrainState;
 use crate::driver::recv_backoff::RecvBackoff;
 use crate::error::unresolved;
 use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
-use crate::shared::notifier::ConnId;
-use crate::shared::requests::{Rebind, Request};
+use crate::shared::conn_id::ConnId;
+use crate::shared::requests::{Drain, Rebind, Request};
 use crate::sys::{Socket, UdpSocket};
 use crate::util::path::Path;
 
@@ -203,5 +205,59 @@ impl<S: Socket> Driver<S> {
             waiting = self.requests.raw().0;
         }
         self.raw_pending = waiting;
+    }
+}
+
+// The end of a listener that is to leave no connection behind: `KcpListener::drain`,
+// `close_all` and `hand_over`.
+
+impl<S: Socket> Driver<S> {
+    /// Ends connections as `drain` says, and replies once none is left.
+    pub(super) fn on_drain(&mut self, now: Instant, drain: Drain, reply: oneshot::Sender<()>) {
+        self.exchange_ready(now);
+        for (_, conn) in &self.conns {
+            match drain {
+                Drain::Wait => {}
+                // It has no stream yet that could end.
+                Drain::Close if conn.is_connecting() => conn.shared().abort(),
+                Drain::Close => conn.shared().close_write(),
+                Drain::Abort => conn.shared().abort(),
+            }
+        }
+        self.drain_waiters.replies.push(reply);
+    }
+
+    /// Replies once no connection is in use and everything is delivered, or given up.
+    pub(super) fn answer_drain_waiters(&mut self) {
+        self.drain_waiters.deadline = None;
+        // One that was cancelled is not answered.
+        self.drain_waiters.replies.retain(|reply| !reply.is_closed());
+        if self.drain_waiters.replies.is_empty() || !self.tx.is_empty() || self.is_drain_blocked() {
+            return;
+        }
+        let mut last: Option<Instant> = None;
+        for (_, conn) in &self.conns {
+            match conn.drain_state(self.last_turn) {
+                DrainState::Waits => {
+                    self.drain_waiters.blocker = Some(conn.id());
+                    return;
+                }
+                DrainState::WaitsUntil(until) => last = last.max(Some(until)),
+                DrainState::Done => {}
+            }
+        }
+        self.drain_waiters.deadline = last;
+        if last.is_none() {
+            for reply in self.drain_waiters.replies.drain(..) {
+                // The caller may be gone.
+                let _ = reply.send(());
+            }
+        }
+    }
+
+    fn is_drain_blocked(&mut self) -> bool {
+        let now = self.last_turn;
+        let blocker = self.drain_waiters.blocker.and_then(|id| self.get_mut(id));
+        blocker.is_some_and(|conn| conn.drain_state(now) == DrainState::Waits)
     }
 }

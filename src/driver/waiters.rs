@@ -8,7 +8,7 @@ use crate::shared::notifier::ConnId;
 
 /// Calls that wait until no connection is left.
 #[derive(Debug, Default)]
-pub(in super::super) struct DrainWaiters {
+pub(super) struct DrainWaiters {
     pub(super) replies: Vec<oneshot::Sender<()>>,
     /// A connection that was waited for in the last turn. Most turns inspect it alone.
     pub(super) blocker: Option<ConnId>,
@@ -17,7 +17,7 @@ pub(in super::super) struct DrainWaiters {
 }
 
 impl DrainWaiters {
-    pub(in super::super) fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 }
