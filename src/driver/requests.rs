@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use crate::config::Setting;
 use crate::driver::Driver;
 use crate::driver::connection::DrainState;
-use crate::driver::recv_backoff::RecvBackoff;
+use crate::driver::input::RecvBackoff;
 use crate::error::unresolved;
 use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
 use crate::shared::conn_id::ConnId;

@@ -1,17 +1,73 @@
-//! Datagrams that arrived and were of no use: which addresses they came from in the last minute, for the
-//! events of the endpoint and for the errors of connections that time out.
+//! [`RecvBackoff`]: pauses receiving on a socket that returns nothing but errors.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::driver::Driver;
 use crate::driver::expiring_map::ExpiringMap;
-use crate::error::TimeoutCause;
-use crate::sys::Socket;
-use crate::trace;
+use crate::error::Heard;
+
+/// Receive errors without a datagram between them before receiving pauses.
+const ERRORS_BEFORE_BACKOFF: u32 = 64;
+/// Longest pause between two receive calls. Pauses start at 2 ms and double.
+const MAX_BACKOFF: Duration = Duration::from_millis(50);
+
+/// Exponential back-off of the receive side of a socket.
+///
+/// A receive error usually reports an ICMP message about a datagram sent earlier, and counts as
+/// loss. Many errors without a datagram between them have another cause, and a driver that went on
+/// receiving would spin.
+#[derive(Debug, Default)]
+pub(super) struct RecvBackoff {
+    /// Receive errors since the last datagram.
+    errors: u32,
+    /// End of the pause. `Some` from an error beyond `ERRORS_BEFORE_BACKOFF` until the first
+    /// receive call after the pause.
+    until: Option<Instant>,
+}
+
+impl RecvBackoff {
+    /// The socket has delivered a datagram.
+    pub(super) fn on_received(&mut self) {
+        self.errors = 0;
+    }
+
+    /// The socket has returned an error. Returns whether receiving pauses until the deadline.
+    pub(super) fn on_error(&mut self, now: Instant) -> bool {
+        self.errors = self.errors.saturating_add(1);
+        let Some(beyond) = self.errors.checked_sub(ERRORS_BEFORE_BACKOFF).filter(|more| *more > 0)
+        else {
+            return false;
+        };
+        let pause = Duration::from_millis(1 << beyond.min(6)).min(MAX_BACKOFF);
+        self.until = Some(now + pause);
+        true
+    }
+
+    /// Whether to receive now. Ends a pause whose deadline has passed.
+    pub(super) fn may_receive(&mut self, now: Instant) -> bool {
+        if self.until.is_some_and(|until| now < until) {
+            return false;
+        }
+        self.until = None;
+        true
+    }
+
+    /// Whether receiving pauses.
+    pub(super) fn is_active(&self) -> bool {
+        self.until.is_some()
+    }
+
+    /// When the pause ends; `None` without one.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.until
+    }
+}
+
+// Datagrams that arrived and were of no use: which addresses they came from in the last minute, for the
+// events of the endpoint and for the errors of connections that time out.
 
 /// How long an address is remembered, from its first such datagram on.
-const PERIOD: Duration = Duration::from_secs(60);
+const UNUSABLE_PERIOD: Duration = Duration::from_secs(60);
 /// Addresses that are remembered, and so the most events in that time.
 const MAX_ADDRESSES: usize = 256;
 
@@ -44,20 +100,20 @@ impl Unusable {
                 }
                 self.addresses.pop_first();
             }
-            self.addresses.insert(now + PERIOD, from, Counts::default());
+            self.addresses.insert(now + UNUSABLE_PERIOD, from, Counts::default());
         }
         self.addresses.get_mut(&from)
     }
 
     /// A datagram could not be read. Returns whether that is to be reported.
-    fn on_unreadable(&mut self, now: Instant, from: SocketAddr, known: bool) -> bool {
+    pub(crate) fn on_unreadable(&mut self, now: Instant, from: SocketAddr, known: bool) -> bool {
         let Some(counts) = self.counts(now, from, known) else { return false };
         let is_first = counts.unreadable == 0;
         counts.unreadable = counts.unreadable.saturating_add(1);
         is_first
     }
 
-    fn on_unmatched(&mut self, now: Instant, from: SocketAddr) {
+    pub(crate) fn on_unmatched(&mut self, now: Instant, from: SocketAddr) {
         if let Some(counts) = self.counts(now, from, true) {
             counts.unmatched = counts.unmatched.saturating_add(1);
         }
@@ -71,7 +127,7 @@ impl Unusable {
     pub(crate) fn heard(&self, now: Instant, peer: SocketAddr) -> TimeoutCause {
         let counts = self.addresses.get_live(now, &peer).copied().unwrap_or_default();
         let is_refusal = |(at, of): (Instant, SocketAddr)| {
-            of == peer && now.saturating_duration_since(at) <= PERIOD
+            of == peer && now.saturating_duration_since(at) <= UNUSABLE_PERIOD
         };
         match counts {
             Counts { unreadable: count @ 1.., .. } => TimeoutCause::Unreadable(count),
@@ -82,26 +138,28 @@ impl Unusable {
     }
 }
 
-impl<S: Socket> Driver<S> {
-    /// A datagram failed the cipher, or has no segments.
-    pub(super) fn on_unreadable(&mut self, now: Instant, from: SocketAddr) {
-        if self.unusable.on_unreadable(now, from, self.peers.contains(from)) {
-            trace::unreadable(self.local(), from);
-        }
-    }
-
-    /// Segments of no connection came, perhaps from the peer of one.
-    pub(super) fn on_unmatched(&mut self, now: Instant, from: SocketAddr) {
-        if self.peers.contains(from) {
-            self.unusable.on_unmatched(now, from);
-        }
-    }
-}
-
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "a test needs one real instant to count from")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn backoff_starts_after_64_errors_and_doubles_up_to_50_ms() {
+        let (mut backoff, mut now) = (RecvBackoff::default(), Instant::now());
+        let mut pauses = Vec::new();
+        for _ in 0..=ERRORS_BEFORE_BACKOFF + 6 {
+            assert!(backoff.may_receive(now));
+            assert_eq!(backoff.on_error(now), backoff.is_active());
+            if let Some(until) = backoff.deadline() {
+                assert!(!backoff.may_receive(now) && backoff.is_active());
+                pauses.push((until - now).as_millis());
+                now = until;
+            }
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 50, 50]);
+        backoff.on_received();
+        assert!(backoff.may_receive(now) && !backoff.on_error(now) && !backoff.is_active());
+    }
 
     fn from(port: u16) -> SocketAddr {
         SocketAddr::from(([192, 0, 2, 1], port))
@@ -116,11 +174,11 @@ mod tests {
             all.filter(|port| unusable.on_unreadable(now, from(*port), false)).count()
         };
         assert_eq!(reports(&mut unusable, start), MAX_ADDRESSES);
-        assert_eq!(reports(&mut unusable, start + PERIOD / 2), 0);
+        assert_eq!(reports(&mut unusable, start + UNUSABLE_PERIOD / 2), 0);
         // An address with a connection is counted all the same.
         assert!(unusable.on_unreadable(start, from(2_000), true));
         assert_eq!(unusable.addresses.len(), MAX_ADDRESSES);
-        assert_eq!(reports(&mut unusable, start + PERIOD), MAX_ADDRESSES);
+        assert_eq!(reports(&mut unusable, start + UNUSABLE_PERIOD), MAX_ADDRESSES);
     }
 
     #[test]
@@ -136,7 +194,7 @@ mod tests {
         unusable.on_refused(now, from(1));
         assert_eq!(unusable.heard(now, from(1)), TimeoutCause::Refusal);
         unusable.on_unreadable(now, from(1), true);
-        assert_eq!(unusable.heard(now, from(1)), TimeoutCause::Unreadable(1));
-        assert_eq!(unusable.heard(now + 2 * PERIOD, from(1)), TimeoutCause::Nothing);
+        assert_eq!(unusable.heard(now, from(1)), Heard::Unreadable(1));
+        assert_eq!(unusable.heard(now + 2 * UNUSABLE_PERIOD, from(1)), Heard::Nothing);
     }
 }
