@@ -34,12 +34,10 @@ mod scratch;
 mod serve;
 pub(crate) mod shard_state;
 mod stateless_reset;
-mod stats;
 pub(crate) mod task;
 #[cfg(test)]
 mod tests;
 mod timer_wheel;
-mod timers;
 mod waiters;
 
 use std::collections::VecDeque;

@@ -8,7 +8,6 @@ use std::{io, mem};
 use crate::config::Config;
 use crate::core::connection::PacketType;
 use crate::core::open::InitialSegment;
-use crate::core::segment;
 use crate::core::segment::{self, Header};
 use crate::driver::admission::replay::ReplayFilter;
 use crate::driver::admission::retry::Answer;

@@ -5,15 +5,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use super::Driver;
 use crate::core::time_wait::TimeWait;
+use crate::driver::Driver;
 use crate::driver::memory::Holder;
 use crate::driver::output::PacketWriter;
 use crate::driver::output::send_batch::Flushed;
+use crate::driver::scratch::Scratch;
 use crate::error::Heard;
 use crate::shared::conn_id::ConnId;
 use crate::sys::Socket;
-use crate::util::earliest;
+use crate::trace;
+use crate::util::deadline::earliest;
 
 /// Datagrams that one connection may send before the other ready connections come first: three
 /// GSO batches, half of what a turn may send (tests/fairness.rs).
@@ -222,5 +224,71 @@ impl<S: Socket> Driver<S> {
                 conn.on_message_too_big(now, size);
             }
         }
+    }
+}
+
+// The timers of connections in a turn, and the memory that an endpoint releases when they are idle.
+
+impl<S: Socket> Driver<S> {
+    /// Handles the expired timers of connections and puts these on the ready list.
+    pub(super) fn expire_timers(&mut self, now: Instant) {
+        let mut expired = std::mem::take(&mut self.scratch.expired);
+        self.timers.expire(now, &mut expired);
+        let mut any_released = false;
+        for (index, &slot) in expired.iter().enumerate() {
+            self.prefetch_ahead(|ahead| Some(*expired.get(index + ahead)?));
+            if let Some(conn) = self.conns.get_mut(slot) {
+                any_released |= conn.on_timeout(now);
+                let id = conn.id();
+                self.schedule(id);
+            }
+        }
+        expired.clear();
+        self.scratch.expired = expired;
+        if any_released && self.conns.len() == 1 {
+            self.release_memory();
+        }
+    }
+
+    /// Frees the buffers that are kept between turns: the only connection is idle, as most of a process
+    /// may be whose connections have an endpoint each.
+    fn release_memory(&mut self) {
+        self.tx.release_memory();
+        // Tasks that this turn has to wake wait here.
+        let wakers = std::mem::take(&mut self.scratch.wakers);
+        self.scratch = Scratch { wakers, ..Scratch::default() };
+    }
+}
+
+// Publishing of the endpoint statistics at the end of a turn.
+
+/// Datagrams sealed by this endpoint after which a warning is logged: 2^32, the limit of a key with random
+/// nonces of 12 bytes (NIST SP 800-38D 8.3). Peers and other endpoints seal under the same key, and may draw
+/// their nonces at random: the key may have reached the limit before.
+const MAX_SEALED_PER_KEY: u64 = 1 << 32;
+
+impl<S: Socket> Driver<S> {
+    /// Publishes the statistics to the handles. Few turns change nothing, and to find that out costs as much.
+    pub(super) fn publish(&mut self) {
+        self.stats.current_connections = self.conns.len() as u64;
+        self.stats.unvalidated_connections = self.unvalidated.len() as u64;
+        self.memory.publish();
+        self.stats.unvalidated_bytes = self.memory.unvalidated() as u64;
+        self.stats.memory_bytes = self.memory.used() as u64;
+        let sealed = self.codec.sealed();
+        if self.stats.sealed_datagrams < MAX_SEALED_PER_KEY && sealed >= MAX_SEALED_PER_KEY {
+            trace::key_limit_reached(self.local(), sealed);
+        }
+        self.stats.sealed_datagrams = sealed;
+        self.stats.fec = self.peers.stats();
+        let (received, sent) = (&self.stats.recv_errors_by_class, &self.stats.send_errors_by_class);
+        let refused = received.refused + sent.refused;
+        if refused != self.refused
+            && let Some(peer) = self.peers.only()
+        {
+            self.unusable.on_refused(self.last_turn, peer);
+        }
+        self.refused = refused;
+        self.notifier.publish(&self.stats);
     }
 }
