@@ -1,5 +1,5 @@
-//! A map whose entries are dropped at a given time: connections in TIME-WAIT, answers to a Retry,
-//! early arrivals, allowances, unusable datagrams.
+//! A map whose entries are dropped at a given time: TIME-WAIT states, answers to a Retry, allowances,
+//! addresses of unusable datagrams.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -39,14 +39,14 @@ impl<K: Copy + Ord + Hash, V> ExpiringMap<K, V> {
         self.entries.get_mut(key).map(|(_, value)| value)
     }
 
-    /// Inserts an entry in place of that under `key`, if there is one.
+    /// Inserts an entry, in place of the entry under `key` if there is one.
     pub(super) fn insert(&mut self, until: Instant, key: K, value: V) {
         self.remove(&key);
         self.entries.insert(key, (until, value));
         self.expiry.insert((until, key));
     }
 
-    /// Removes an entry, and returns until when it would have been kept.
+    /// Removes an entry, and returns it with the time until which it would have been kept.
     pub(super) fn remove(&mut self, key: &K) -> Option<(Instant, V)> {
         let (until, value) = self.entries.remove(key)?;
         shrink_sparse(&mut self.entries);

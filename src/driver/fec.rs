@@ -1,15 +1,15 @@
 //! FEC towards one address: which datagrams form a group, how many of its parity packets leave, and
 //! when a group that does not fill is closed.
 //!
-//! The encoder numbers and computes; this decides. Parity that cannot arrive before a
-//! retransmission would is left out, as is parity of groups that nobody waits for; its seqids are
-//! used all the same, like those of lost packets.
+//! The encoder numbers and computes; this decides. Parity that cannot arrive before a retransmission is left
+//! out, as is parity of groups that no segment waits for. Its seqids are used all the same, as if the packets
+//! were lost.
 //!
-//! A group does not depend on the local IP. A peer that has connections with several IPs of this host
-//! from one port gets groups in which these are mixed, and recovers less: to it they are from several
-//! addresses. Nothing is delivered wrongly, since its connections are those of an address too. The
-//! decoder is that of the peer's address as well: of a peer that has a group for each IP of this host
-//! these are mixed in it, and less is recovered (`PeerTable::decode`).
+//! A group does not depend on the local IP. If a peer has connections with several IPs of this host from one
+//! port, its groups mix packets of several of its source addresses, and it recovers less. Nothing is
+//! delivered wrongly, since connections belong to an address too. The decoder (`PeerTable::decode`) belongs
+//! to the peer's address as well: it mixes the groups that a peer keeps for each IP of this host, and
+//! recovers less.
 
 #[cfg(test)]
 mod tests;
@@ -21,10 +21,10 @@ use crate::core::connection::fec::{ClosedGroup, FlowTiming};
 use crate::fec::{FecConfig, FecEncoder, HEADER_LEN};
 
 const MILLION: u64 = 1_000_000;
-/// Groups of a layout that leave whole. A decoder with another configuration learns the layout from
-/// whole groups alone.
+/// Groups of a layout that leave whole. A decoder with another configuration learns the layout only from
+/// whole groups.
 const LEARNING_GROUPS: u32 = 16;
-/// Bytes of a filler: FEC header and window update.
+/// Bytes of a filler: IP and UDP headers, FEC header, window update.
 const FILLER_BYTES: usize = IP_UDP_HEADERS + HEADER_LEN + SEGMENT_HEADER;
 
 /// FEC encoder of one address and the state of its current group.
@@ -39,7 +39,7 @@ pub(crate) struct FecSender {
     groups: u32,
     /// A packet has left with a header of the encoder.
     started: bool,
-    /// Parity packets, and their bytes, since they were last taken.
+    /// Parity packets, and their bytes, since the last [`Self::take_parity_sent`].
     parity_sent: (usize, usize),
 }
 
@@ -56,7 +56,7 @@ impl FecSender {
         }
     }
 
-    /// Towards a peer that has had the time to learn the layout.
+    /// Towards a peer that has learned the layout.
     #[cfg(test)]
     pub(crate) fn learned(config: FecConfig) -> Self {
         Self { groups: LEARNING_GROUPS, ..Self::new(config) }
@@ -72,14 +72,14 @@ impl FecSender {
         &self.encoder
     }
 
-    /// Most shards that a layout may have, unless the decoder of the peer learns any: not more than
-    /// now, from the first packet on. kcp-go compares the numbers of groups, which are smaller if
-    /// these are larger, and so late ones to it.
+    /// Most shards that a layout may have unless the decoder of the peer learns any: from the first packet on
+    /// not more than now. kcp-go compares the numbers of groups. Larger groups have smaller numbers, which it
+    /// would take for late ones.
     pub(crate) fn max_shards(&self) -> usize {
         if self.started { self.encoder.config().shards() } else { FecConfig::MAX_SHARDS }
     }
 
-    /// Changes the layout, if that has at most `max_shards`.
+    /// Changes the layout, if the new one has at most `max_shards`.
     pub(crate) fn set_config(&mut self, config: FecConfig, max_shards: usize) {
         if config != self.encoder.config() && config.shards() <= max_shards {
             (self.group, self.groups) = (None, 0);
@@ -90,7 +90,7 @@ impl FecSender {
     /// Writes the header of a data packet, see [`FecEncoder::seal`]. Returns the number of parity
     /// packets that leave now.
     pub(crate) fn seal(&mut self, now: Instant, flow: &FlowTiming, packet: &mut [u8]) -> usize {
-        // The last packet between two layouts leaves the encoder at the start of a group.
+        // The last unprotected packet between two layouts leaves the encoder at the start of a group.
         let unprotected = self.encoder.is_unprotected();
         self.started = true;
         let due = self.encoder.seal(now, packet);
@@ -104,8 +104,8 @@ impl FecSender {
         self.finish_group(now, flow, due)
     }
 
-    /// Data packets in a row, at least one, of which only the last may end the group. All are judged
-    /// by the loss rate before the first.
+    /// Length of a run of data packets, at least 1, that only its last packet may end the group. The loss
+    /// rate before the first packet applies to all.
     pub(crate) fn run_len(&self) -> usize {
         if self.encoder.is_unprotected() {
             return 1;
@@ -126,7 +126,7 @@ impl FecSender {
             return 0;
         }
         let parities = closing.unwrap_or(due).min(due);
-        // A peer that is learning the layout recovers nothing that a segment could wait for.
+        // No segment waits for parity while the peer learns the layout, since the peer recovers nothing.
         self.closed = (!is_learning).then_some(ClosedGroup {
             conv: group.conv,
             first_xmit_seq: group.first_xmit_seq,
@@ -137,7 +137,7 @@ impl FecSender {
         parities
     }
 
-    /// The parity that is due may not leave: nobody waits for it.
+    /// The parity that is due may not leave, so no segment waits for it.
     pub(crate) fn on_parity_withheld(&mut self) {
         self.closed = None;
     }
@@ -148,7 +148,7 @@ impl FecSender {
         self.parity_sent.1 += bytes;
     }
 
-    /// Parity packets, and their bytes, that have left since this was last called.
+    /// Parity packets, and their bytes, that have left since the last call.
     pub(crate) fn take_parity_sent(&mut self) -> (usize, usize) {
         std::mem::take(&mut self.parity_sent)
     }
@@ -158,16 +158,15 @@ impl FecSender {
         self.closed.take().filter(|group| group.parities > 0)
     }
 
-    /// When [`Self::begin_closing`] is to be called with the connection `conv`: the one that began
-    /// the group. Another one may be unknown to the peer, and its fillers would be its first
-    /// datagrams.
+    /// When to call [`Self::begin_closing`] with the connection `conv`, if that began the group. Another
+    /// connection may be unknown to the peer, and fillers must not be its first datagrams.
     pub(crate) fn deadline(&self, conv: u32) -> Option<Instant> {
         let group = self.group.as_ref().filter(|group| group.conv == conv)?;
         group.close_at.filter(|_| !self.is_learning())
     }
 
-    /// How the group is closed now, if it is to be and `may_fill` permits; otherwise it stays open
-    /// until it is full.
+    /// How to close the group now, if it is due and `may_fill` permits; otherwise it stays open until it is
+    /// full.
     pub(crate) fn begin_closing(
         &mut self,
         now: Instant,
@@ -186,25 +185,24 @@ impl FecSender {
 
 // A FEC group that is not full: its packets, and when and how it is closed.
 
-/// A group that has been open for this long, or for half a round trip if that is shorter, is
-/// closed if the parity that it may have then suffices; another one when it has taken no packet for
-/// that long.
+/// A group that has been open for this long, or for half a round trip if that is shorter, is closed if its
+/// parity then suffices. A group whose parity does not suffice is closed once it has taken no packet for this
+/// long.
 const CLOSE_AFTER: Duration = Duration::from_millis(25);
-/// A group is closed early if it has this many times the parity that recovers the expected losses.
-/// Measured: with less, groups that lose too much cost more latency at 5 % loss than the shorter
-/// ones save.
+/// A group is closed early if it has this multiple of the parity that recovers the expected losses. Measured:
+/// with less, groups that lose too much cost more latency at 5 % loss than shorter groups save.
 const EARLY_CLOSE_MARGIN: u64 = 10;
 
 /// A group that is not full.
 #[derive(Clone, Copy, Debug)]
 struct OpenGroup {
-    /// The connection that began it, and the order of transmission of its first segment.
+    /// The connection that began the group, and the order of transmission of its first segment.
     conv: u32,
     first_xmit_seq: u64,
     opened: Instant,
     /// Sum of the times from `opened` to each packet.
     offsets: Duration,
-    /// When it is closed, if it can be.
+    /// When the group is closed, if it can be.
     close_at: Option<Instant>,
     packets: usize,
     /// Bytes of all packets, and of the longest one; IP packets.
@@ -250,8 +248,8 @@ impl OpenGroup {
         });
     }
 
-    /// Whether the packets of the group left so long ago, in the mean, that parity comes no earlier
-    /// than a retransmission.
+    /// Whether parity would come no earlier than a retransmission, going by the mean time since the packets
+    /// left.
     fn is_late(&self, now: Instant, flow: &FlowTiming) -> bool {
         let packets = u32::try_from(self.packets).unwrap_or(u32::MAX);
         let mean = self.offsets / packets.max(1);
@@ -259,8 +257,8 @@ impl OpenGroup {
         now.saturating_duration_since(self.opened).saturating_sub(mean) > limit
     }
 
-    /// The fillers and parity packets with which the group may be closed: together no more bytes than
-    /// parity adds to whole groups, and no more fillers than data packets.
+    /// The fillers and parity packets that may close the group: together no more bytes than parity adds to
+    /// whole groups, and no more fillers than data packets.
     fn closing(&self, config: FecConfig) -> Option<Closing> {
         let fillers = config.data_shards().saturating_sub(self.packets);
         if self.packets < 2 || fillers > self.packets {
@@ -274,8 +272,7 @@ impl OpenGroup {
 }
 
 impl Closing {
-    /// Whether the parity can recover nearly every group of so many data packets that is closed
-    /// so.
+    /// Whether the parity can recover nearly every group of this number of data packets.
     fn suffices(self, packets: usize, loss_rate: u32) -> bool {
         let sent = (packets + self.fillers + self.parities) as u64;
         sent * u64::from(loss_rate) * EARLY_CLOSE_MARGIN <= self.parities as u64 * MILLION

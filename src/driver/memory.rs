@@ -1,16 +1,16 @@
 //! The memory of an endpoint: one limit for what all its connections hold, as `tcp_mem` of Linux.
 //!
-//! Each direction of a connection has a quota of data. While less than half of the limit is in use,
-//! the quota is a quarter of what is free of that half, a dynamic threshold (Choudhury and Hahne,
-//! "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): the largest holders
-//! stop growing first, small ones last. Beyond half memory is short, and the quota is
-//! [`SHORT_QUOTA`]; at the limit it is [`LEAST_QUOTA`], so that every connection makes progress.
+//! Each direction of a connection has a quota of data. While less than half of the limit is in use, the quota
+//! is a quarter of the free part of that half, a dynamic threshold (Choudhury and Hahne, "Dynamic Queue
+//! Length Thresholds for Shared-Memory Packet Switches", 1998): the largest holders stop growing first, small
+//! ones last. Above half, memory is short and the quota is [`SHORT_QUOTA`]; at the limit it is
+//! [`LEAST_QUOTA`], so that every connection makes progress.
 //!
-//! A quota that shrinks takes nothing back: what is held stays, and no advertised edge of a window
-//! moves back. Data beyond the quota is dropped and not acknowledged, like a lost datagram.
+//! A shrinking quota takes nothing back: held data stays, and no advertised edge of a window moves back. Data
+//! beyond the quota is dropped and not acknowledged, like a lost datagram.
 //!
-//! The peers that are not validated have a sixteenth of the limit, since their source addresses can
-//! be forged: a first flight each while half of that is free, and then [`SHORT_QUOTA`].
+//! All unvalidated peers share a sixteenth of the limit, since their source addresses can be forged: a first
+//! flight each while half of it is free, then [`SHORT_QUOTA`].
 
 use crate::config::{Config, SEGMENT_CHARGE};
 pub(crate) use crate::shared::memory_use::{LEAST_QUOTA, SHORT_QUOTA};
@@ -19,11 +19,11 @@ use crate::util::sync::Arc;
 
 /// Divisor: a sixteenth of the limit is for unvalidated peers.
 const UNVALIDATED_DIVISOR: usize = 16;
-/// The most that a client sends before an answer: 128 segments in the C library, 32 in kcp-go and
-/// this crate.
+/// Most bytes that a client sends before an answer: 128 segments in the C library, 32 in kcp-go and this
+/// crate.
 const FIRST_FLIGHT: usize = 128 * SEGMENT_CHARGE;
 
-/// Whose memory it is.
+/// The peer that memory is held for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     Validated,
@@ -38,7 +38,7 @@ pub(crate) struct Memory {
     held: usize,
     /// Bytes of `held` that unvalidated peers hold.
     unvalidated: usize,
-    /// Bytes that were not read of connections that have ended, as of the latest removal or turn.
+    /// Unread bytes of connections that have ended, as of the latest removal or turn.
     outlived: usize,
     shared: Arc<MemoryUse>,
 }
@@ -66,7 +66,7 @@ impl Memory {
         self.unvalidated
     }
 
-    /// Bytes of data that each direction of a connection, or anything else, may hold now.
+    /// Bytes of data that each direction of a connection, or a FEC decoder, may hold now.
     pub(crate) fn quota(&self, holder: Holder) -> usize {
         let quota = quota(self.limit, self.used());
         match holder {
@@ -79,7 +79,7 @@ impl Memory {
         }
     }
 
-    /// Whether unvalidated peers hold more than half of what they may.
+    /// Whether unvalidated peers hold more than half of their share.
     pub(crate) fn is_crowded(&self) -> bool {
         self.unvalidated > self.limit / (2 * UNVALIDATED_DIVISOR)
     }
@@ -98,12 +98,12 @@ impl Memory {
         self.unvalidated = self.unvalidated.saturating_sub(held);
     }
 
-    /// Counts what was not read of connections that have ended.
+    /// Counts the unread bytes of connections that have ended.
     pub(crate) fn count_outlived(&mut self) {
         self.outlived = self.shared.outlived();
     }
 
-    /// A turn ends.
+    /// Publishes the use of memory at the end of a turn.
     pub(crate) fn publish(&mut self) {
         self.count_outlived();
         self.shared.set_held(self.held + self.outlived);

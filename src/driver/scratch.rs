@@ -1,7 +1,7 @@
 //! Working memory of one turn, kept between turns so that a turn allocates nothing.
 //!
-//! Every collection is empty between two turns; only its capacity is kept
-//! (tests/allocations.rs counts the allocations of whole transfers).
+//! Between two turns every collection is empty and keeps its capacity (tests/allocations.rs counts the
+//! allocations of whole transfers).
 
 use std::collections::VecDeque;
 use std::task::Waker;

@@ -1,5 +1,5 @@
-//! [`DriverTask`]: the future that runs a driver on Tokio: turns, and in between the task is parked
-//! until the socket, a handle or a deadline wakes it.
+//! [`DriverTask`]: the future that runs a driver on Tokio. Between turns the task is parked until the socket,
+//! a handle or a deadline wakes it.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,16 +14,16 @@ use tokio::time::Sleep;
 use super::{Driver, Turn};
 use crate::sys::Socket;
 
-/// Turns per poll, at most. After `Turn::Again` the task yields at once; after `Turn::Idle` another
-/// turn runs if the socket, a handle or a deadline became ready meanwhile.
+/// Most turns per poll. After `Turn::Again` the task yields at once; after `Turn::Idle` another turn runs if
+/// the socket, a handle or a deadline has become ready.
 const TURNS_PER_POLL: usize = 8;
 
-/// A driver as a future, which is ready after [`Turn::Finished`].
+/// A driver as a future that is ready after [`Turn::Finished`].
 #[derive(Debug)]
 pub(crate) struct DriverTask<S: Socket> {
     driver: Driver<S>,
     sleep: Pin<Box<Sleep>>,
-    /// The time that `sleep` is set to: the deadline, or an earlier one.
+    /// The time that `sleep` is set to: the deadline, or an earlier time.
     armed: Option<Instant>,
 }
 
@@ -34,8 +34,8 @@ impl<S: Socket + Unpin> DriverTask<S> {
         Self { driver, sleep, armed: None }
     }
 
-    /// Registers for everything that may wake the driver: socket readable, socket writable while
-    /// blocked, notified by a handle, deadline. Returns true if one of these has happened already.
+    /// Registers for everything that may wake the driver: a readable socket, a writable socket while blocked,
+    /// a notification of a handle, the deadline. Returns true if one of these has happened already.
     fn register(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
         let driver = &mut self.driver;
         if !driver.is_in_recv_backoff()
@@ -62,7 +62,7 @@ impl<S: Socket + Unpin> DriverTask<S> {
             return true;
         }
         loop {
-            // Deadlines move to later times with most datagrams. One that ends too early is set again then.
+            // Deadlines move to later times with most datagrams. A sleep that ends too early is set again.
             if self.armed.is_none_or(|armed| armed > deadline) {
                 self.sleep.as_mut().reset(deadline.into());
                 self.armed = Some(deadline);
@@ -85,17 +85,17 @@ impl<S: Socket + Unpin> Future for DriverTask<S> {
         for _ in 0..TURNS_PER_POLL {
             // Tokio's clock: `tokio::time::pause` stops the timers of the protocol as well.
             let now = tokio::time::Instant::now().into_std();
-            // The code of the application that a turn calls may panic: cipher, filters, transport,
-            // wakers. The driver is not used any further but to end its connections.
+            // A turn calls code of the application that may panic: cipher, filters, transport, wakers. The
+            // driver is then used only to end its connections.
             match catch_unwind(AssertUnwindSafe(|| this.driver.turn(now))).unwrap_or_else(|panic| {
                 this.driver.end_after_panic(now, &*panic);
                 Turn::Finished
             }) {
                 Turn::Finished => return Poll::Ready(()),
                 Turn::Again => break,
-                // What has happened meanwhile, as an answer, ends the delay.
+                // An event since the turn, such as an answer, ends the delay.
                 Turn::Idle | Turn::DelaysAcks if this.register(cx, now) => {}
-                // So does what happens from now on, or that no task of this thread is ready.
+                // A later event ends it too, or that no other task of this thread is ready.
                 Turn::DelaysAcks => {
                     let _ = pin!(yield_now()).poll(cx);
                     return Poll::Pending;
@@ -111,7 +111,7 @@ impl<S: Socket + Unpin> Future for DriverTask<S> {
 impl<S: Socket> Drop for DriverTask<S> {
     #[expect(clippy::disallowed_methods, reason = "Tokio's clock may be paused")]
     fn drop(&mut self) {
-        // Tokio's clock panics in a thread that is about to end. Nobody is notified during a panic.
+        // Tokio's clock panics in a thread that is about to end. During a panic no peer is notified.
         let has_clock = Handle::try_current().err().is_none_or(|e| e.is_missing_context());
         if has_clock && !std::thread::panicking() {
             self.driver.on_exit(tokio::time::Instant::now().into_std(), Some(Instant::now));

@@ -1,15 +1,15 @@
-//! Timer wheel of the connections of one socket: a hashed hierarchical timing wheel (Varghese and
-//! Lauck, 1987) with two levels.
+//! Timer wheel of the connections of one socket: a hashed hierarchical timing wheel (Varghese and Lauck,
+//! 1987) with two levels.
 //!
-//! The first level has a bucket for each of the next 1,024 milliseconds, the second one for each
-//! of the next 64 seconds, and later deadlines are in one list that is sorted into the levels every
-//! 64 seconds. A bucket is a doubly linked list through the entries, and each entry keeps its exact
-//! deadline: buckets never round. An ordered map is the reference in the tests.
+//! The first level has a bucket for each of the next 1,024 milliseconds, the second for each of the next 64
+//! seconds. Later deadlines are in one list, which is sorted into the levels every 64 seconds. A bucket is a
+//! doubly linked list through the entries, and each entry keeps its exact deadline: buckets never round. An
+//! ordered map is the reference in the tests.
 //!
-//! Up to [`FEW`] slots have no buckets, which take 8.5 KiB: their deadlines are compared one by one.
+//! A wheel of up to [`FEW`] slots compares deadlines one by one, without buckets, which take 8.5 KiB.
 //!
-//! The wheel has no clock: [`TimerWheel::expire`] gets the time. It skips empty buckets 64 at a
-//! time, so that neither an idle hour nor a jump of days costs anything.
+//! The wheel has no clock: [`TimerWheel::expire`] gets the time. It skips empty buckets 64 at a time, so an
+//! idle hour or a jump of days costs nothing.
 
 use std::time::{Duration, Instant};
 
@@ -28,10 +28,10 @@ const COALESCE_INTERVAL: u64 = 100 * TICK;
 /// Shortest wait in nanoseconds that is coalesced: coalescing then adds at most a twentieth to it.
 const MIN_COALESCED_WAIT: u64 = 2 * SECOND;
 
-/// Buckets of the first level. More than 1,000, so that the entries of one bucket of the second
-/// level always fit into the first level.
+/// Buckets of the first level. More than 1,000, so that the entries of one bucket of the second level always
+/// fit into the first.
 const TICKS: u64 = 1_024;
-/// Buckets of the second level. Also the seconds between two sorts of the list beyond both levels.
+/// Buckets of the second level, and seconds between two sorts of the list beyond both levels.
 const SECONDS: u64 = 64;
 
 /// Index of the first bucket of the second level.
@@ -71,11 +71,10 @@ pub(crate) struct TimerWheel {
     entries: Vec<Entry>,
     /// First entry of each bucket's list. Empty until a slot beyond [`FEW`] is armed, as is `earliest`.
     heads: Vec<u32>,
-    /// Per bucket of the levels, nanoseconds from its start to its earliest deadline or less:
-    /// an entry that leaves does not raise it.
+    /// Per bucket of the levels, nanoseconds from its start to its earliest deadline, or less: an entry that
+    /// leaves does not raise it.
     earliest: Vec<u32>,
-    /// Nanoseconds from the origin to the earliest deadline of the list beyond both levels, or
-    /// less.
+    /// Nanoseconds from the origin to the earliest deadline of the list beyond both levels, or less.
     earliest_beyond: u64,
     /// Bitmap of the buckets of the first level that have entries.
     ticks: [u64; 16],
@@ -127,10 +126,9 @@ impl TimerWheel {
         }
     }
 
-    /// Moves a deadline that need not be exact to the next common instant, ten of them a second, if
-    /// the deadline is far away (timer coalescing). Thousands of idle connections then wake their
-    /// driver ten times a second at most, and their pings leave in few batches
-    /// (tests/scalability.rs).
+    /// Moves a far deadline that need not be exact to the next of ten common instants a second (timer
+    /// coalescing). Thousands of idle connections then wake their driver at most ten times a second, and
+    /// their pings leave in few batches (tests/scalability.rs).
     pub(crate) fn coalesced_deadline(&self, now: Instant, at: Instant) -> Instant {
         let nanos = self.nanos(at);
         if nanos.saturating_sub(self.nanos(now)) < MIN_COALESCED_WAIT {
@@ -142,9 +140,9 @@ impl TimerWheel {
 
     /// When to call [`Self::expire`] next; `None` when nothing is armed.
     ///
-    /// Never later than the earliest deadline, except for a deadline that had passed when it was
-    /// set: then it is the instant of the last `expire`, truncated to milliseconds. It may be
-    /// earlier once after an entry was disarmed; that call expires nothing.
+    /// Never later than the earliest deadline, except for a deadline that had passed when it was set: then it
+    /// is the instant of the last `expire`, truncated to milliseconds. After an entry was disarmed it may be
+    /// earlier once; that call expires nothing.
     pub(crate) fn next(&self) -> Option<Instant> {
         if !self.has_buckets() {
             let armed = self.entries.iter().filter(|entry| entry.bucket != IDLE);
@@ -162,8 +160,8 @@ impl TimerWheel {
         self.origin.checked_add(Duration::from_nanos(nanos))
     }
 
-    /// Disarms every entry whose deadline is not after `now`, and appends its slot to `expired`,
-    /// in no particular order. `now` may be before that of an earlier call.
+    /// Disarms every entry whose deadline is not after `now`, and appends its slot to `expired`, in no
+    /// particular order. `now` may be earlier than in the last call.
     pub(crate) fn expire(&mut self, now: Instant, expired: &mut Vec<usize>) {
         let now = self.nanos(now);
         if !self.has_buckets() {
@@ -192,7 +190,7 @@ impl TimerWheel {
         !self.heads.is_empty()
     }
 
-    /// From here on there are buckets, and armed entries are in them.
+    /// Adds the buckets, and puts armed entries into them.
     fn add_buckets(&mut self) {
         self.heads = vec![NONE; usize::from(BEYOND) + 1];
         self.earliest = vec![0; usize::from(BEYOND)];
@@ -218,8 +216,8 @@ impl TimerWheel {
         while let Some(begun) = self.first_second(last_second).filter(|begun| *begun <= second) {
             self.sort(second_bucket(begun), now, expired);
         }
-        // A deadline beyond was at least 65 seconds away when it was set, so that sorting every 64
-        // seconds is in time.
+        // A deadline beyond was at least 65 seconds away when it was set, so a sort every 64 seconds is in
+        // time.
         if second / SECONDS != last_second / SECONDS {
             self.earliest_beyond = u64::MAX;
             self.sort(BEYOND, now, expired);
@@ -311,7 +309,7 @@ impl TimerWheel {
     /// The first millisecond with entries, from the current one on.
     fn first_tick(&self) -> Option<u64> {
         let (word, bit) = split(tick_bucket(self.tick));
-        // The first word comes twice: the bits from the current millisecond on, then those before.
+        // The first word comes twice: the bits from the current millisecond on, and last the bits before it.
         (0..=self.ticks.len()).find_map(|step| {
             let at = (word + step) % self.ticks.len();
             let wanted = match step {
@@ -332,7 +330,6 @@ impl TimerWheel {
         (bits != 0).then(|| second + 1 + u64::from(bits.trailing_zeros()))
     }
 
-    /// Sets whether a bucket has entries.
     fn set_occupied(&mut self, bucket: u16, occupied: bool) {
         let (word, bit) = split(bucket);
         let word = match bucket {
@@ -350,12 +347,10 @@ impl TimerWheel {
     }
 }
 
-/// The bucket of a millisecond.
 fn tick_bucket(tick: u64) -> u16 {
     u16::try_from(tick % TICKS).unwrap_or(0)
 }
 
-/// The bucket of a second.
 fn second_bucket(second: u64) -> u16 {
     FIRST_SECOND + u16::try_from(second % SECONDS).unwrap_or(0)
 }

@@ -1,8 +1,7 @@
-//! Anti-replay filter: hashes of received nonces. A datagram whose nonce is in the filter is a
-//! replay.
+//! Anti-replay filter: hashes of received nonces. A datagram whose nonce is in the filter is a replay.
 //!
-//! The nonces are random, so the sliding bitmap of RFC 4303 3.4.3 and RFC 6479, which needs
-//! sequence numbers, does not fit.
+//! The nonces are random, so the sliding bitmap of RFC 4303 3.4.3 and RFC 6479, which needs sequence numbers,
+//! does not fit.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashSet, VecDeque};
@@ -14,23 +13,22 @@ use crate::core::segment::Header;
 
 /// How long an initial datagram is remembered.
 const INITIAL_LIFETIME: Duration = Duration::from_secs(600);
-/// How many hashes of initial datagrams are kept, of nonces and of segments: 4 MiB, since an entry
-/// takes at most 24 bytes in the set (9 bytes a bucket, 7 of 16 buckets used) and 48 bytes in the
-/// queue (24 bytes, half used).
+/// Hashes of initial datagrams that are kept, of nonces and segments: 4 MiB. An entry takes at most 24 bytes
+/// in the set (9 bytes a bucket, 7 of 16 buckets used) and 48 bytes in the queue (24 bytes, half used).
 const MAX_INITIALS: usize = 4 * 1024 * 1024 / 72;
 
-/// The transmissions of one initial segment have timestamps within this many milliseconds, as a
-/// power of two: 65 s. A peer that opens another connection with the same conversation id and the
-/// same first data does so later, or with a clock of another origin.
+/// The timestamps of all transmissions of one initial segment differ by less than 2 to this power in
+/// milliseconds: 65 s. A peer that opens another connection with the same conversation id and the same first
+/// data does so later, or with a clock of another origin.
 const TIMESTAMP_BITS: u32 = 16;
 
-/// What is known of an initial datagram.
+/// Which part of an initial datagram is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KnownInitial {
     Nothing,
     /// Its nonce: the datagram is a replay.
     Nonce,
-    /// Its initial segment: it is another transmission of one that has arrived.
+    /// Its initial segment: the datagram retransmits one that has arrived.
     Segment,
 }
 
@@ -62,8 +60,8 @@ impl ReplayFilter {
         Self { known, order, capacity, lifetime, hasher: RandomState::new() }
     }
 
-    /// Records a nonce. Returns false for a replayed one. Datagrams without a cipher have an empty
-    /// nonce, which never counts as replayed.
+    /// Records a nonce. Returns false for a replay. Datagrams without a cipher have an empty nonce, which
+    /// never counts as a replay.
     pub(crate) fn insert(&mut self, now: Instant, nonce: &[u8]) -> bool {
         if nonce.is_empty() || self.capacity == 0 {
             return true;
@@ -72,9 +70,8 @@ impl ReplayFilter {
         self.insert_hash(now, self.hasher.hash_one(nonce))
     }
 
-    /// Records an initial datagram by its nonce, and by its conversation id and first segment, since
-    /// a retransmission that has not arrived has a nonce of its own. Without a cipher nothing is
-    /// known.
+    /// Records an initial datagram by its nonce, and by its conversation id and first segment: a
+    /// retransmission that has not arrived has a nonce of its own. Without a cipher nothing is known.
     pub(crate) fn insert_initial(
         &mut self,
         now: Instant,
@@ -97,10 +94,10 @@ impl ReplayFilter {
             let period = period & (u32::MAX >> TIMESTAMP_BITS);
             self.hasher.hash_one((header.conv, segment, period))
         };
-        // Before or after the end of a period.
+        // Another transmission may be on the other side of a period's end.
         let around = [period.wrapping_sub(1), period, period.wrapping_add(1)].map(hash);
-        // What is known is not recorded again: the peer, whose connection may have ended since, would
-        // be shut out for as long as it retransmits.
+        // A known segment is not recorded again. A peer whose connection has ended would otherwise be shut
+        // out while it retransmits.
         if around.iter().any(|hash| self.known.contains(hash)) {
             return KnownInitial::Segment;
         }

@@ -1,4 +1,4 @@
-//! End of a connection: what advances its lifecycle, which error it ends with, and its deadline.
+//! End of a connection: the progress of its lifecycle, the error that it ends with, and its deadline.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,19 +14,19 @@ use crate::fec::{FecConfig, FecStats};
 use crate::util::earliest;
 use crate::util::sync::Ordering;
 
-/// Time without data in either direction after which memory that only a busy connection needs is
-/// released (tests/memory.rs).
+/// Time without data in either direction after which a connection releases the memory that only a busy one
+/// needs (tests/memory.rs).
 const MEMORY_RELEASE_DELAY: Duration = Duration::from_secs(1);
 
-/// How long a connection without handles goes on without progress while memory is short: it ends before
-/// those that the application uses. Time for three pings, one of which validates the peer on a path with losses:
-/// to an unvalidated one nothing is retransmitted.
+/// How long a connection without handles goes on without progress while memory is short, so that it ends
+/// before connections in use. Long enough for three pings: one of them validates the peer on a lossy path,
+/// and nothing is retransmitted to an unvalidated peer.
 const SHORT_LINGER: Duration = Duration::from_secs(3);
 
-/// How long an endpoint that drains waits for the acknowledgement of a FIN, whose peer has ended its own
-/// stream and has every byte, or of a RST: that many RTOs, in which either leaves four times, and this at
-/// least. The peer may be gone.
+/// RTOs that an endpoint that drains waits for the acknowledgement of a RST, or of a FIN whose peer has ended
+/// its own stream and has every byte. Either leaves four times in that time. The peer may be gone.
 const DRAIN_RTOS: u32 = 8;
+/// Shortest wait of [`DRAIN_RTOS`].
 const MIN_DRAIN_WAIT: Duration = Duration::from_millis(500);
 
 /// A connection of an endpoint that drains.
@@ -34,15 +34,15 @@ const MIN_DRAIN_WAIT: Duration = Duration::from_millis(500);
 pub(in super::super) enum DrainState {
     /// It is in use, or bytes are unacknowledged.
     Waits,
-    /// A FIN or RST is unacknowledged, which is given up then.
+    /// A FIN or RST is unacknowledged, and is given up then.
     WaitsUntil(Instant),
     /// Nothing is left that the peer has to learn.
     Done,
 }
 
 impl Conn {
-    /// Reports progress to the handles and advances the lifecycle. `heard`: what else came from an
-    /// address. Returns the TIME-WAIT state once the connection may be removed.
+    /// Reports progress to the handles and advances the lifecycle. `heard`: why a connection with an address
+    /// may have timed out. Returns the TIME-WAIT state once the connection may be removed.
     pub(in super::super) fn advance_lifecycle(
         &mut self,
         now: Instant,
@@ -56,7 +56,7 @@ impl Conn {
             self.span.ended(error);
             let is_delivered = self.is_drained() && self.kcp.was_reset_orderly();
             scratch.wakers.extend(self.shared.end(error, is_delivered));
-            // Nothing waits for a RST-ACK once `linger` is over.
+            // Nothing waits for a RST-ACK after `linger`.
             let is_late = passed(self.linger_deadline(), now);
             let wait = if is_late { Duration::ZERO } else { self.shared.linger() };
             self.lifecycle.on_ended(now, wait);
@@ -68,7 +68,7 @@ impl Conn {
         (!self.kcp.is_resetting(now) && !is_quiet).then(|| self.time_wait())
     }
 
-    /// What the connection answers once it is removed.
+    /// The TIME-WAIT state, which answers for the connection once it is removed.
     pub(in super::super) fn time_wait(&self) -> TimeWait {
         self.kcp.time_wait(self.opened_by, self.shared.recv.has_unread(), self.restarted_by)
     }
@@ -79,14 +79,13 @@ impl Conn {
         !(is_deferred || self.lifecycle.is_detached() || self.lifecycle.is_ended())
     }
 
-    /// Whether a dropped connection waits for nothing but the end of the peer's stream (RFC 9293 3.3.2).
+    /// Whether a dropped connection waits only for the end of the peer's stream (RFC 9293 3.3.2).
     pub(in super::super) fn is_in_fin_wait_2(&self) -> bool {
         self.validation.is_none() && self.lifecycle.is_detached() && self.is_delivered()
     }
 
-    /// Whether a connection that is not in use has nothing left to send but what TIME-WAIT would answer with:
-    /// the FIN-ACK of a FIN that is still to come, a RST that was sent before. An unvalidated peer is owed
-    /// data alone.
+    /// Whether TIME-WAIT can answer for a connection that is not in use: at most the FIN-ACK of a FIN that is
+    /// still to come, or a RST that was sent before, is left to send. An unvalidated peer is owed only data.
     pub(in super::super) fn has_delivered(&self, now: Instant) -> bool {
         let is_unvalidated = self.validation.is_some();
         match self.lifecycle {
@@ -130,8 +129,8 @@ impl Conn {
         self.plan_memory_release(now);
     }
 
-    /// Publishes the statistics, and what else handles read of the state machine. `fec`: statistics of the
-    /// FEC decoder of the peer's address. Those of a connection that has ended stay as they were then.
+    /// Publishes the statistics and the largest message to the handles, until the connection ends. `fec`:
+    /// statistics of the FEC decoder of the peer's address.
     pub(in super::super) fn publish_stats(&self, fec: Option<FecStats>) {
         if self.lifecycle.is_ended() {
             return;
@@ -147,7 +146,7 @@ impl Conn {
         });
     }
 
-    /// Whether the peer is kcpx, whose decoder learns any layout.
+    /// Whether the peer is kcpx: its decoder learns any layout.
     pub(in super::super) fn peer_decodes_any_fec(&self) -> bool {
         self.kcp.peer_supports_close()
     }
@@ -157,15 +156,15 @@ impl Conn {
         self.reported.established && !self.kcp.peer_supports_close()
     }
 
-    /// Publishes how many shards FEC groups may have: at most `max`, unless the peer learns any.
+    /// Publishes how many shards FEC groups may have: at most `max`, unless the peer learns any layout.
     pub(in super::super) fn publish_max_fec_shards(&self, max: Option<usize>) {
         let Some(max) = max else { return };
         let max = if self.peer_decodes_any_fec() { FecConfig::MAX_SHARDS } else { max };
         self.shared.max_fec_shards.store(max, Ordering::Relaxed);
     }
 
-    /// Takes what the handles have done before the endpoint ends. No FIN leaves to a peer whose data is unread
-    /// (RFC 1122 4.2.2.13).
+    /// Takes the last writes and closes of the handles before the endpoint ends. A peer whose data is unread
+    /// gets no FIN (RFC 1122 4.2.2.13).
     pub(in super::super) fn exchange_last(&mut self, now: Instant, scratch: &mut Scratch) {
         if self.shared.recv.has_unread() || self.kcp.readable().is_some() {
             self.end_early(ConnectionError::RuntimeShutdown);
@@ -174,8 +173,8 @@ impl Conn {
         self.kcp.flush_acks();
     }
 
-    /// Whether anything may be sent while the endpoint ends: not where nothing has answered and nothing was
-    /// written, nor after an abort.
+    /// Whether anything may be sent while the endpoint ends: not after an abort, nor if nothing was answered
+    /// and nothing written.
     pub(in super::super) fn has_last_words(&self) -> bool {
         let is_aborted =
             self.end_cause.is_some_and(|cause| cause != ConnectionError::RuntimeShutdown);
@@ -187,12 +186,12 @@ impl Conn {
         self.has_last_words() && self.kcp.close_reason().is_none() && !self.is_drained()
     }
 
-    /// What is queued leaves at once, see `Kcp::hurry`.
+    /// Lets queued data leave at once, see `Kcp::hurry`.
     pub(in super::super) fn hurry(&mut self) {
         self.kcp.hurry();
     }
 
-    /// The CONTROL segment that reports to the peer that this endpoint is gone, if one can.
+    /// The CONTROL segment that tells the peer that this endpoint is gone, if the peer supports it.
     pub(in super::super) fn final_control(&mut self, now: Instant) -> Option<Header> {
         if self.lifecycle.is_ended() {
             return None;
@@ -239,7 +238,7 @@ impl Conn {
         self.kcp.close_reason()
     }
 
-    /// What an endpoint that drains waits for.
+    /// The part of this connection in a drain of the endpoint.
     pub(in super::super) fn drain_state(&self, now: Instant) -> DrainState {
         if self.is_in_use() {
             return DrainState::Waits;
@@ -256,7 +255,6 @@ impl Conn {
         if until > now { DrainState::WaitsUntil(until) } else { DrainState::Done }
     }
 
-    /// The retransmission timeout.
     pub(in super::super) fn rto(&self) -> Duration {
         Duration::from_micros(self.kcp.estimates().rto)
     }
@@ -278,7 +276,7 @@ impl Conn {
         self.lifecycle.discard_deadline().filter(|_| discards())
     }
 
-    /// When a connection is given up whose `connect` was dropped, and which nothing has answered.
+    /// When an unanswered connection whose `connect` was dropped is given up.
     fn abandoned_deadline(&self) -> Option<Instant> {
         let abandoned = || self.is_unanswered() && self.is_drained();
         self.lifecycle.abandoned_deadline().filter(|_| abandoned())
@@ -288,15 +286,15 @@ impl Conn {
         self.validation.as_ref().map(|validation| validation.deadline)
     }
 
-    /// Until when `wait_idle` waits for the peer to acknowledge the FIN or RST; `None` if neither
-    /// is outstanding.
+    /// Until when `wait_idle` waits for the peer to acknowledge the FIN or RST; `None` if neither is
+    /// outstanding.
     fn close_deadline(&self) -> Option<Instant> {
         let fin_acked = !self.lifecycle.is_ended() && self.kcp.is_closed();
         self.lifecycle.close_deadline().filter(|_| !fin_acked)
     }
 
-    /// Whether `wait_idle` waits for this connection: after a shutdown, drop or abort its data,
-    /// FIN or RST is not acknowledged yet.
+    /// Whether `wait_idle` waits for this connection: its data, FIN or RST is not acknowledged yet after a
+    /// shutdown, drop or abort.
     fn is_lingering(&self, now: Instant) -> bool {
         match self.lifecycle {
             Lifecycle::Connecting { .. } | Lifecycle::Open => false,
@@ -308,7 +306,7 @@ impl Conn {
         }
     }
 
-    /// Keeps the `count` of lingering connections up to date. `removed`: the connection is removed.
+    /// Updates the `count` of lingering connections. `removed`: the connection is removed.
     pub(in super::super) fn count_lingering(
         &mut self,
         now: Instant,
@@ -319,16 +317,16 @@ impl Conn {
         update_count(&mut self.counted_lingering, lingers, count);
     }
 
-    /// Keeps the `count` of connections with oversized segments in flight up to date: segments that
-    /// reach the peer in IP fragments or not at all. `removed`: the connection is removed.
+    /// Updates the `count` of connections with oversized segments in flight, which reach the peer in IP
+    /// fragments or not at all. `removed`: the connection is removed.
     pub(in super::super) fn count_oversized(&mut self, removed: bool, count: &mut usize) {
         let ended = removed || self.lifecycle.is_ended();
         let oversized = !ended && self.kcp.needs_ip_fragmentation();
         update_count(&mut self.counted_oversized, oversized, count);
     }
 
-    /// Plans [`Self::release_memory`], which checks later whether the connection is idle: a
-    /// deadline that moved with each packet would have a busy connection move its timer as often.
+    /// Plans [`Self::release_memory`], which checks later whether the connection is idle. A deadline that
+    /// moved with each packet would move the timer of a busy connection each time.
     fn plan_memory_release(&mut self, now: Instant) {
         let waits = self.memory_release_at.is_some();
         if !waits && self.has_no_data() && self.kcp.has_reclaimable_memory() {
@@ -336,8 +334,8 @@ impl Conn {
         }
     }
 
-    /// Frees what an idle connection does not need, once nothing has arrived for a while. Returns whether
-    /// it has.
+    /// Frees the memory that an idle connection does not need, once nothing has arrived for
+    /// [`MEMORY_RELEASE_DELAY`]. Returns whether it has.
     pub(super) fn release_memory(&mut self, now: Instant) -> bool {
         self.memory_release_at = None;
         if !self.has_no_data() {
@@ -358,16 +356,16 @@ impl Conn {
         self.kcp.is_drained() && self.kcp.readable().is_none()
     }
 
-    /// When [`Self::on_timeout`] is due. `coalesce` moves deadlines that need not be exact to later
-    /// common ones: the idle and dead-peer timeouts, and the pings before them.
+    /// When [`Self::on_timeout`] is due. `coalesce` moves deadlines that need not be exact to later common
+    /// instants: the idle and dead-peer timeouts, and the pings before them.
     pub(in super::super) fn deadline(
         &self,
         now: Instant,
         coalesce: impl Fn(Instant) -> Instant,
     ) -> Option<Instant> {
         let unvalidated = self.validation.is_some();
-        // The anti-amplification limit may keep due segments of an unvalidated connection waiting:
-        // a deadline that has passed would make the driver spin.
+        // The anti-amplification limit may hold back due segments of an unvalidated connection. A deadline
+        // that has passed would make the driver spin.
         let may_wait = |at: &Instant| !unvalidated || *at > now;
         let liveness = self.kcp.poll_liveness().map(coalesce);
         let protocol = earliest([self.kcp.poll_work(), liveness]);

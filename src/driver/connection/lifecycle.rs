@@ -1,74 +1,73 @@
-//! Lifecycle of a connection in the driver: from its creation, through `shutdown` and the drop of
-//! its last handle, to its removal.
+//! Lifecycle of a connection in the driver: from its creation, through `shutdown` and the drop of its last
+//! handle, to its removal.
 //!
-//! The states are those of the application's side: what the handles have done, and which timeout
-//! runs because of it. FIN and RST themselves are `core`'s (`core::close`), and what an ended
-//! connection still answers is TIME-WAIT (`demux`). Address validation (RFC 9000 8.1) runs beside
+//! A state says what the handles have done, and which timeout runs because of it. `core::close` has FIN and
+//! RST, and TIME-WAIT (`routing`) answers after the removal. Address validation (RFC 9000 8.1) runs beside
 //! the lifecycle, since a connection may be shut down or dropped before its peer is validated.
 
 use std::time::{Duration, Instant};
 
-/// How long a closing connection waits for new ACKs, counted from the last one, while its peer waits
-/// for a reader of this side: two such sides would wait for each other until the linger timeout, or
-/// for ever. A dropped connection that discards data of its peer ends then; `shutdown` of one whose
-/// windows are both closed returns.
+/// How long a closing connection waits for the next ACK while its peer waits for a reader of this side. Two
+/// such sides would wait for each other until the linger timeout, or for ever. After this time a dropped
+/// connection that discards data of its peer ends, and `shutdown` returns if both windows are closed.
 const READER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a connection is kept whose `connect` was dropped before the peer had answered: the answer
-/// may be on its way, and the peer is sent a FIN or RST then.
+/// How long an unanswered connection is kept after its `connect` was dropped: if the answer is on its way,
+/// the peer is sent a FIN or RST.
 const ABANDONED_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The flow control windows of a connection that is shut down (RFC 9293 3.8.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Windows {
-    /// One side may send, as far as is known. Entered on `shutdown`, and when a window opens.
+    /// One side may send, as far as is known. Entered on `shutdown`, and when a window opens; left when both
+    /// are closed.
     Open,
-    /// Both have been closed since `last_progress`: the peer waits for a reader of this side, or its own
-    /// application does not read. Left when one opens, and [`READER_TIMEOUT`] later.
+    /// Both are closed since `last_progress`: the peer waits for a reader of this side, or its own
+    /// application does not read. Left when a window opens, and after [`READER_TIMEOUT`].
     Closed,
-    /// `shutdown` has returned because of that. The rest is delivered once the application reads. Never
-    /// left.
+    /// `shutdown` has returned after [`READER_TIMEOUT`]. The rest is delivered once the application reads.
+    /// Never left.
     Background,
 }
 
 /// State of a connection; the states compare to RFC 9293 3.3.2 as noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lifecycle {
-    /// `connect` waits for the peer (SYN-SENT). Entered on an active open that sends an initial
-    /// segment without data; left when the peer has answered, on the drop of the last handle, on
-    /// the connect timeout, and on an error.
+    /// `connect` waits for the peer (SYN-SENT). Entered on an active open that sends an initial segment
+    /// without data; left when the peer answers, on the drop of the last handle, on the connect timeout, and
+    /// on an error.
     Connecting {
         /// When `connect` fails.
         deadline: Instant,
     },
-    /// Handles may write (ESTABLISHED). Entered on every other creation, and from `Connecting`; left
-    /// on `shutdown`, on the drop of the last handle, and on an error or abort.
+    /// Handles may write (ESTABLISHED). Entered on every other creation, and from `Connecting`; left on
+    /// `shutdown`, on the drop of the last handle, and on an error or abort.
     Open,
-    /// The write side is shut down and not everything is acknowledged (FIN-WAIT-1). Entered on
-    /// `shutdown`; left once all is acknowledged, on the drop of the last handle, on the linger
-    /// timeout, and on an error or abort.
+    /// The write side is shut down and not everything is acknowledged (FIN-WAIT-1). Entered on `shutdown`;
+    /// left once all is acknowledged, on the drop of the last handle, on the linger timeout, and on an error
+    /// or abort.
     ShutDown {
         /// When the state was entered, or the peer last acknowledged something new.
         last_progress: Instant,
         windows: Windows,
     },
-    /// All data is acknowledged and `shutdown` has returned (FIN-WAIT-2 once the FIN is
-    /// acknowledged too); reading goes on. Entered from `ShutDown`; left when the peer's FIN is
-    /// read and ours acknowledged, on the drop of the last handle, and on an error or abort.
+    /// All data is acknowledged and `shutdown` has returned (FIN-WAIT-2 once the FIN is acknowledged too);
+    /// reading goes on. Entered from `ShutDown`; left when the peer's FIN is read and this side's FIN is
+    /// acknowledged, on the drop of the last handle, and on an error or abort.
     Drained {
         /// Until when `wait_idle` waits for the FIN-ACK.
         fin_ack_deadline: Instant,
     },
-    /// The last handle is dropped: what was written is still delivered, nothing is read. Entered on
-    /// that drop; left once all is acknowledged and the FIN too, on the linger timeout, on the
-    /// discard timeout, and on an error.
+    /// The last handle is dropped: written data is still delivered, nothing is read. Entered on the drop;
+    /// left once all data and the FIN are acknowledged, on the linger timeout, on the discard timeout, and on
+    /// an error.
     Detached {
-        /// When the state was entered, the peer last acknowledged something new, or last answered while it took
-        /// nothing.
+        /// When the state was entered, when the peer last acknowledged something new, or when it last
+        /// answered while it took nothing.
         last_progress: Instant,
     },
-    /// The handles are notified of the error. Entered when the connection ends, with any error;
-    /// left by removal once the RST, if one is sent, is acknowledged or given up.
+    /// The handles are notified of the error. Entered when the connection ends, with any error; left by
+    /// removal once the RST, if one is sent, is acknowledged or given up.
     Ended {
         /// Until when `wait_idle` waits for the acknowledgement of the RST.
         reset_ack_deadline: Instant,
@@ -83,7 +82,6 @@ impl Lifecycle {
         }
     }
 
-    /// When `connect` fails.
     pub(super) fn connect_deadline(&self) -> Option<Instant> {
         match self {
             Self::Connecting { deadline } => Some(*deadline),
@@ -98,7 +96,7 @@ impl Lifecycle {
         }
     }
 
-    /// Whether both windows are closed now, while something is left to deliver.
+    /// `closed`: both windows are closed while something is left to deliver.
     pub(super) fn on_windows(&mut self, now: Instant, closed: bool) {
         let Self::ShutDown { last_progress, windows } = self else { return };
         match (*windows, closed) {
@@ -118,7 +116,7 @@ impl Lifecycle {
         }
     }
 
-    /// `shutdown` returns, and what is left is delivered in the background.
+    /// `shutdown` returns, and the rest is delivered in the background.
     pub(super) fn on_background(&mut self) {
         if let Self::ShutDown { windows, .. } = self {
             *windows = Windows::Background;
@@ -142,8 +140,8 @@ impl Lifecycle {
         }
     }
 
-    /// The peer takes nothing now, and its latest datagram came at `last_received`: as long as it answers
-    /// window probes, or data that it does not take, a reader may come.
+    /// The peer takes nothing now, and its latest datagram came at `last_received`. While it answers window
+    /// probes, or data that it does not take, a reader may still come.
     pub(super) fn on_window_report(&mut self, last_received: Instant) {
         if let Self::Detached { last_progress } = self {
             *last_progress = last_received.max(*last_progress);
@@ -172,16 +170,15 @@ impl Lifecycle {
         matches!(self, Self::Detached { .. })
     }
 
-    /// Whether the application writes no more, and what it wrote is still to be delivered or
-    /// acknowledged: from `shutdown` or the drop of the last handle until the end.
+    /// Whether the application writes no more: from `shutdown` or the drop of the last handle until the end.
     pub(super) fn is_closing(&self) -> bool {
         matches!(self, Self::ShutDown { .. } | Self::Drained { .. } | Self::Detached { .. })
     }
 
-    /// When closing is given up: `linger` (SO_LINGER) after the last progress. While a task waits
-    /// for `shutdown`, any datagram of the peer counts as progress (`last_received`), since the
-    /// peer may be slow to read; window probes leave at least three times in that time. Once
-    /// `shutdown` has returned, the dead-peer timeout decides.
+    /// When closing is given up: `linger` (SO_LINGER) after the last progress. While a task waits for
+    /// `shutdown`, any datagram of the peer counts as progress (`last_received`), since the peer may be slow
+    /// to read; window probes leave at least three times in that time. After `shutdown` has returned, the
+    /// dead-peer timeout decides.
     pub(super) fn linger_deadline(
         &self,
         last_received: Instant,
@@ -199,8 +196,7 @@ impl Lifecycle {
         }
     }
 
-    /// Since when an endpoint that drains waits for a connection that is not in use: the last progress, or the
-    /// end. `linger` as it was then.
+    /// The last progress or the end of a connection that is not in use. `linger`: as at the end.
     pub(super) fn closing_since(&self, linger: Duration) -> Option<Instant> {
         match self {
             Self::Detached { last_progress } => Some(*last_progress),
@@ -209,7 +205,7 @@ impl Lifecycle {
         }
     }
 
-    /// When a connection is given up whose `connect` was dropped, and which nothing has answered.
+    /// When an unanswered connection whose `connect` was dropped is given up.
     pub(super) fn abandoned_deadline(&self) -> Option<Instant> {
         match self {
             Self::Detached { last_progress } => Some(*last_progress + ABANDONED_CONNECT_TIMEOUT),
@@ -217,8 +213,7 @@ impl Lifecycle {
         }
     }
 
-    /// When a dropped connection that discards data of its peer is given up, see
-    /// [`READER_TIMEOUT`].
+    /// When a dropped connection that discards data of its peer is given up, see [`READER_TIMEOUT`].
     pub(super) fn discard_deadline(&self) -> Option<Instant> {
         match self {
             Self::Detached { last_progress } => Some(*last_progress + READER_TIMEOUT),
@@ -226,8 +221,8 @@ impl Lifecycle {
         }
     }
 
-    /// Until when `wait_idle` waits for the peer to acknowledge the FIN of a drained connection or
-    /// the RST of an ended one.
+    /// Until when `wait_idle` waits for the peer to acknowledge the FIN of a drained connection or the RST of
+    /// an ended one.
     pub(super) fn close_deadline(&self) -> Option<Instant> {
         match self {
             Self::Drained { fin_ack_deadline } => Some(*fin_ack_deadline),
@@ -240,12 +235,12 @@ impl Lifecycle {
     }
 }
 
-/// What the handles were notified of, so that their tasks are woken once.
+/// Events that the handles were notified of, so that their tasks are woken once.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reported {
     /// The peer has answered: `established` returns.
     pub(super) established: bool,
-    /// The peer's FIN was delivered behind its last byte: reads return 0.
+    /// The peer's FIN was delivered after its last byte: reads return 0.
     pub(super) eof: bool,
     /// Whether the peer takes out-of-band datagrams, once it has shown that.
     pub(super) datagrams: Option<bool>,

@@ -18,7 +18,7 @@ fn flow() -> FlowTiming {
     FlowTiming { conv: 1, next_xmit_seq: 1, srtt, rto, loss_rate: 0 }
 }
 
-/// Parity packets of the group that the last of these packets, at these times, completes.
+/// Parity packets of the group that packets at these times complete.
 fn parities(fec: &mut FecSender, start: Instant, times: &[u64]) -> usize {
     let at = |millis: &u64| start + Duration::from_millis(*millis);
     let mut count = 0;
@@ -35,7 +35,7 @@ fn parity_is_left_out_where_a_retransmission_comes_first() {
     assert_eq!(parities(&mut fec, start, &[0, 25, 50, 75, 100]), 2, "50 ms before, in the mean");
     assert_eq!(parities(&mut fec, start, &[200, 226, 252, 278, 304]), 0);
     assert_eq!(parities(&mut fec, start, &[400, 401, 402, 403, 480]), 0);
-    // The seqids of parity are used all the same.
+    // The seqids of parity are used nevertheless.
     let mut packet = [0; 100];
     fec.seal(start, &flow(), &mut packet);
     assert_eq!(packet[..4], [21, 0, 0, 0]);
@@ -119,7 +119,7 @@ fn group_is_closed_early_only_if_its_parity_suffices() {
         }
         (group.close_at.unwrap() - start).as_millis()
     };
-    // Open for 25 ms; or idle for that long.
+    // Open for 25 ms, or idle for 25 ms.
     assert_eq!([0, 16_000, 17_000, 100_000].map(close_after), [25, 25, 45, 45]);
 }
 
@@ -137,7 +137,7 @@ fn groups_are_whole_until_the_peer_may_have_learned_the_layout() {
     for group in 0..LEARNING_GROUPS {
         assert_eq!(fill(&mut fec), None, "no timer runs for a group that stays open");
         assert_eq!(fec.begin_closing(later, &flow(), true), None);
-        // However late the parity is.
+        // Even if the parity is late.
         let end = start + Duration::from_millis(400);
         assert_eq!(fec.seal(end, &flow(), &mut [0; 32]), 2, "group {group}");
         assert!(fec.take_closed().is_none());

@@ -1,9 +1,9 @@
 //! Send batch: datagrams of one turn, sent with UDP GSO.
 //!
-//! A send batch is one contiguous buffer: datagrams stand back to back, so that datagrams of equal
-//! size to the same address are a GSO batch, which one system call sends (Linux UDP_SEGMENT). The
-//! bytes of headers are reserved when a datagram is begun; a written datagram is never moved, but for
-//! one that FEC leaves out. The cipher seals up to [`SEAL_PACKETS`] datagrams at a time, before they are sent.
+//! A send batch is one contiguous buffer of datagrams back to back, so datagrams of equal size to one address
+//! are a GSO batch, which one system call sends (Linux UDP_SEGMENT). A datagram begins with reserved bytes
+//! for headers and is not moved once written, except where FEC leaves its header out. The cipher seals up to
+//! [`SEAL_PACKETS`] datagrams at a time, before they are sent.
 
 use std::array;
 use std::io;
@@ -15,15 +15,15 @@ use crate::stats::EndpointStats;
 use crate::sys::{SendFault, Socket, Transmit, classify_send, count};
 use crate::util::path::Path;
 
-/// Bytes of a send batch at which it is flushed: two full GSO batches, which stay in the CPU
-/// cache. A little less than twice [`MAX_GSO_BYTES`], so that no third GSO batch begins.
+/// Bytes at which a send batch is flushed: two full GSO batches, which stay in the CPU cache. A little less
+/// than twice [`MAX_GSO_BYTES`], so that no third GSO batch begins.
 const BATCH_BYTES: usize = 128_000;
-/// Datagrams of a send batch at which it is flushed.
+/// Datagrams at which a send batch is flushed.
 const BATCH_PACKETS: usize = 256;
-/// Datagrams passed to the cipher at a time, at most.
+/// Most datagrams passed to the cipher at a time.
 const SEAL_PACKETS: usize = 32;
-/// Most bytes of one GSO batch: below the 65,507 bytes of the largest UDP payload over IPv4. At
-/// 1,400 bytes per datagram these are 46 datagrams, at 1,472 bytes 44.
+/// Most bytes of one GSO batch, below the 65,507 bytes of the largest UDP payload over IPv4: 46 datagrams of
+/// 1,400 bytes, or 44 of 1,472 bytes.
 const MAX_GSO_BYTES: usize = 65_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,6 @@ struct Packet {
     len: usize,
 }
 
-/// Result of a flush.
 #[derive(Debug)]
 pub(crate) enum Flushed {
     /// Everything was sent, or dropped like loss in the network.
@@ -51,8 +50,8 @@ pub(crate) struct SendBatch {
     sealed: (usize, usize),
     /// Datagrams and bytes already sent.
     sent: (usize, usize),
-    /// Destinations of datagrams that failed with EMSGSIZE since the last `take_too_large`, and
-    /// their size in bytes.
+    /// Destinations of datagrams that failed with EMSGSIZE since the last `take_too_large`, and their size in
+    /// bytes.
     too_large: Vec<(SocketAddr, usize)>,
     /// Paths whose local IP the system did not take since the last `take_gone`.
     gone: Vec<Path>,
@@ -126,8 +125,8 @@ impl SendBatch {
         bytes.min(BATCH_PACKETS.saturating_sub(self.packets.len()))
     }
 
-    /// Appends the datagrams for `path` that `write` writes, all of equal length; it returns their
-    /// number, and so does this.
+    /// Appends the datagrams for `path` that `write` writes, all of equal length. Returns their number, which
+    /// `write` returns.
     pub(crate) fn append_equal(
         &mut self,
         path: Path,
@@ -188,7 +187,6 @@ impl SendBatch {
         mem::take(&mut self.gone)
     }
 
-    /// The last transient error.
     pub(crate) fn take_fault(&mut self) -> Option<io::Error> {
         self.fault.take()
     }
@@ -259,8 +257,8 @@ impl SendBatch {
         Flushed::All
     }
 
-    /// The next GSO batch: datagrams of equal size on one path, the last of which may be shorter.
-    /// Returns path, segment size, bytes and datagrams.
+    /// The next GSO batch: datagrams of equal size on one path, except that the last may be shorter. Returns
+    /// path, segment size, bytes and datagrams.
     fn next_gso_batch(&self, max_segments: usize) -> Option<(Path, usize, usize, usize)> {
         let rest = self.packets.get(self.sent.0..)?;
         let first = rest.first()?;
@@ -296,7 +294,7 @@ mod tests {
         answers: VecDeque<io::Result<usize>>,
         sends: Vec<(u16, usize, usize)>,
         max_segments: usize,
-        /// A host that has lost all its addresses, and whether it had to say so.
+        /// A host that has lost all its addresses, and whether it had to report that.
         lost: bool,
         source_gone: bool,
     }

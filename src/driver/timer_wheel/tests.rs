@@ -9,7 +9,7 @@ use crate::testkit::rng::Rng;
 fn span(rng: &mut Rng, days: u64) -> Duration {
     let bound = 1 << rng.below(52);
     let nanos = rng.below(bound).min(days * 24 * 60 * 60 * SECOND);
-    // Boundaries are where mistakes would be.
+    // Boundaries are the likely mistakes.
     Duration::from_nanos(match rng.below(6) {
         0 => nanos / TICK * TICK,
         1 => nanos / SECOND * SECOND,
@@ -67,7 +67,7 @@ impl Pair {
         self.check_next();
     }
 
-    /// Moves the clock and compares what expires, exactly.
+    /// Moves the clock and compares the expired slots, exactly.
     fn expire(&mut self, now: Instant) -> usize {
         self.now = self.now.max(now);
         let later = self.order.split_off(&(now + Duration::from_nanos(1), 0));
@@ -151,7 +151,7 @@ fn random_operations_match_an_ordered_map() {
                     pair.expire(pair.now + days);
                 }
                 13 => {
-                    // A reading from another thread may lie a little behind.
+                    // A clock reading of another thread may be a little older.
                     let before = span(&mut rng, 1).min(Duration::from_secs(2));
                     let now = pair.now.checked_sub(before).unwrap_or(pair.now);
                     pair.expire(now.max(pair.origin));
