@@ -130,7 +130,8 @@ fn connect_with_a_chosen_conv() {
         ] {
             let error = again.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::AddrInUse);
-            assert_eq!(error.to_string(), format!("conversation id {conv} is in use with {addr}"));
+            let text = format!("conversation id {conv} is in use with {addr}: choose another id");
+            assert_eq!(error.to_string(), text);
         }
         let mut zero = endpoint.connect_with_conv(addr, 0).await.unwrap();
         zero.write_all(b"zero").await.unwrap();

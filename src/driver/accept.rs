@@ -1,9 +1,9 @@
-//! How connections open: `connect`, and the initial datagrams of peers, with the limits, the accept
-//! filter and the address validation (RFC 9000 8.1) that they have to pass.
+//! How connections open: `connect`, the initial datagrams of peers, and the address validation (RFC 9000 8.1)
+//! of their peers.
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rand_core::Rng;
 
@@ -13,8 +13,9 @@ use crate::core::open::{InitialHash, OpenedBy};
 use crate::core::segment::Header;
 use crate::driver::Driver;
 use crate::driver::admission::replay::KnownInitial;
-use crate::driver::connection::Conn;
-use crate::driver::routing::{Demux, Key};
+use crate::driver::admission::{Refusal, capable_ping, initial_without_data};
+use crate::driver::connection::{Conn, Key};
+use crate::driver::routing::Demux;
 use crate::error::ConnectionError;
 use crate::shared::accept_queue::AcceptQueue;
 use crate::shared::connection::{Handle, Shared};
@@ -25,15 +26,11 @@ use crate::trace;
 use crate::util::path::{LocalIp, Path};
 use crate::util::sync::{Arc, Ordering};
 
-/// Bytes that an unvalidated peer may be sent at least, if three times what it sent is less (RFC
-/// 9000 8.1); the MTU if that is larger. Deviates: QUIC needs no such minimum, since initial
-/// datagrams of clients have 1,200 bytes (RFC 9000 14.1). Those of KCP may be smaller, and three
-/// times a small one would not suffice to retransmit the ping that validates the address.
+/// Least allowance of an unvalidated peer in bytes, or the MTU if that is larger: it may be sent this much
+/// even if three times what it sent is less (RFC 9000 8.1). QUIC needs no such minimum, since its initial
+/// datagrams have 1,200 bytes (RFC 9000 14.1). An initial datagram of KCP may be so small that three times
+/// its size would not suffice to retransmit the ping that validates the address.
 const MIN_INITIAL_ALLOWANCE: usize = 1_200;
-
-/// How long the conversation id of a peer that went silent is not taken by another address: a client
-/// with an id of its own that restarts may go on.
-const CONV_IN_USE: Duration = Duration::from_secs(10);
 
 impl<S: Socket> Driver<S> {
     /// Active open: creates a connection to `peer`, see `Config::early_data`.
@@ -44,13 +41,16 @@ impl<S: Socket> Driver<S> {
         conv: Option<u32>,
     ) -> io::Result<Opened> {
         self.socket.check_peer(peer)?;
-        if self.conns.len() >= self.config.limits.max_connections {
-            let limit = self.config.limits.max_connections;
-            let message = format!("the endpoint has {limit} connections, its max_connections");
+        let limit = self.config.limits.max_connections;
+        if self.routing.conns.len() >= limit {
+            let message = format!(
+                "the endpoint has {limit} connections: close some or raise Limits::max_connections"
+            );
             return Err(io::Error::other(message));
         }
         let conv = self.choose_conv(now, peer, conv)?;
-        let newest = self.peers.slots(peer).next().and_then(|slot| self.conns.get(slot));
+        let newest = self.routing.peers.slots(peer).next();
+        let newest = newest.and_then(|slot| self.routing.conns.get(slot));
         if newest.is_some_and(|conn| conn.is_with_other_implementation()) {
             trace::further_connection(peer, conv);
         }
@@ -58,66 +58,79 @@ impl<S: Socket> Driver<S> {
         self.stats.active_opens += 1;
         let (waits, opens) = (self.config.waits_for_peer(), self.config.kcp.close_notify);
         let deadline = now + self.config.connect_timeout;
-        match self.get_mut(shared.id()) {
+        match self.routing.get_mut(shared.id()) {
             Some(conn) if waits => conn.connect(now, deadline),
             Some(conn) if opens => conn.connect_early(now),
             _ => {}
         }
-        self.update_replaces(peer);
+        self.routing.update_replaces(peer);
         Ok(Opened { handle: Handle::new(shared), waits })
     }
 
-    /// Connections with `peer` have been opened or removed: one alone may take the place of an earlier one
-    /// at a listener that has one for each address, several may not. Those before the latest two know.
-    pub(super) fn update_replaces(&mut self, peer: SocketAddr) {
-        let is_alone = !self.peers.has_several(peer);
-        for slot in self.peers.slots(peer).take(2) {
-            if let Some(conn) = self.conns.get_mut(slot) {
-                conn.set_replaces(is_alone);
+    /// The conversation id of a new connection with `peer`: `wanted`, the configured one, or a free one at
+    /// random.
+    fn choose_conv(
+        &mut self,
+        now: Instant,
+        peer: SocketAddr,
+        wanted: Option<u32>,
+    ) -> io::Result<u32> {
+        let demux = &mut self.routing.demux;
+        if let Some(conv) = wanted.or(self.config.conv) {
+            let key = (peer, conv);
+            demux.expire(now);
+            if !demux.contains(&key) {
+                return Ok(conv);
+            }
+            // Segments of the other connection that are still in flight would get into this one.
+            let live = demux.find(&key).is_some();
+            let when = if live { "is in use" } else { "was in use less than a minute ago" };
+            let text = format!("conversation id {conv} {when} with {peer}: choose another id");
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+        }
+        loop {
+            let conv = self.rng.next_u32();
+            if conv != 0 && !demux.contains(&(peer, conv)) {
+                return Ok(conv);
             }
         }
     }
 
-    /// Creates a connection. `initial`: the hash of the peer's initial segment for a passive open,
-    /// `None` for an active open.
-    pub(super) fn open(
+    /// Creates a connection. `initial`: the hash of the peer's initial segment for a passive open, `None` for
+    /// an active open.
+    fn open(
         &mut self,
         now: Instant,
         key: Key,
         initial: Option<InitialHash>,
     ) -> io::Result<Arc<Shared>> {
         let seed = Seed::new(self.rng.next_u32(), self.rng.next_u64());
-        let mut kcp = Kcp::new(key.1, &self.config.kcp, now, seed)?;
+        let (peer, conv) = key;
+        let mut kcp = Kcp::new(conv, &self.config.kcp, now, seed)?;
         let (cipher, fec_header) = self.config.overheads();
         kcp.set_overhead(cipher, fec_header)?;
-        // One side pings later than its peer, so that not both do: the active opener by default, since the
-        // pings of a server to many peers leave at coalesced deadlines (`timer_wheel`).
+        // One side pings later than its peer, so that not both do. By default that is the active opener,
+        // since the pings of a server to many peers leave at coalesced deadlines (`timer_wheel`).
         kcp.defer_keepalive(initial.is_none(), self.config.kcp.keepalive_side);
-        let entry = self.conns.vacant_entry();
-        self.generations = self.generations.wrapping_add(1);
-        let slot = u32::try_from(entry.key()).map_err(io::Error::other)?;
-        let id = ConnId { slot, generation: self.generations };
-        let notifier = self.notifier.clone();
-        // The system chooses where a connection to a peer leaves from.
-        let local = if initial.is_some() { self.local_ip } else { LocalIp::ANY };
-        let path = Path { peer: key.0, local };
-        let shared = Shared::new(id, key.1, path, &self.config, notifier);
+        let id = self.routing.next_id()?;
+        // The system chooses the local IP of an active open.
+        let local = if initial.is_some() { self.input.local_ip } else { LocalIp::ANY };
+        let path = Path { peer, local };
+        let shared = Shared::new(id, conv, path, &self.config, self.notifier.clone());
         let opened_by = initial.map(OpenedBy::by).unwrap_or_default();
-        entry.insert(Box::new(Conn::new(kcp, shared.clone(), opened_by, &self.config, now)));
-        self.demux.insert(key, id);
-        self.peers.join(key.0, slot);
+        let conn = Box::new(Conn::new(kcp, shared.clone(), opened_by, &self.config, now));
+        self.routing.insert(conn);
         if initial.is_some() {
-            self.sources.enter(key.0.ip());
+            self.admission.sources.enter(peer.ip());
         }
-        if let Some(max) = self.peers.max_fec_shards(key.0) {
+        if let Some(max) = self.routing.peers.max_fec_shards(peer) {
             shared.max_fec_shards.store(max, Ordering::Relaxed);
         }
-        self.schedule(id);
         Ok(shared)
     }
 
-    /// Handles an initial datagram of an unknown peer: a passive open. Returns whether a connection
-    /// accepted it. A refused datagram allocates nothing (tests/allocations.rs).
+    /// Handles an initial datagram of an unknown peer: a passive open. Returns whether a connection accepted
+    /// it. A refused datagram allocates nothing (tests/allocations.rs).
     pub(super) fn on_initial(
         &mut self,
         now: Instant,
@@ -127,21 +140,22 @@ impl<S: Socket> Driver<S> {
         nonce: &[u8],
     ) -> bool {
         let Ok(header) = Header::parse(datagram) else { return false };
-        let Some(accept) = self.admit(now, (from, header.conv), datagram) else { return false };
-        // One without data has the CONTROL capability.
+        let key = (from, header.conv);
+        let Some(accept) = self.admit(now, key, datagram) else { return false };
+        // An initial segment without data has the CONTROL capability.
         let is_capable = matches!(initial, InitialHash::WindowProbe(_));
-        let is_validated = self.retry.take_answer(now, &(from, header.conv), is_capable);
-        if !is_validated && self.is_crowded() {
+        let is_validated = self.admission.retry.take_answer(now, &key, is_capable);
+        if !is_validated && self.admission.is_crowded(&self.memory) {
             self.stats.refused_max_unvalidated += 1;
-            self.send_retry(now, (from, header.conv));
+            self.send_retry(now, key);
             return false;
         }
-        // Whatever its source address, a replayed initial datagram opens no second connection, and
-        // nor does a retransmission that was recorded before it could arrive.
-        match self.remember_initial(now, nonce, datagram) {
+        // A replayed initial datagram opens no second connection, from any source address. Nor does a
+        // retransmission that was recorded before it could arrive.
+        match self.admission.remember_initial(now, nonce, datagram) {
             KnownInitial::Nothing => {}
-            // Known because it has ended the connection before this one.
-            KnownInitial::Segment if self.demux.take_successor(&(from, header.conv), initial) => {}
+            // Known because it has ended the previous connection.
+            KnownInitial::Segment if self.routing.demux.take_successor(&key, initial) => {}
             KnownInitial::Segment | KnownInitial::Nonce => {
                 self.stats.dropped_replayed += 1;
                 return false;
@@ -149,23 +163,23 @@ impl<S: Socket> Driver<S> {
         }
         let limits = &self.config.limits;
         let (deadline, defers) = (now + limits.validation_timeout, limits.require_validation);
-        // One allowance per address, and few per source: a further connection is sent at most three
-        // times what it sent, and no data of it is acknowledged before it is validated. So is that of
-        // a peer which opens with data, if the application sees validated ones alone.
+        // One allowance per address, and few per source. Without one a connection is sent at most three times
+        // what it sent, and none of its data is acknowledged before validation. The same holds for a peer
+        // that opens with data if the application accepts only validated peers.
         let has_allowance = !is_validated
             && (is_capable || !defers)
-            && !self.peers.contains(from)
-            && self.unvalidated.take_allowance(now, from.ip());
+            && !self.routing.peers.contains(from)
+            && self.admission.unvalidated.take_allowance(now, from.ip());
         let mtu = usize::from(self.config.kcp.mtu);
         let allowance = if has_allowance { mtu.max(MIN_INITIAL_ALLOWANCE) } else { 0 };
-        // `open` fails on an invalid configuration only, and the endpoint has validated it.
-        let Ok(shared) = self.open(now, (from, header.conv), Some(initial)) else { return false };
+        // `open` fails only on an invalid configuration, and the endpoint has validated it.
+        let Ok(shared) = self.open(now, key, Some(initial)) else { return false };
         self.stats.passive_opens += 1;
         let id = shared.id();
         let handle = Handle::new(shared);
         let (deferred, handle) = if defers { (Some(handle), None) } else { (None, Some(handle)) };
-        self.unvalidated.enter();
-        if let Some(conn) = self.get_mut(id) {
+        self.admission.unvalidated.enter();
+        if let Some(conn) = self.routing.get_mut(id) {
             conn.require_validation(now, allowance, deadline, deferred);
             if is_validated {
                 conn.on_retry_answered();
@@ -179,87 +193,68 @@ impl<S: Socket> Driver<S> {
         accepted
     }
 
-    /// Whether only peers whose address is validated may open a connection.
-    pub(super) fn is_crowded(&self) -> bool {
-        self.unvalidated.is_crowded() || self.memory.is_crowded()
-    }
-
-    /// The accept queue, if a connection may be opened under `key`; `None` if there is no listener, or the
-    /// accept filter, the limits or another connection are against it. Without a listener, or with the
-    /// filter against it, the peer is sent a RST, since a retransmission would fare no better.
+    /// The accept queue, if a connection may be opened under `key`. Counts a refusal. A peer whose
+    /// retransmission would be refused too is sent a RST.
     fn admit(&mut self, now: Instant, key: Key, datagram: &[u8]) -> Option<Arc<AcceptQueue>> {
-        if !self.is_listening() || self.is_filtered(key.0, key.1) {
-            self.refuse(now, key.0, datagram);
-            return None;
+        match self.admission.admit(now, key, &self.config, &self.routing) {
+            Ok(accept) => Some(accept),
+            Err(refusal) => {
+                refusal.count(&mut self.stats);
+                if refusal.is_final()
+                    && let Some(initial) = initial_without_data(datagram)
+                {
+                    self.send_stateless_reset(now, key.0, &initial);
+                }
+                None
+            }
         }
-        self.accept_queue(key.0).filter(|_| !self.is_in_use(now, key.0, key.1))
     }
 
-    /// Whether there is a listener. Counts a refusal.
-    fn is_listening(&mut self) -> bool {
-        let listens = self.accept.as_ref().is_some_and(|accept| accept.is_open());
-        self.stats.refused_no_listener += u64::from(!listens);
-        listens
+    /// Answers an initial datagram without state (RFC 9000 8.1.2). The answer is no longer than the datagram.
+    fn send_retry(&mut self, now: Instant, key: Key) {
+        let path = Path { peer: key.0, local: self.input.local_ip };
+        self.output.send_at_once(now, path, || {
+            self.stats.retries_sent += 1;
+            Some(self.admission.retry.ping(now, key))
+        });
     }
 
-    /// Whether the accept filter is against a connection with this address and conversation id. Counts
-    /// a refusal.
-    fn is_filtered(&mut self, from: SocketAddr, conv: u32) -> bool {
-        let filter = self.config.accept_filter.as_ref();
-        let is_filtered = filter.is_some_and(|filter| !filter.admits(from, conv));
-        self.stats.refused_accept_filter += u64::from(is_filtered);
-        is_filtered
-    }
-
-    /// Whether another connection is against it. Counts a refusal.
-    fn is_in_use(&mut self, now: Instant, from: SocketAddr, conv: u32) -> bool {
-        let is_in_use = self.is_conv_of_another_address(now, from, conv);
-        self.stats.refused_conv_in_use += u64::from(is_in_use);
-        is_in_use
-    }
-
-    /// Whether a peer at another address uses `conv` under the same key. Then the recorded datagrams
-    /// of one of the two connections would be valid in the other.
-    fn is_conv_of_another_address(&self, now: Instant, from: SocketAddr, conv: u32) -> bool {
-        self.demux.with_conv(conv).iter().any(|id| {
-            let conn = self.conns.get(id.slot as usize).filter(|conn| conn.id() == *id);
-            conn.is_some_and(|conn| conn.peer() != from && conn.is_alive(now, CONV_IN_USE))
-        })
-    }
-
-    /// The accept queue, if the limits permit one more connection of the source of `from`. Counts a
-    /// refusal.
-    fn accept_queue(&mut self, from: SocketAddr) -> Option<Arc<AcceptQueue>> {
-        let (limits, stats) = (&self.config.limits, &mut self.stats);
-        let accept = self.accept.as_ref()?;
-        let free = limits.max_connections.saturating_sub(self.conns.len());
-        if free == 0 {
-            stats.refused_max_connections += 1;
-            return None;
+    /// Handles valid segments of no connection: a ping draws a RST, since the peer's connection does not
+    /// exist here, or no longer does. A connection that awaits its Retry may be about to open, unless the
+    /// listener accepts no more.
+    pub(super) fn reset_unknown(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) {
+        let Some(ping) = capable_ping(datagram) else { return };
+        // In this order: the accept queue has a lock.
+        let may_open = self.admission.is_crowded(&self.memory) && self.admission.is_listening();
+        if !may_open {
+            self.send_stateless_reset(now, from, &ping);
         }
-        if self.sources.count(from.ip()) >= limits.max_per_source.unwrap_or(free) {
-            stats.refused_max_per_source += 1;
-            return None;
-        }
-        if accept.len() >= limits.backlog {
-            stats.refused_backlog += 1;
-            return None;
-        }
-        Some(accept.clone())
     }
 
-    /// Both ends have accepted a connection, for initial segments that somebody has forged. This one
-    /// ends; a last ping ends the other one, whose initial segment may have come later.
-    pub(super) fn on_opened_by_nobody(&mut self, now: Instant, id: ConnId) {
-        let Some(conn) = self.get_mut(id) else { return };
-        conn.on_opened_by_nobody(now);
-        let peer = conn.peer();
-        self.send_at_once(now, peer, |driver| Some(driver.get_mut(id)?.last_ping()));
+    fn send_stateless_reset(&mut self, now: Instant, to: SocketAddr, echoed: &Header) {
+        if !self.config.kcp.close_notify || !self.output.may_answer() {
+            return;
+        }
+        let demux = &self.routing.demux;
+        if let Some(reset) = self.admission.stateless_reset(now, to, echoed, demux) {
+            self.stats.stateless_resets_sent += 1;
+            let path = Path { peer: to, local: self.input.local_ip };
+            self.output.send_at_once(now, path, || Some(reset));
+        }
     }
 
-    /// Handles a datagram under the key of an open connection. Returns true if the datagram is the
-    /// initial datagram of another connection: the peer may have restarted and lost its state. Then
-    /// the datagram is to be dropped and the peer is pinged; a peer that did restart retransmits.
+    /// Both peers have accepted a connection whose initial segments were forged. It ends here; a last ping
+    /// ends it at the peer, whose initial segment may have come later.
+    pub(super) fn on_simultaneous_passive_open(&mut self, now: Instant, id: ConnId) {
+        let Some(conn) = self.routing.get_mut(id) else { return };
+        conn.on_simultaneous_passive_open(now);
+        let path = Path { peer: conn.peer(), local: self.input.local_ip };
+        self.output.send_at_once(now, path, || Some(conn.last_ping()));
+    }
+
+    /// Handles a datagram under the key of an open connection. Returns true if it is the initial datagram of
+    /// another connection: the peer may have restarted and lost its state. The datagram is then to be
+    /// dropped, and the peer is pinged; a restarted peer retransmits.
     pub(super) fn on_possible_restart(
         &mut self,
         now: Instant,
@@ -268,18 +263,18 @@ impl<S: Socket> Driver<S> {
         nonce: &[u8],
     ) -> bool {
         let Some(initial) = Demux::initial_hash(datagram) else { return false };
-        // Every datagram that could open a connection is remembered, also if it opens none: replayed
-        // from another address, or after the end of this connection, it would open one. A replayed
-        // one is no sign of a restart either.
-        let known = self.remember_initial(now, nonce, datagram);
-        let Some(conn) = self.get_mut(id) else { return false };
+        // Every datagram that could open a connection is remembered, even if it opens none: a replay from
+        // another address, or after the end of this connection, would open one. A replay is no sign of a
+        // restart either.
+        let known = self.admission.remember_initial(now, nonce, datagram);
+        let Some(conn) = self.routing.get_mut(id) else { return false };
         let is_replay = match known {
             KnownInitial::Nothing => {
-                // There may be no memory for it now: then its retransmission is no replay.
+                // If there is no memory for it now, its retransmission must not count as a replay.
                 conn.on_possible_first_data(initial, datagram);
                 false
             }
-            // First data that was recorded elsewhere is not that of this connection.
+            // First data that was recorded elsewhere does not belong to this connection.
             KnownInitial::Segment => {
                 matches!(initial, InitialHash::Data(_))
                     && conn.awaits_first_data()
@@ -295,51 +290,47 @@ impl<S: Socket> Driver<S> {
             return false;
         }
         self.stats.restart_probes += 1;
-        if let Some(conn) = self.get_mut(id) {
-            conn.on_other_initial(now, initial);
-        }
-        self.schedule(id);
+        conn.on_other_initial(now, initial);
+        self.routing.schedule(id);
         true
     }
 
-    /// The address of a connection's peer is validated: it has acknowledged a segment
-    /// or a ping of this connection.
+    /// The address of a connection's peer is validated: it has acknowledged a segment or a ping of this
+    /// connection.
     pub(super) fn on_validated(&mut self, id: ConnId) {
-        let Some(conn) = self.conns.get_mut(id.slot as usize).filter(|conn| conn.id() == id) else {
-            return;
-        };
+        let Some(conn) = self.routing.get_mut(id) else { return };
         let ((peer, conv), passive) = (conn.key(), conn.is_opened_by_peer());
-        let deferred = conn.finish_validation(&mut self.unvalidated, &mut self.memory);
-        self.peers.validate(peer, &mut self.memory);
-        self.share_path(id);
+        let deferred = self.admission.finish_validation(conn, &mut self.memory);
+        self.routing.peers.validate(peer, &mut self.memory);
+        self.routing.share_path(id);
         if passive {
             if self.config.migration != Migration::Off || self.config.cipher.has_key() {
-                self.demux.index_conv(conv, id);
+                self.routing.demux.index_conv(conv, id);
             }
             self.replace_others(id, peer);
         } else {
-            self.connect_pacer.on_answer();
+            self.admission.connect_pacer.on_answer();
         }
         let Some(handle) = deferred else { return };
-        let Some(accept) = &self.accept else { return };
+        let Some(accept) = self.admission.accept() else { return };
         if accept.len() >= self.config.limits.backlog {
-            // Dropping the handle ends the connection, as if the application had dropped its
-            // stream.
-            self.stats.refused_backlog += 1;
+            // Dropping the handle ends the connection, as if the application had dropped its stream.
+            Refusal::Backlog.count(&mut self.stats);
             return;
         }
-        let wakers = accept.push(handle);
-        self.scratch.wakers.extend(wakers);
+        self.scratch.wakers.extend(accept.push(handle));
     }
 
     /// Ends the older connections of the same peer with `Replaced` (`SessionPolicy`).
     fn replace_others(&mut self, newest: ConnId, peer: SocketAddr) {
-        if self.config.session_policy == SessionPolicy::KeepBoth || !self.peers.has_several(peer) {
+        let routing = &mut self.routing;
+        if self.config.session_policy == SessionPolicy::KeepBoth || !routing.peers.has_several(peer)
+        {
             return;
         }
         let mut ids = Vec::new();
-        for slot in self.peers.slots(peer) {
-            if let Some(conn) = self.conns.get_mut(slot)
+        for slot in routing.peers.slots(peer) {
+            if let Some(conn) = routing.conns.get_mut(slot)
                 && conn.id() != newest
                 && conn.is_opened_by_peer()
             {
@@ -347,6 +338,6 @@ impl<S: Socket> Driver<S> {
                 ids.push(conn.id());
             }
         }
-        ids.into_iter().for_each(|id| self.schedule(id));
+        ids.into_iter().for_each(|id| routing.schedule(id));
     }
 }

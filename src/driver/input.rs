@@ -1,27 +1,91 @@
-//! [`RecvBackoff`]: pauses receiving on a socket that returns nothing but errors.
+//! State of the receiving half: the replay filter, the pause after many receive errors, and the addresses of
+//! datagrams that arrived and were of no use.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use crate::driver::admission::replay::ReplayFilter;
 use crate::driver::expiring_map::ExpiringMap;
 use crate::error::Heard;
+use crate::util::path::LocalIp;
+
+/// Time between two turns after which datagrams may wait that the runtime has not reported yet: the process
+/// was stopped, or its threads were busy.
+const READINESS_LAG: Duration = Duration::from_millis(100);
 
 /// Receive errors without a datagram between them before receiving pauses.
 const ERRORS_BEFORE_BACKOFF: u32 = 64;
 /// Longest pause between two receive calls. Pauses start at 2 ms and double.
 const MAX_BACKOFF: Duration = Duration::from_millis(50);
 
+/// How long an address of unusable datagrams is remembered, from the first one on.
+const UNUSABLE_PERIOD: Duration = Duration::from_secs(60);
+/// Addresses of unusable datagrams that are remembered, and so the most events in that time.
+const MAX_ADDRESSES: usize = 256;
+
+#[derive(Debug)]
+pub(super) struct Input {
+    /// The runtime can no longer say when the socket is ready. This ends the endpoint.
+    pub(super) readiness_error: Option<io::Error>,
+    /// The local IP of the datagram that is being handled.
+    pub(super) local_ip: LocalIp,
+    pub(super) backoff: RecvBackoff,
+    /// The nonces of the last `replay_window` datagrams of this socket.
+    pub(super) replay_filter: ReplayFilter,
+    pub(super) unusable: Unusable,
+    /// The last turn received as long as it may, see [`Self::catches_up`].
+    pub(super) has_caught_up: bool,
+    /// Errors of the statistics that report a closed port, up to the last turn.
+    refused: u64,
+}
+
+impl Input {
+    pub(super) fn new(replay_window: usize) -> Self {
+        Self {
+            readiness_error: None,
+            local_ip: LocalIp::ANY,
+            backoff: RecvBackoff::default(),
+            replay_filter: ReplayFilter::of_latest(replay_window),
+            unusable: Unusable::default(),
+            has_caught_up: false,
+            refused: 0,
+        }
+    }
+
+    /// Whether a turn that comes `pause` after the last one receives everything that waits. The turn after a
+    /// full catch-up does not: the catch-up itself may have taken as long.
+    pub(super) fn catches_up(&mut self, pause: Duration) -> bool {
+        let had_caught_up = std::mem::take(&mut self.has_caught_up);
+        pause >= READINESS_LAG && !had_caught_up
+    }
+
+    /// `total` errors so far report a closed port. `peer`: the only peer of the endpoint, which has that port.
+    pub(super) fn on_refusals(
+        &mut self,
+        now: Instant,
+        total: u64,
+        peer: impl FnOnce() -> Option<SocketAddr>,
+    ) {
+        if total != self.refused
+            && let Some(peer) = peer()
+        {
+            self.unusable.on_refused(now, peer);
+        }
+        self.refused = total;
+    }
+}
+
 /// Exponential back-off of the receive side of a socket.
 ///
-/// A receive error usually reports an ICMP message about a datagram sent earlier, and counts as
-/// loss. Many errors without a datagram between them have another cause, and a driver that went on
-/// receiving would spin.
+/// A receive error usually reports an ICMP message about a datagram sent earlier, and counts as loss. Many
+/// errors without a datagram between them have another cause, and a driver that kept receiving would spin.
 #[derive(Debug, Default)]
 pub(super) struct RecvBackoff {
     /// Receive errors since the last datagram.
     errors: u32,
-    /// End of the pause. `Some` from an error beyond `ERRORS_BEFORE_BACKOFF` until the first
-    /// receive call after the pause.
+    /// End of the pause. `Some` from an error beyond [`ERRORS_BEFORE_BACKOFF`] until the first receive call
+    /// after the pause.
     until: Option<Instant>,
 }
 
@@ -63,34 +127,27 @@ impl RecvBackoff {
     }
 }
 
-// Datagrams that arrived and were of no use: which addresses they came from in the last minute, for the
-// events of the endpoint and for the errors of connections that time out.
-
-/// How long an address is remembered, from its first such datagram on.
-const UNUSABLE_PERIOD: Duration = Duration::from_secs(60);
-/// Addresses that are remembered, and so the most events in that time.
-const MAX_ADDRESSES: usize = 256;
-
 /// Counts of one address.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
-    /// The cipher or the format is another.
+    /// Datagrams under another cipher or of another format.
     unreadable: u8,
     /// Segments of no connection.
     unmatched: u8,
 }
 
+/// The addresses of unusable datagrams in the last minute, for events and for the errors of connections that
+/// time out.
 #[derive(Debug, Default)]
-pub(crate) struct Unusable {
+pub(super) struct Unusable {
     addresses: ExpiringMap<SocketAddr, Counts>,
-    /// When the system last reported that a port is closed, and whose: known where the socket has one
-    /// peer.
+    /// When the system last reported a closed port, and its address.
     refused: Option<(Instant, SocketAddr)>,
 }
 
 impl Unusable {
-    /// The counts of `from`; `None` if there are too many. An address with connections is taken in any
-    /// case.
+    /// The counts of `from`; `None` if there are too many addresses. A `known` address, one with connections,
+    /// takes the place of another.
     fn counts(&mut self, now: Instant, from: SocketAddr, known: bool) -> Option<&mut Counts> {
         while self.addresses.pop_expired(now).is_some() {}
         if !self.addresses.contains(&from) {
@@ -105,26 +162,27 @@ impl Unusable {
         self.addresses.get_mut(&from)
     }
 
-    /// A datagram could not be read. Returns whether that is to be reported.
-    pub(crate) fn on_unreadable(&mut self, now: Instant, from: SocketAddr, known: bool) -> bool {
+    /// A datagram failed the cipher, or has no segments. Returns whether to report it.
+    pub(super) fn on_unreadable(&mut self, now: Instant, from: SocketAddr, known: bool) -> bool {
         let Some(counts) = self.counts(now, from, known) else { return false };
         let is_first = counts.unreadable == 0;
         counts.unreadable = counts.unreadable.saturating_add(1);
         is_first
     }
 
-    pub(crate) fn on_unmatched(&mut self, now: Instant, from: SocketAddr) {
+    /// Segments of no connection came from an address with connections.
+    pub(super) fn on_unmatched(&mut self, now: Instant, from: SocketAddr) {
         if let Some(counts) = self.counts(now, from, true) {
             counts.unmatched = counts.unmatched.saturating_add(1);
         }
     }
 
-    pub(crate) fn on_refused(&mut self, now: Instant, peer: SocketAddr) {
+    fn on_refused(&mut self, now: Instant, peer: SocketAddr) {
         self.refused = Some((now, peer));
     }
 
-    /// What came from `peer` lately, beside what its connections took.
-    pub(crate) fn heard(&self, now: Instant, peer: SocketAddr) -> TimeoutCause {
+    /// Why a connection with `peer` may have timed out, from the most telling of its unusable datagrams.
+    pub(super) fn heard(&self, now: Instant, peer: SocketAddr) -> Heard {
         let counts = self.addresses.get_live(now, &peer).copied().unwrap_or_default();
         let is_refusal = |(at, of): (Instant, SocketAddr)| {
             of == peer && now.saturating_duration_since(at) <= UNUSABLE_PERIOD

@@ -1,41 +1,220 @@
-//! Demultiplexer: the connection that a datagram belongs to, by address and conversation id.
+//! The connections of an endpoint, and the tables that find them: the demultiplexer by address and
+//! conversation id, the peers by address.
 //!
-//! A conversation id is valid for one address: the same id from another address reaches the
-//! connection only after a validated migration (RFC 9000 9). An ended connection stays in TIME-WAIT
-//! for [`TIME_WAIT_DURATION`] ([`TimeWait`]), so that a late duplicate of its initial segment opens
-//! no connection.
+//! A conversation id is valid for one address: the same id from another address reaches the connection only
+//! after a validated migration (RFC 9000 9). An ended connection stays in TIME-WAIT for
+//! [`TIME_WAIT_DURATION`] ([`TimeWait`]), so that a late duplicate of its initial segment opens no
+//! connection.
 
-use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
+use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::LazyLock;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use slab::Slab;
 
 use crate::config::Config;
 use crate::core::open::{InitialHash, InitialSegment, assign_conv};
 use crate::core::segment::{self, HEADER_LEN, Header};
 use crate::core::time_wait::{TIME_WAIT_DURATION, TimeWait, TimeWaitOutcome};
+use crate::driver::connection::{Conn, Key};
 use crate::driver::expiring_map::ExpiringMap;
 use crate::driver::fec::FecSender;
 use crate::driver::memory::{Holder, Memory};
-use crate::fec::{FecConfig, FecDecoder, FecFlag, FecStats, fec_flag};
+use crate::fec::{FecConfig, FecDecoder, FecFlag, FecStats, datagram_of, fec_flag};
 use crate::shared::conn_id::ConnId;
 use crate::shared::requests::TimeWaitEntry;
+use crate::sys::prefetch;
+use crate::util::path::{LocalIp, Path};
 use crate::util::sync::{Arc, Mutex, lock};
 use crate::util::table::shrink_sparse;
+
+/// Visits of other connections between the prefetch of a connection, the prefetch of what it points to, and
+/// its visit.
+const PREFETCH_DISTANCE: usize = 3;
+/// Datagrams of a GRO batch whose connections are prefetched together.
+pub(super) const PREFETCH_BATCH: usize = 8;
+
+/// How long another address may not take the conversation id of a silent peer. A restarted client that chose
+/// the id itself can open again after that.
+const CONV_IN_USE: Duration = Duration::from_secs(10);
 
 /// Most connections in TIME-WAIT; beyond that the oldest is dropped.
 const MAX_TIME_WAITS: usize = 4_096;
 
-/// Keyed at random: peers cannot construct initial segments whose hashes collide. One for all endpoints of
-/// the process, since one may take over the connections in TIME-WAIT of another.
+/// Keyed at random, so peers cannot construct initial segments whose hashes collide. All endpoints of the
+/// process share it, since one may take over the TIME-WAIT states of another.
 static INITIAL_HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// What names a connection on the wire: the peer's address and the conversation id.
-pub(crate) type Key = (SocketAddr, u32);
+/// The connections of an endpoint, and the tables that find them.
+#[derive(Debug)]
+pub(super) struct Routing {
+    pub(super) conns: Slab<Box<Conn>>,
+    pub(super) demux: Demux,
+    pub(super) peers: PeerTable,
+    /// Connections to serve. Invariant: a connection is in it at most once (`Conn::mark_ready`).
+    pub(super) ready: VecDeque<ConnId>,
+    /// Generation of the last connection: distinguishes connections that used the same slot.
+    generations: u32,
+}
 
-/// Where a datagram goes.
+/// The connection `id`, while other fields of [`Routing`] are borrowed.
+#[inline]
+pub(super) fn conn_mut(conns: &mut Slab<Box<Conn>>, id: ConnId) -> Option<&mut Conn> {
+    let conn = conns.get_mut(id.slot as usize)?;
+    (conn.id() == id).then_some(&mut **conn)
+}
+
+impl Routing {
+    pub(super) fn new(config: &Config, is_listener: bool) -> Self {
+        Self {
+            conns: Slab::new(),
+            demux: Demux::new(is_listener),
+            peers: PeerTable::new(config),
+            ready: VecDeque::new(),
+            generations: 0,
+        }
+    }
+
+    pub(super) fn get(&self, id: ConnId) -> Option<&Conn> {
+        let conn = self.conns.get(id.slot as usize)?;
+        (conn.id() == id).then_some(&**conn)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
+        conn_mut(&mut self.conns, id)
+    }
+
+    /// The id of the next connection that [`Self::insert`] takes.
+    pub(super) fn next_id(&mut self) -> io::Result<ConnId> {
+        self.generations = self.generations.wrapping_add(1);
+        let slot = u32::try_from(self.conns.vacant_key()).map_err(io::Error::other)?;
+        Ok(ConnId { slot, generation: self.generations })
+    }
+
+    /// Adds a connection with the id of [`Self::next_id`], to be served.
+    pub(super) fn insert(&mut self, conn: Box<Conn>) {
+        let (key, id) = (conn.key(), conn.id());
+        self.conns.insert(conn);
+        self.demux.insert(key, id);
+        self.peers.join(key.0, id.slot);
+        self.schedule(id);
+    }
+
+    /// Puts a connection on the ready list, unless it is marked ready already.
+    pub(super) fn schedule(&mut self, id: ConnId) {
+        if self.get_mut(id).is_some_and(Conn::mark_ready) {
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Prefetches connections that are visited soon: most of thousands of idle ones are in no cache.
+    #[inline]
+    fn prefetch(&self, slots: impl Iterator<Item = usize> + Clone) {
+        for conn in slots.clone().filter_map(|slot| self.conns.get(slot)) {
+            prefetch(&**conn);
+        }
+        // The address of the shared part is read from the connection, which is loaded by now.
+        for conn in slots.filter_map(|slot| self.conns.get(slot)) {
+            prefetch(conn.shared());
+        }
+    }
+
+    /// Prefetches connections of a list that is visited in order. `slot_at`: the slot of the connection that
+    /// is visited this number of visits later.
+    #[inline]
+    pub(super) fn prefetch_ahead(&self, slot_at: impl Fn(usize) -> Option<usize>) {
+        let conn = |ahead| self.conns.get(slot_at(ahead)?);
+        if let Some(conn) = conn(2 * PREFETCH_DISTANCE) {
+            prefetch(&**conn);
+        }
+        if let Some(conn) = conn(PREFETCH_DISTANCE) {
+            prefetch(conn.shared());
+        }
+    }
+
+    /// Prefetches the connections that up to [`PREFETCH_BATCH`] datagrams go to, if there are several.
+    pub(super) fn prefetch_receivers<'a>(
+        &self,
+        from: &SocketAddr,
+        datagrams: impl Iterator<Item = &'a [u8]> + Clone,
+    ) {
+        let mut convs = datagrams.map(|datagram| segment::conv_of(datagram_of(datagram)));
+        let Some(first) = convs.next() else { return };
+        if convs.clone().all(|conv| conv == first) {
+            return;
+        }
+        let mut slots = [None; PREFETCH_BATCH];
+        for (slot, conv) in slots.iter_mut().zip([first].into_iter().chain(convs)) {
+            let id = conv.and_then(|conv| self.demux.find(&(*from, conv)));
+            *slot = id.map(|id| id.slot as usize);
+        }
+        self.prefetch(slots.into_iter().flatten());
+    }
+
+    /// Connections with `peer` have opened or ended. Only a peer's one connection may replace an earlier one
+    /// at a listener that keeps one connection per address. Connections before the latest two know already.
+    pub(super) fn update_replaces(&mut self, peer: SocketAddr) {
+        let is_alone = !self.peers.has_several(peer);
+        for slot in self.peers.slots(peer).take(2) {
+            if let Some(conn) = self.conns.get_mut(slot) {
+                conn.set_replaces(is_alone);
+            }
+        }
+    }
+
+    /// Whether a live peer at another address uses `conv` under the same key. Then the recorded datagrams of
+    /// one of the two connections would be valid in the other.
+    pub(super) fn is_conv_of_another_address(&self, now: Instant, key: Key) -> bool {
+        let (from, conv) = key;
+        self.demux.with_conv(conv).iter().any(|id| {
+            let conn = self.get(*id);
+            conn.is_some_and(|conn| conn.peer() != from && conn.is_alive(now, CONV_IN_USE))
+        })
+    }
+
+    /// Shares the model of the path between a connection whose peer is validated and the others on the path:
+    /// the same local IP, remote address and port, since one address may have many hosts behind it.
+    pub(super) fn share_path(&mut self, id: ConnId) {
+        let slot = id.slot as usize;
+        let conn = self.get(id).filter(|conn| !conn.is_unvalidated());
+        let Some(path) = conn.map(Conn::path) else { return };
+        let Some(other) = self.peers.sharer(path.peer, id.slot) else { return };
+        if let Some((conn, other)) = self.conns.get2_mut(slot, other)
+            && other.path() == path
+            && !other.is_unvalidated()
+        {
+            conn.share_path(other);
+        }
+    }
+
+    /// The system takes no datagram from the local IP of `path`: the host has lost it, or it is the broadcast
+    /// address of a subnet. The system chooses the local IP until a new datagram of the peer, or its answer
+    /// to a PATH_CHALLENGE, shows which one it uses.
+    pub(super) fn on_source_gone(&mut self, path: Path) {
+        for slot in self.peers.slots(path.peer) {
+            if let Some(conn) = self.conns.get_mut(slot).filter(|conn| conn.path() == path) {
+                conn.set_local_ip(LocalIp::ANY);
+            }
+        }
+    }
+
+    /// The operating system refused a datagram of `size` bytes to `dst` (EMSGSIZE). Handled like a Packet Too
+    /// Big message (RFC 8899 4.6): lowers the MTU of every connection to `dst`.
+    pub(super) fn on_message_too_big(&mut self, now: Instant, dst: SocketAddr, size: usize) {
+        for slot in self.peers.slots(dst) {
+            if let Some(conn) = self.conns.get_mut(slot) {
+                conn.on_message_too_big(now, size);
+            }
+        }
+    }
+}
+
+/// The destination of a datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     /// To this open connection.
@@ -61,8 +240,8 @@ pub(crate) struct Demux {
     /// The conversation ids of `live`, shared by the shards of a listener. `Some` from
     /// [`Self::track_convs`] on. No other lock is taken while this one is held.
     live_convs: Option<Arc<Mutex<LiveConvs>>>,
-    /// Validated connections by conversation id alone, usually one per id, where that is needed:
-    /// with migration, or a cipher that has a key.
+    /// Validated connections by conversation id alone, usually one per id. Filled with migration, or a
+    /// cipher that has a key.
     by_conv: HashMap<u32, Vec<ConnId>>,
     /// Cache of the latest lookup: the datagrams of a GRO batch usually belong to one connection.
     recent: Option<(Key, ConnId)>,
@@ -71,7 +250,7 @@ pub(crate) struct Demux {
 }
 
 impl Demux {
-    /// `is_listener`: as [`Self::track_convs`].
+    /// `is_listener`: see [`Self::track_convs`].
     pub(crate) fn new(is_listener: bool) -> Self {
         Self { live_convs: is_listener.then(Arc::default), ..Self::default() }
     }
@@ -136,7 +315,7 @@ impl Demux {
         Some(assign_conv(datagram, INITIAL_HASHER.hash_one((from, initial))))
     }
 
-    /// Lets a connection, whose peer is validated, be found by its conversation id alone.
+    /// Indexes a connection with a validated peer by its conversation id alone.
     pub(crate) fn index_conv(&mut self, conv: u32, id: ConnId) {
         self.by_conv.entry(conv).or_default().push(id);
     }
@@ -146,8 +325,7 @@ impl Demux {
         self.by_conv.get(&conv).map_or(&[], Vec::as_slice)
     }
 
-    /// The only connection with conversation id `conv` that may migrate; `None` if there are
-    /// several.
+    /// The connection with conversation id `conv` that may migrate; `None` if there are several.
     pub(crate) fn migratable(&self, conv: u32) -> Option<ConnId> {
         match self.with_conv(conv) {
             [id] => Some(*id),
@@ -194,7 +372,7 @@ impl Demux {
         }
     }
 
-    /// From now on [`Self::is_live`] may be asked. Only a listener does, and the table takes memory.
+    /// Begins the table behind [`Self::is_live`]. Only a listener reads it, and it takes memory.
     pub(crate) fn track_convs(&mut self) {
         if self.live_convs.is_none() {
             let mut convs = LiveConvs::default();
@@ -203,7 +381,7 @@ impl Demux {
         }
     }
 
-    /// The ids are those of all shards of a listener. Called before the first connection.
+    /// Shares the ids of all shards of a listener. To be called before the first connection.
     pub(crate) fn share_convs(&mut self, convs: Arc<Mutex<LiveConvs>>) {
         self.live_convs = Some(convs);
     }
@@ -234,24 +412,24 @@ impl Demux {
             return;
         }
         self.expire(now);
-        self.insert_time_wait((key, now + TIME_WAIT_DURATION, time_wait));
+        self.insert_time_wait(key, now + TIME_WAIT_DURATION, time_wait);
     }
 
-    fn insert_time_wait(&mut self, (key, until, time_wait): TimeWaitEntry) {
+    fn insert_time_wait(&mut self, key: Key, until: Instant, time_wait: TimeWait) {
         if self.ended.len() >= MAX_TIME_WAITS {
             self.ended.pop_first();
         }
         self.ended.insert(until, key, time_wait);
     }
 
-    /// Takes over connections in TIME-WAIT of an endpoint that had the port before.
+    /// Takes over the TIME-WAIT states of an endpoint that had the port before.
     pub(crate) fn inherit_time_wait(&mut self, entries: impl IntoIterator<Item = TimeWaitEntry>) {
-        for entry in entries {
-            self.insert_time_wait(entry);
+        for (key, until, time_wait) in entries {
+            self.insert_time_wait(key, until, time_wait);
         }
     }
 
-    /// Removes all connections in TIME-WAIT, for the next endpoint on the port.
+    /// Removes all TIME-WAIT states, for the next endpoint on the port.
     pub(crate) fn take_time_wait(&mut self) -> Vec<TimeWaitEntry> {
         std::iter::from_fn(|| self.ended.pop_first()).collect()
     }
@@ -279,7 +457,7 @@ impl Demux {
         time_wait.is_some_and(|ended| ended.successor.take_if(|own| *own == initial).is_some())
     }
 
-    /// Drops connections whose TIME-WAIT is over.
+    /// Drops TIME-WAIT states whose time is over.
     pub(crate) fn expire(&mut self, now: Instant) {
         while self.ended.pop_expired(now).is_some() {}
     }
@@ -299,17 +477,16 @@ impl Demux {
     }
 }
 
-// Peer table: the connections and the FEC state of each remote address.
-//
-// Parity carries no conversation id, so FEC belongs to the address, as in kcp-go: the state is
-// created with the first connection of an address and dropped with the last.
-
 /// Largest datagram of kcp-go in bytes (mtuLimit).
 const KCP_GO_MTU_LIMIT: usize = 1_500;
 
 /// The end of a list.
 const NONE: u32 = u32::MAX;
 
+/// The connections and the FEC state of one remote address.
+///
+/// Parity carries no conversation id, so FEC belongs to the address, as in kcp-go: the state is created with
+/// the first connection of an address and dropped with the last.
 #[derive(Debug)]
 struct Peer {
     /// Slot of the newest connection with this address; the others are linked in
@@ -321,7 +498,7 @@ struct Peer {
     validated: bool,
     /// Bytes of the endpoint's memory that the decoder holds.
     held: usize,
-    /// Those that the encoder holds at most: the parity of a group.
+    /// Most bytes that the encoder holds: the parity of a group.
     encoder: usize,
     fec: Option<Box<FecSender>>,
     decoder: Option<Box<FecDecoder>>,
@@ -354,8 +531,8 @@ struct Link {
 
 #[derive(Debug)]
 pub(crate) struct PeerTable {
-    /// By slot: one doubly linked list per address, so that the cost of an operation does not
-    /// depend on the connections of other addresses.
+    /// By slot: one doubly linked list per address, so that an operation costs the same however many
+    /// connections other addresses have.
     links: Vec<Link>,
     map: HashMap<SocketAddr, Peer>,
     fec: Option<FecConfig>,
@@ -388,7 +565,7 @@ impl PeerTable {
         let link = Link { previous: NONE, next };
         match self.links.get_mut(slot as usize) {
             Some(place) => *place = link,
-            // Slots are allocated in order, so that this adds one link as a rule.
+            // Slots are allocated in order, so this usually adds one link.
             None => self.links.resize(slot as usize + 1, link),
         }
         if let Some(neighbour) = self.links.get_mut(next as usize) {
@@ -420,7 +597,7 @@ impl PeerTable {
         }
     }
 
-    /// The slots of the connections with `addr`.
+    /// The slots of the connections with `addr`, the newest first.
     pub(crate) fn slots(&self, addr: SocketAddr) -> impl Iterator<Item = usize> {
         let mut next = self.map.get(&addr).map_or(NONE, |peer| peer.first);
         std::iter::from_fn(move || {
@@ -430,18 +607,16 @@ impl PeerTable {
         })
     }
 
-    /// Whether there is a connection with `addr`.
     pub(crate) fn contains(&self, addr: SocketAddr) -> bool {
         self.map.contains_key(&addr)
     }
 
-    /// The address that all connections are with, if it is one.
+    /// The only address with connections; `None` if there are several.
     pub(crate) fn only(&self) -> Option<SocketAddr> {
         let mut addrs = self.map.keys();
         addrs.next().copied().filter(|_| addrs.next().is_none())
     }
 
-    /// Whether there are several connections with `addr`.
     pub(crate) fn has_several(&self, addr: SocketAddr) -> bool {
         self.slots(addr).nth(1).is_some()
     }
@@ -454,8 +629,8 @@ impl PeerTable {
         }
     }
 
-    /// Returns the slot of a connection with `addr` whose path the one in `slot` may share. The next call
-    /// returns `slot`.
+    /// Returns the slot of a connection with `addr` whose path the connection in `slot` may share. The next
+    /// call returns `slot`.
     pub(crate) fn sharer(&mut self, addr: SocketAddr, slot: u32) -> Option<usize> {
         let peer = self.map.get_mut(&addr)?;
         let sharer = std::mem::replace(&mut peer.sharer, slot);
@@ -476,7 +651,7 @@ impl PeerTable {
         Some(peer.fec.get_or_insert_with(|| Box::new(FecSender::new(config))))
     }
 
-    /// When the connection `conv` closes the FEC group towards `addr`, if that does not fill before.
+    /// When the connection `conv` closes the FEC group towards `addr`, unless the group is full by then.
     pub(crate) fn fec_deadline(&self, addr: SocketAddr, conv: u32) -> Option<Instant> {
         self.fec?;
         self.map.get(&addr)?.fec.as_ref()?.deadline(conv)
@@ -500,19 +675,18 @@ impl PeerTable {
         }
     }
 
-    /// Most shards of the groups towards `addr`, unless its decoder learns any; `None` without FEC.
+    /// Most shards of a group towards `addr`, unless its decoder learns any layout; `None` without FEC.
     pub(crate) fn max_fec_shards(&self, addr: SocketAddr) -> Option<usize> {
         self.fec?;
         let sender = self.map.get(&addr).and_then(|peer| peer.fec.as_ref());
         Some(sender.map_or(FecConfig::MAX_SHARDS, |sender| sender.max_shards()))
     }
 
-    /// Feeds a shard of `addr` to its decoder and passes each reconstructed datagram to
-    /// `recovered`, which returns whether the datagram is plausible. Returns whether the address
-    /// is known.
+    /// Feeds a shard of `addr` to its decoder and passes each reconstructed datagram to `recovered`, which
+    /// returns whether the datagram is plausible. Returns whether the address is known.
     ///
-    /// Without configured FEC a decoder is created by the first parity from a validated address. One that
-    /// exceeds its quota of `memory` is dropped, and a new one begins with the next shard.
+    /// Without configured FEC the first parity from a validated address creates the decoder. A decoder above
+    /// its quota of `memory` is dropped, and a new one begins with the next shard.
     pub(crate) fn decode(
         &mut self,
         now: Instant,
@@ -525,10 +699,10 @@ impl PeerTable {
         if shard.len() > self.max_shard_len {
             return true;
         }
-        // A shard is stored once, and the parity that is solved for has a row of as many bytes.
+        // A shard is stored once, and the parity that is solved for has a row of the same size.
         let holder = peer.holder();
         if peer.held + 2 * shard.len() > memory.quota(holder) {
-            // What it holds would keep memory short, and itself without new shards.
+            // Its shards would keep memory short, and leave no room for new ones.
             self.decoders -= usize::from(peer.decoder.take().is_some());
             memory.update(holder, std::mem::take(&mut peer.held), 0);
             return true;
@@ -554,8 +728,8 @@ impl PeerTable {
         true
     }
 
-    /// Where data shards of `addr` go in a row, whose datagrams are taken together; `None` where one of
-    /// them may do more than add to a group: make others recoverable, or begin a decoder.
+    /// The decoder for a run of data shards of `addr` whose datagrams are taken together. `None` if a shard may do
+    /// more than join a group: make others recoverable, or begin a decoder.
     pub(crate) fn data_shards(&mut self, addr: SocketAddr) -> Option<DataShards<'_>> {
         let peer = self.map.get_mut(&addr).filter(|peer| peer.validated)?;
         let begins = peer.decoder.is_none() && self.fec_decode && self.fec.is_some();
@@ -597,7 +771,7 @@ impl PeerTable {
     }
 }
 
-/// The decoder of an address, while its data shards can recover nothing.
+/// The decoder of an address whose data shards can recover nothing now.
 pub(crate) struct DataShards<'a> {
     decoder: Option<&'a mut FecDecoder>,
     max_len: usize,
@@ -605,7 +779,7 @@ pub(crate) struct DataShards<'a> {
 }
 
 impl DataShards<'_> {
-    /// Feeds a data shard: as [`PeerTable::decode`].
+    /// Feeds a data shard, see [`PeerTable::decode`].
     pub(crate) fn input(&mut self, now: Instant, shard: &[u8]) {
         let Some(decoder) = self.decoder.as_deref_mut().filter(|_| shard.len() <= self.max_len)
         else {
@@ -628,14 +802,14 @@ fn feed(
     *stats += decoder.stats() - before;
 }
 
-// The conversation ids (`conv`) of the open connections of a listener, at whichever address: no RST
-// without state reports one of them as unknown.
-
-/// A multiset: two tables, since hardly any id is used twice and a count for each would take memory.
+/// The conversation ids of the open connections of a listener, at any address: no RST without state reports
+/// one of them as unknown.
+///
+/// A multiset in two tables: an id is hardly ever used twice, and a count for each would take memory.
 #[derive(Debug, Default)]
 pub(crate) struct LiveConvs {
     ids: HashMap<u32, ()>,
-    /// How many further connections have an id, at other addresses.
+    /// Number of further connections with an id, at other addresses.
     further: HashMap<u32, u32>,
 }
 

@@ -29,7 +29,6 @@ mod mtu_discovery;
 #[cfg(target_os = "linux")]
 mod offload;
 mod open_without_data;
-mod opened_by_nobody;
 mod port_release;
 mod redundancy;
 mod redundancy_stock;
@@ -40,13 +39,14 @@ mod retry;
 mod scalability;
 mod sim_network;
 mod sim_world;
+mod simultaneous_passive_open;
 mod sources;
 mod stateless_reset;
 mod stopped;
 mod task;
 mod unvalidated_memory;
 
-/// What a driver has done so far.
+/// Counts of a driver.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     /// Connections served.

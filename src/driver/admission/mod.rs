@@ -1,32 +1,251 @@
-//! Admission of unvalidated peers: how many connections they have opened, and to how many of a source
-//! more may be sent than three times what it sent.
+//! Admission: which datagrams of peers may open a connection, and how fast this side opens its own.
 //!
-//! Source addresses can be forged (RFC 9000 8.1), so only the limits in total bound memory. From half
-//! of them on, a peer has to show by a [`Retry`](crate::driver::admission::retry) that its address is its own.
+//! Source addresses can be forged (RFC 9000 8.1), so only limits in total bound memory. Once half of a limit
+//! is used, a peer has to prove by a [`Retry`] that it receives at its address.
 
 pub(crate) mod replay;
 pub(crate) mod retry;
+mod source;
 
-use std::cmp::Reverse;
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::net::{IpAddr, Ipv6Addr};
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::config::Limits;
+use crate::config::{Config, Limits};
+use crate::core::open::InitialSegment;
+use crate::core::segment::{CONTROL_CAPABLE, Command, Header, Segments};
+use crate::core::stateless_reset::stateless_reset;
+use crate::driver::admission::replay::{KnownInitial, ReplayFilter};
+use crate::driver::admission::retry::Retry;
+use crate::driver::admission::source::{ConnectionsBySource, Source};
+use crate::driver::connection::{Conn, Key};
 use crate::driver::expiring_map::ExpiringMap;
+use crate::driver::memory::Memory;
+use crate::driver::routing::{Demux, Routing};
+use crate::shared::accept_queue::AcceptQueue;
 use crate::shared::conn_id::ConnId;
+use crate::shared::connection::Handle;
+use crate::stats::EndpointStats;
+use crate::util::sync::{Arc, Mutex, lock};
 
 /// Divisor: initial datagrams are answered without state while more than `max / 2` connections are
 /// unvalidated.
 const CROWDED_DIVISOR: usize = 2;
-/// Connections of one source that have an allowance within [`ALLOWANCE_PERIOD`] and are not
-/// validated. Who forges an IP address can choose any port, and the bytes meet at one host.
+/// Unvalidated connections of one source that get an allowance within [`ALLOWANCE_PERIOD`]. A forged IP
+/// address can have any port, and the bytes arrive at one host.
 const MAX_ALLOWANCES: usize = 8;
 const ALLOWANCE_PERIOD: Duration = Duration::from_secs(30);
 /// Sources whose allowances are counted; beyond that the oldest count is dropped.
 const MAX_SOURCES: usize = 4_096;
 
+/// Initial datagrams per [`PACING_PERIOD`]: half of what the 208 KiB default of Linux
+/// `net.core.rmem_default` holds.
+const CONNECT_BURST: usize = 64;
+/// Length of a pacing period: the resolution of Tokio's timers.
+const PACING_PERIOD: Duration = Duration::from_millis(1);
+
+/// RSTs without state per second (RFC 9000 10.3.3). A busy listener that has restarted reaches all its peers
+/// within a few seconds.
+const MAX_RESETS_PER_SECOND: u32 = 16_384;
+/// Most RSTs without state to one source from the second half of [`MAX_RESETS_PER_SECOND`], so that one
+/// source that draws many leaves the share of the others.
+const MAX_RESETS_PER_SOURCE: u16 = 512;
+
+/// Which connections may open.
+#[derive(Debug)]
+pub(super) struct Admission {
+    /// The queue of passively opened connections; `None` until the first `listen`.
+    accept: Option<Arc<AcceptQueue>>,
+    pub(super) unvalidated: UnvalidatedPeers,
+    pub(super) sources: ConnectionsBySource,
+    pub(super) retry: Retry,
+    resets: ResetLimiter,
+    /// Replay filter of the initial datagrams that passed admission or hint at a restart, shared by the
+    /// shards of a listener (SO_REUSEPORT). No other lock is taken while this one is held.
+    pub(super) initial_nonces: Arc<Mutex<ReplayFilter>>,
+    pub(super) connect_pacer: ConnectPacer,
+}
+
+/// Why a peer may not open a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    NoListener,
+    Filtered,
+    MaxConnections,
+    MaxPerSource,
+    Backlog,
+    /// A peer at another address uses the conversation id under the same key.
+    ConvInUse,
+}
+
+impl Refusal {
+    /// Whether a retransmission would be refused too, so that the peer is sent a RST.
+    pub(super) fn is_final(self) -> bool {
+        matches!(self, Self::NoListener | Self::Filtered)
+    }
+
+    pub(super) fn count(self, stats: &mut EndpointStats) {
+        *match self {
+            Self::NoListener => &mut stats.refused_no_listener,
+            Self::Filtered => &mut stats.refused_accept_filter,
+            Self::MaxConnections => &mut stats.refused_max_connections,
+            Self::MaxPerSource => &mut stats.refused_max_per_source,
+            Self::Backlog => &mut stats.refused_backlog,
+            Self::ConvInUse => &mut stats.refused_conv_in_use,
+        } += 1;
+    }
+}
+
+impl Admission {
+    /// `retry_key` is secret and random. `capability`: the `frg` of this endpoint's pings.
+    pub(super) fn new(
+        now: Instant,
+        limits: &Limits,
+        accept: Option<Arc<AcceptQueue>>,
+        retry_key: [u64; 2],
+        capability: u8,
+    ) -> Self {
+        Self {
+            accept,
+            unvalidated: UnvalidatedPeers::new(limits),
+            sources: ConnectionsBySource::default(),
+            retry: Retry::new(now, retry_key, capability),
+            resets: ResetLimiter::new(now),
+            initial_nonces: Arc::new(Mutex::new(ReplayFilter::of_initials())),
+            connect_pacer: ConnectPacer::new(now),
+        }
+    }
+
+    /// The queue of the listener, open or not; `None` before the first `listen`.
+    pub(super) fn accept(&self) -> Option<&Arc<AcceptQueue>> {
+        self.accept.as_ref()
+    }
+
+    /// Whether there is a listener that accepts connections.
+    pub(super) fn is_listening(&self) -> bool {
+        self.accept.as_ref().is_some_and(|accept| accept.is_open())
+    }
+
+    /// Begins to listen, with a new queue.
+    pub(super) fn listen(&mut self) -> Arc<AcceptQueue> {
+        self.accept.insert(AcceptQueue::new()).clone()
+    }
+
+    /// The accept queue, if a connection may be opened under `key`.
+    pub(super) fn admit(
+        &self,
+        now: Instant,
+        key: Key,
+        config: &Config,
+        routing: &Routing,
+    ) -> Result<Arc<AcceptQueue>, Refusal> {
+        let accept = self.accept.as_ref().filter(|accept| accept.is_open());
+        let accept = accept.ok_or(Refusal::NoListener)?;
+        let (from, conv) = key;
+        if config.accept_filter.as_ref().is_some_and(|filter| !filter.admits(from, conv)) {
+            return Err(Refusal::Filtered);
+        }
+        let limits = &config.limits;
+        let free = limits.max_connections.saturating_sub(routing.conns.len());
+        if free == 0 {
+            return Err(Refusal::MaxConnections);
+        }
+        if self.sources.count(from.ip()) >= limits.max_per_source.unwrap_or(free) {
+            return Err(Refusal::MaxPerSource);
+        }
+        if accept.len() >= limits.backlog {
+            return Err(Refusal::Backlog);
+        }
+        if routing.is_conv_of_another_address(now, key) {
+            return Err(Refusal::ConvInUse);
+        }
+        Ok(accept.clone())
+    }
+
+    /// Whether only peers whose address is validated may open a connection.
+    pub(super) fn is_crowded(&self, memory: &Memory) -> bool {
+        self.unvalidated.is_crowded() || memory.is_crowded()
+    }
+
+    /// Records a datagram that could open a connection, and returns what is known of it.
+    pub(super) fn remember_initial(
+        &self,
+        now: Instant,
+        nonce: &[u8],
+        datagram: &[u8],
+    ) -> KnownInitial {
+        lock(&self.initial_nonces).insert_initial(now, nonce, datagram)
+    }
+
+    /// Lifts the limits of an unvalidated peer. Returns the handle if its accept was deferred.
+    pub(super) fn finish_validation(
+        &mut self,
+        conn: &mut Conn,
+        memory: &mut Memory,
+    ) -> Option<Handle> {
+        let validation = *conn.take_validation()?;
+        self.unvalidated.leave();
+        memory.on_validated(conn.held());
+        if validation.has_allowance && conn.is_validated() {
+            self.unvalidated.return_allowance(conn.peer().ip());
+        }
+        validation.deferred
+    }
+
+    /// Whether the source of `to` may take over a connection of the source of `from`. Without this limit a
+    /// client at its limit could move its connections away and open the same number again.
+    pub(super) fn may_move(&self, from: IpAddr, to: IpAddr, limits: &Limits) -> bool {
+        // A move takes no free place, so by default one source may have half of all connections.
+        let max = limits.max_per_source.unwrap_or_else(|| limits.max_connections.div_ceil(2));
+        Source::of(from) == Source::of(to) || self.sources.count(to) < max
+    }
+
+    /// The RST without state that answers `echoed`, if one may leave to `to` (as the Stateless Reset of RFC
+    /// 9000 10.3). Only pings and initial segments with the CONTROL capability are answered, so only peers
+    /// that understand it get one; it is no longer than they are.
+    ///
+    /// A connection that lives at another address has roamed, or its datagrams are copied to have it reset:
+    /// it draws none.
+    pub(super) fn stateless_reset(
+        &mut self,
+        now: Instant,
+        to: SocketAddr,
+        echoed: &Header,
+        demux: &Demux,
+    ) -> Option<Header> {
+        let accept = self.accept.as_ref()?;
+        // The locks of `hands_over` and `is_live` come last, so they are taken no more often than a RST may
+        // leave. While this process hands over, the next reader of the socket is to answer.
+        let may_reset =
+            self.resets.admit(now, to.ip()) && !accept.hands_over() && !demux.is_live(echoed.conv);
+        may_reset.then(|| stateless_reset(echoed))
+    }
+
+    /// `passive` connections were opened by peers, and `unvalidated` are not validated.
+    #[cfg(feature = "_testkit")]
+    pub(super) fn check_invariants(&self, passive: usize, unvalidated: usize) {
+        assert_eq!(self.sources.total(), passive, "connections by source");
+        assert_eq!(self.unvalidated.len(), unvalidated, "connections of unvalidated peers");
+        self.retry.check_invariants();
+    }
+}
+
+/// The ping with the CONTROL capability in a datagram of no connection.
+pub(super) fn capable_ping(datagram: &[u8]) -> Option<Header> {
+    let is_ping = |header: &Header| {
+        header.command == Command::Push && header.len == 0 && header.frg == CONTROL_CAPABLE
+    };
+    Segments::new(datagram).map(|(header, _)| header).find(is_ping)
+}
+
+/// The header of an initial segment without data.
+pub(super) fn initial_without_data(datagram: &[u8]) -> Option<Header> {
+    let Some(InitialSegment::WindowProbe(_)) = InitialSegment::parse(datagram) else { return None };
+    Header::parse(datagram).ok()
+}
+
+/// The connections of unvalidated peers, and the allowances of each source: an unvalidated peer with an
+/// allowance may be sent more than three times what it sent (RFC 9000 8.1).
 #[derive(Debug)]
 pub(crate) struct UnvalidatedPeers {
     total: usize,
@@ -59,8 +278,7 @@ impl UnvalidatedPeers {
 
     /// Takes one allowance of `ip`. Returns false if its source has none left.
     ///
-    /// It is not given back when its connection ends: who forges the address could have it spent
-    /// again and again.
+    /// The end of a connection does not return its allowance: a forged address could use it again and again.
     pub(crate) fn take_allowance(&mut self, now: Instant, ip: IpAddr) -> bool {
         while self.allowances.pop_expired(now).is_some() {}
         let source = Source::of(ip);
@@ -82,7 +300,7 @@ impl UnvalidatedPeers {
         let Some(taken) = self.allowances.get_mut(&source) else { return };
         *taken = taken.saturating_sub(1);
         if *taken == 0 {
-            // It takes the place of no source that has spent some.
+            // A source without allowances in use must not take the place of one that has some.
             self.allowances.remove(&source);
         }
     }
@@ -92,129 +310,11 @@ impl UnvalidatedPeers {
     }
 }
 
-// What is bounded per source: whom a source address stands for, and which source has most of a table.
-
-/// An IPv4 address, or the /64 prefix of an IPv6 address, since one host has all addresses of its
-/// prefix (RFC 7421).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Source(IpAddr);
-
-impl Source {
-    pub(crate) fn of(ip: IpAddr) -> Self {
-        match ip.to_canonical() {
-            IpAddr::V6(ip) => {
-                let prefix = ip.to_bits() >> 64 << 64;
-                Self(Ipv6Addr::from_bits(prefix).into())
-            }
-            ip => Self(ip),
-        }
-    }
-}
-
-/// Connections that the peers of each source have opened.
-#[derive(Debug, Default)]
-pub(crate) struct ConnectionsBySource(HashMap<Source, usize>);
-
-impl ConnectionsBySource {
-    /// A peer at `ip` has opened a connection, or moves one there.
-    pub(crate) fn enter(&mut self, ip: IpAddr) {
-        *self.0.entry(Source::of(ip)).or_default() += 1;
-    }
-
-    /// A connection with a peer at `ip` has ended, or moves away.
-    pub(crate) fn leave(&mut self, ip: IpAddr) {
-        if let Entry::Occupied(mut count) = self.0.entry(Source::of(ip)) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
-    }
-
-    /// Connections of the source of `ip`.
-    pub(crate) fn count(&self, ip: IpAddr) -> usize {
-        self.0.get(&Source::of(ip)).copied().unwrap_or(0)
-    }
-
-    #[cfg(feature = "_testkit")]
-    pub(crate) fn total(&self) -> usize {
-        self.0.values().sum()
-    }
-}
-
-/// Keys of a table by source and time. A table that is full drops the oldest key of the source that
-/// has most of them, as Longest Queue Drop does (Suter et al., "Design Considerations for Supporting
-/// TCP with Per-flow Queueing", 1998): so nobody loses an entry to a source with more of them.
-#[derive(Debug)]
-pub(crate) struct KeysBySource<K> {
-    keys: HashMap<Source, BTreeSet<(Instant, K)>>,
-    /// The sources by their count; among equals, the last is that with the oldest key.
-    by_count: BTreeSet<(usize, Reverse<Option<Instant>>, Source)>,
-}
-
-impl<K> Default for KeysBySource<K> {
-    fn default() -> Self {
-        Self { keys: HashMap::new(), by_count: BTreeSet::new() }
-    }
-}
-
-impl<K: Copy + Ord> KeysBySource<K> {
-    pub(crate) fn insert(&mut self, source: Source, at: Instant, key: K) {
-        self.change(source, |keys| keys.insert((at, key)));
-    }
-
-    pub(crate) fn remove(&mut self, source: Source, at: Instant, key: K) {
-        self.change(source, |keys| keys.remove(&(at, key)));
-    }
-
-    /// The oldest key of the source that has most of them.
-    pub(crate) fn oldest_of_fullest(&self) -> Option<K> {
-        let (_, _, source) = self.by_count.last()?;
-        self.keys.get(source)?.first().map(|(_, key)| *key)
-    }
-
-    fn change(&mut self, source: Source, change: impl FnOnce(&mut BTreeSet<(Instant, K)>) -> bool) {
-        let keys = self.keys.entry(source).or_default();
-        self.by_count.remove(&place(source, keys));
-        change(keys);
-        if keys.is_empty() {
-            self.keys.remove(&source);
-        } else {
-            self.by_count.insert(place(source, keys));
-        }
-    }
-
-    #[cfg(any(test, feature = "_testkit"))]
-    pub(crate) fn len(&self) -> usize {
-        assert_eq!(self.keys.len(), self.by_count.len());
-        self.keys.values().map(BTreeSet::len).sum()
-    }
-}
-
-/// The place of a source in `KeysBySource::by_count`.
-fn place<K>(
-    source: Source,
-    keys: &BTreeSet<(Instant, K)>,
-) -> (usize, Reverse<Option<Instant>>, Source)
-where
-    K: Ord,
-{
-    (keys.len(), Reverse(keys.first().map(|(at, _)| *at)), source)
-}
-
-// Pacing of connects: how many initial datagrams leave per millisecond.
-//
-// The initial datagrams of ten thousand connections opened at once would overflow the receive
-// buffer of the peer's socket. A lost initial datagram is retransmitted only after the initial
-// RTO (RFC 6298 2.1; no round-trip time is measured yet), which takes longer than waiting in this
-// queue.
-
-/// Initial datagrams per [`CONNECT_PERIOD`]: half of what the 208 KiB default of Linux
-/// `net.core.rmem_default` holds.
-const CONNECT_BURST: usize = 64;
-/// Length of a period: the resolution of Tokio's timers.
-const CONNECT_PERIOD: Duration = Duration::from_millis(1);
-
+/// Pacing of connects: how many initial datagrams leave per millisecond.
+///
+/// The initial datagrams of ten thousand connections opened at once would overflow the receive buffer of the
+/// peer's socket. A lost one is retransmitted only after the initial RTO (RFC 6298 2.1), which takes longer
+/// than waiting here.
 #[derive(Debug)]
 pub(crate) struct ConnectPacer {
     /// Initial datagrams that may still leave in this period.
@@ -227,7 +327,7 @@ pub(crate) struct ConnectPacer {
 
 impl ConnectPacer {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { credit: CONNECT_BURST, renewal: now + CONNECT_PERIOD, waiting: VecDeque::new() }
+        Self { credit: CONNECT_BURST, renewal: now + PACING_PERIOD, waiting: VecDeque::new() }
     }
 
     /// Whether `id` may send its initial datagram now. Otherwise `id` waits for [`Self::release`].
@@ -248,12 +348,12 @@ impl ConnectPacer {
     /// Appends the connections that may send now to `ready`.
     pub(crate) fn release(&mut self, now: Instant, ready: &mut VecDeque<ConnId>) {
         if now >= self.renewal {
-            (self.credit, self.renewal) = (CONNECT_BURST, now + CONNECT_PERIOD);
+            (self.credit, self.renewal) = (CONNECT_BURST, now + PACING_PERIOD);
         }
         let count = self.credit.min(self.waiting.len());
         ready.extend(self.waiting.drain(..count));
         if self.waiting.is_empty() && self.waiting.capacity() > CONNECT_BURST {
-            // Many connects at once are rare: their memory is not kept.
+            // Many connects at once are rare, so the memory is not kept.
             self.waiting = VecDeque::new();
         }
     }
@@ -264,11 +364,44 @@ impl ConnectPacer {
     }
 }
 
+/// The RSTs without state of this second.
+#[derive(Debug)]
+pub(crate) struct ResetLimiter {
+    second_start: Instant,
+    sent: u32,
+    /// RSTs to each source, from half of [`MAX_RESETS_PER_SECOND`] on.
+    by_source: HashMap<Source, u16>,
+}
+
+impl ResetLimiter {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { second_start: now, sent: 0, by_source: HashMap::new() }
+    }
+
+    /// Whether one more may leave to `ip`. Counts it.
+    fn admit(&mut self, now: Instant, ip: IpAddr) -> bool {
+        if now.saturating_duration_since(self.second_start) >= Duration::from_secs(1) {
+            *self = Self::new(now);
+        }
+        if self.sent >= MAX_RESETS_PER_SECOND {
+            return false;
+        }
+        if self.sent >= MAX_RESETS_PER_SECOND / 2 {
+            let of_source = self.by_source.entry(Source::of(ip)).or_default();
+            if *of_source >= MAX_RESETS_PER_SOURCE {
+                return false;
+            }
+            *of_source += 1;
+        }
+        self.sent += 1;
+        true
+    }
+}
+
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "a test needs one real instant to count from")]
 mod tests {
     use std::net::Ipv4Addr;
-    use std::time::Duration;
 
     use super::*;
 
@@ -316,34 +449,6 @@ mod tests {
         assert_eq!(peers.len(), 51);
     }
 
-    #[test]
-    fn source_is_an_ipv4_address_or_an_ipv6_prefix() {
-        let of = |ip: &str| Source::of(ip.parse().unwrap());
-        assert_eq!(of("2001:db8:0:1::1"), of("2001:db8:0:1:ffff::2"));
-        assert_ne!(of("2001:db8:0:1::1"), of("2001:db8:0:2::1"));
-        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
-        assert_ne!(of("::ffff:192.0.2.1"), of("::ffff:192.0.2.2"));
-    }
-
-    #[test]
-    fn fullest_source_loses_its_oldest_key_and_among_equals_the_oldest() {
-        let source = |host: u8| Source::of([192, 0, 2, host].into());
-        let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let mut keys = KeysBySource::default();
-        for (host, second, key) in [(9, 1, 'a'), (1, 2, 'b'), (5, 3, 'c'), (1, 4, 'd')] {
-            keys.insert(source(host), at(second), key);
-        }
-        assert_eq!((keys.oldest_of_fullest(), keys.len()), (Some('b'), 4));
-        keys.remove(source(1), at(2), 'b');
-        assert_eq!(keys.oldest_of_fullest(), Some('a'));
-        keys.remove(source(9), at(1), 'a');
-        assert_eq!(keys.oldest_of_fullest(), Some('c'));
-        keys.remove(source(5), at(3), 'c');
-        keys.remove(source(1), at(4), 'd');
-        assert_eq!((keys.oldest_of_fullest(), keys.len(), keys.keys.len()), (None, 0, 0));
-    }
-
     fn id(slot: u32) -> ConnId {
         ConnId { slot, generation: 1 }
     }
@@ -353,7 +458,7 @@ mod tests {
         let start = Instant::now();
         let mut pacer = ConnectPacer::new(start);
         let admitted = (0..1_000).filter(|slot| pacer.admit(id(*slot))).count();
-        assert_eq!((admitted, pacer.deadline()), (CONNECT_BURST, Some(start + CONNECT_PERIOD)));
+        assert_eq!((admitted, pacer.deadline()), (CONNECT_BURST, Some(start + PACING_PERIOD)));
         let mut ready = VecDeque::new();
         pacer.release(start, &mut ready);
         assert!(ready.is_empty(), "no peer has answered");
@@ -370,6 +475,27 @@ mod tests {
             assert!(ready.iter().skip(before).all(|id| pacer.admit(*id)));
         }
         assert!(ready.iter().map(|id| id.slot).eq(64..1_000));
-        assert_eq!(now - start, CONNECT_PERIOD * 15);
+        assert_eq!(now - start, PACING_PERIOD * 15);
+    }
+
+    #[test]
+    fn resets_are_limited_in_each_second() {
+        let start = Instant::now();
+        let mut limiter = ResetLimiter::new(start);
+        for second in 0..3 {
+            let now = start + Duration::from_secs(second);
+            let ip = |host: u32| IpAddr::from((host % 100).to_be_bytes());
+            assert_eq!((0..100_000).filter(|host| limiter.admit(now, ip(*host))).count(), 16_384);
+        }
+    }
+
+    #[test]
+    fn one_source_leaves_most_of_the_second_half_to_others() {
+        let now = Instant::now();
+        let mut limiter = ResetLimiter::new(now);
+        let mut sent = |host: u8| {
+            (0..100_000).filter(|_| limiter.admit(now, [192, 0, 2, host].into())).count()
+        };
+        assert_eq!((sent(1), sent(2), sent(1)), (8_192 + 512, 512, 0));
     }
 }

@@ -1,11 +1,10 @@
-//! Retry (RFC 9000 8.1.2): address validation without state, for when many connections are
-//! unvalidated.
+//! Retry (RFC 9000 8.1.2): address validation without state, for times with many unvalidated connections.
 //!
-//! KCP has no Retry packet. Its place takes a ping, an empty PUSH far behind the receive window,
-//! which every KCP peer acknowledges with the same `sn` and `ts`. Both are a keyed function of the
-//! peer's address, the conversation id and the time, as a SYN cookie is (RFC 4987 3.6), so nothing
-//! is stored for the answer. The ACK shows that the peer receives at its address: the next copy of
-//! its initial datagram opens the connection, with a validated peer.
+//! KCP has no Retry packet. A ping takes its place: an empty PUSH far behind the receive window, which every
+//! KCP peer acknowledges with the same `sn` and `ts`. Both are a keyed function of the peer's address, the
+//! conversation id and the time, like a SYN cookie (RFC 4987 3.6), so nothing is stored for the answer. The
+//! ACK shows that the peer receives at its address: the next copy of its initial datagram opens the
+//! connection, with a validated peer.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -14,23 +13,23 @@ use siphasher::sip::SipHasher24;
 
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header, Segments};
 use crate::core::seq::{Sn, Ts};
-use crate::driver::admission::{KeysBySource, Source};
+use crate::driver::admission::source::{KeysBySource, Source};
+use crate::driver::connection::Key;
 use crate::driver::expiring_map::ExpiringMap;
-use crate::driver::routing::Key;
 
-/// A token is valid in the period in which it was made and in the next one: for 8 s at least.
+/// A token is valid in the period that it was made in and in the next one: for at least 8 s.
 const PERIOD: Duration = Duration::from_secs(8);
-/// Fixed bits of the `sn` of a token: a number between 1 and 1.5 times 2^30 behind 0, RCV.NXT of
-/// a peer that has received nothing. The lowest bit is that of a ping of the side that did not open
-/// the connection.
+/// Fixed bits of the `sn` of a token: a number between 1 and 1.5 times 2^30 behind 0, the RCV.NXT of a peer
+/// that has received nothing. The lowest bit marks a ping of the side that did not open the connection.
 const SN_BASE: u32 = 0xA000_0001;
-/// Bits of `sn` that are part of the token, and those of `ts`, 60 in all.
+/// Bits of `sn` that are part of the token; with the bits of `ts` it has 60.
 const SN_BITS: u32 = 28;
 /// The window of a token: the peer sends no further data before the connection is open.
 const WINDOW: u16 = 1;
-/// Peers whose answer has arrived, and how long the next copy of their initial segment is awaited:
-/// longer than the longest interval between two copies.
+/// Most peers whose answer has arrived.
 const MAX_ANSWERED: usize = 4_096;
+/// How long the next copy of an initial segment is awaited after the answer: longer than the longest interval
+/// between two copies.
 const ANSWER_LIFETIME: Duration = Duration::from_secs(10);
 
 /// `sn` and `ts` of a ping that stands for a Retry packet.
@@ -40,29 +39,28 @@ struct Token {
     ts: Ts,
 }
 
-/// What a datagram is as an answer to a token.
+/// Whether a datagram answers a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// It has no ACK of a valid token.
     None,
     /// It has one, and its peer may open the connection now.
     Taken,
-    /// The same, and the oldest answer of the source with most of them is dropped, since there are
-    /// [`MAX_ANSWERED`].
+    /// The same. At [`MAX_ANSWERED`] the oldest answer of the source with the most answers is dropped.
     Replaced,
 }
 
 /// Makes tokens, checks their answers, and remembers these until the connection opens.
 #[derive(Debug)]
 pub(crate) struct Retry {
-    /// SipHash-2-4 is a PRF, and its keyed interface is stable, unlike that of `RandomState`.
+    /// SipHash-2-4 is a PRF, and its keyed interface is stable, unlike `RandomState`.
     key: [u64; 2],
     start: Instant,
     /// The `frg` of a ping of this endpoint, its CONTROL capability.
     capability: u8,
     /// Peers whose answer has arrived, and whether it has the CONTROL capability.
     answered: ExpiringMap<Key, bool>,
-    /// The same keys, and until when they are in `answered`.
+    /// The keys of `answered`, with the times until which they are kept.
     by_source: KeysBySource<Key>,
 }
 
@@ -73,10 +71,11 @@ impl Retry {
         Self { key, start: now, capability, answered, by_source }
     }
 
-    /// The ping that answers an initial datagram of `peer`.
-    pub(crate) fn ping(&self, now: Instant, (peer, conv): Key) -> Header {
-        let Token { sn, ts } = self.token(self.period(now), (peer, conv));
-        let (command, frg, una, wnd) = (Command::Push, self.capability, Sn(0), WINDOW);
+    /// The ping that answers an initial datagram under `key`.
+    pub(crate) fn ping(&self, now: Instant, key: Key) -> Header {
+        let Token { sn, ts } = self.token(self.period(now), key);
+        let (conv, command, frg) = (key.1, Command::Push, self.capability);
+        let (una, wnd) = (Sn(0), WINDOW);
         Header { conv, command, frg, wnd, ts, sn, una, len: 0 }
     }
 
@@ -104,8 +103,8 @@ impl Retry {
         if is_full { Answer::Replaced } else { Answer::Taken }
     }
 
-    /// Whether the peer has answered a token lately; that is forgotten now. `is_capable`: its initial
-    /// segment has the CONTROL capability, and so must its answer.
+    /// Whether the peer has answered a token lately. Forgets the answer. `is_capable`: its initial segment
+    /// has the CONTROL capability, and so must its answer.
     pub(crate) fn take_answer(&mut self, now: Instant, key: &Key, is_capable: bool) -> bool {
         self.expire(now);
         let answer = self.answered.get_mut(key).copied();
@@ -129,12 +128,13 @@ impl Retry {
     fn is_token(&self, now: Instant, key: Key, token: Token) -> bool {
         let period = self.period(now);
         [Some(period), period.checked_sub(1)].into_iter().flatten().any(|period| {
-            // Not in constant time: who can measure that sees the token as well.
+            // Not in constant time: an observer who can measure it sees the token as well.
             self.token(period, key) == token
         })
     }
 
-    fn token(&self, period: u64, (peer, conv): Key) -> Token {
+    fn token(&self, period: u64, key: Key) -> Token {
+        let (peer, conv) = key;
         let ip = match peer.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             IpAddr::V6(ip) => ip,
@@ -158,7 +158,7 @@ impl Retry {
         }
     }
 
-    /// Returns false if the key is not known.
+    /// Returns false if the key is unknown.
     fn forget(&mut self, key: &Key) -> bool {
         let Some((until, _)) = self.answered.remove(key) else { return false };
         self.by_source.remove(Source::of(key.0.ip()), until, *key);
@@ -261,7 +261,7 @@ mod tests {
             let ack = answer(&written(retry, now, key));
             retry.on_datagram(now, key, &ack)
         };
-        // An honest client, and then floods of 20 sources, an IPv6 prefix among them.
+        // An honest client, then floods of 20 sources, an IPv6 prefix among them.
         assert_eq!(open(&mut retry, 0, peer(99, 5), 7), Answer::Taken);
         let v6 = |host: u32| (0x2001_0db8_u128 << 96 | u128::from(host)).to_be_bytes();
         let mut dropped = 0;
@@ -272,7 +272,7 @@ mod tests {
             dropped += answers.iter().filter(|answer| **answer == Answer::Replaced).count();
         }
         assert_eq!((retry.len(), dropped), (MAX_ANSWERED, 20_001 - MAX_ANSWERED));
-        // Another one comes in, and both are still there; each of the others has the same.
+        // Another client comes, and both are still there. The other sources have equal shares.
         assert_eq!(open(&mut retry, 1_000, peer(98, 5), 7), Answer::Replaced);
         let later = now + Duration::from_millis(1_001);
         assert!(retry.take_answer(later, &(peer(99, 5), 7), false), "the oldest, but the only one");

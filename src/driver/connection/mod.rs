@@ -1,8 +1,7 @@
-//! One connection in the driver: the state machine of `core`, the queues it shares with the
-//! handles, and its lifecycle.
+//! One connection in the driver: the state machine of `core`, the queues it shares with the handles, and its
+//! lifecycle.
 //!
-//! `input`, `closing`, `queues`, `transmit` and `migration` hold the methods of [`Conn`] by concern;
-//! `lifecycle` is a type that does not depend on [`Conn`].
+//! `closing` and `queues` hold further methods of [`Conn`]; `lifecycle` is a type that does not depend on it.
 
 mod closing;
 mod lifecycle;
@@ -19,10 +18,8 @@ use crate::core::open::{InitialHash, OpenedBy};
 use crate::core::path::validation::{PathChallenge, PathValidation};
 use crate::core::segment::{Header, InputError};
 use crate::core::seq::Sn;
-use crate::driver::admission::UnvalidatedPeers;
 use crate::driver::connection::lifecycle::{Lifecycle, Reported};
 use crate::driver::memory::{Holder, Memory, SHORT_QUOTA};
-use crate::driver::routing::Key;
 use crate::error::ConnectionError;
 use crate::shared::connection::{Handle, Shared};
 use crate::shared::notifier::ConnId;
@@ -32,24 +29,26 @@ use crate::util::sync::{Arc, Ordering};
 
 pub(super) use self::closing::DrainState;
 
-/// How long a connection that nobody has opened is kept after its end, in which it drops what
-/// arrives: the time that a datagram may be under way.
+/// How long a simultaneous passive open drops datagrams after its end: the time that a datagram may take.
 const QUIET_TIME: Duration = Duration::from_secs(1);
 
-/// How long an active open with early data waits for the first write, before it sends an initial
-/// segment without data.
+/// How long an active open with early data waits for the first write before it sends an initial segment
+/// without data.
 const EARLY_DATA_WAIT: Duration = Duration::from_millis(20);
 
-/// Address validation (RFC 9000 8.1) of a connection that a peer opened. Boxed: few connections
-/// are in it, and for a short time. The anti-amplification limit is in the core.
+/// The name of a connection on the wire: the peer's address and the conversation id.
+pub(super) type Key = (SocketAddr, u32);
+
+/// Address validation (RFC 9000 8.1) of a connection that a peer opened. Boxed, since few connections have
+/// it, and for a short time. The anti-amplification limit is in the core.
 #[derive(Debug)]
-struct AddressValidation {
+pub(super) struct AddressValidation {
     /// When the connection ends if the peer is not validated (`validation_timeout`).
     deadline: Instant,
     /// The handle, if it is accepted only after validation (`require_validation`).
-    deferred: Option<Handle>,
+    pub(super) deferred: Option<Handle>,
     /// It has taken one of the allowances of its source.
-    has_allowance: bool,
+    pub(super) has_allowance: bool,
 }
 
 #[derive(Debug)]
@@ -60,36 +59,36 @@ pub(super) struct Conn {
     path: Path,
     /// Hashes of the peer's initial segments; empty for an active open.
     opened_by: OpenedBy,
-    /// The latest initial segment of another connection from the peer's address, which may have restarted.
+    /// The latest initial segment of another connection from the peer's address: the peer may have restarted.
     restarted_by: Option<InitialHash>,
-    /// True while the connection is on the driver's ready list, waits in the connect pacer or is
-    /// being served: it is not to be put on the list then.
+    /// True while the connection is on the driver's ready list, waits in the connect pacer or is being
+    /// served.
     ready: bool,
     /// Extra copies of each datagram (kcp-go SetDUP).
     duplicates: u8,
     /// `Some` from a passive open until the peer is validated. Runs beside the lifecycle.
     validation: Option<Box<AddressValidation>>,
-    /// Until when the connection is kept after its end because nobody has opened it.
+    /// Until when a simultaneous passive open is kept after its end.
     quiet_until: Option<Instant>,
     lifecycle: Lifecycle,
-    /// Why this endpoint ends the connection. `Some` from the abort or replacement on; the next
-    /// `advance_lifecycle` makes it the error of the handles.
+    /// Why this endpoint ends the connection, from the abort or replacement on. The next `advance_lifecycle`
+    /// makes it the error of the handles.
     end_cause: Option<ConnectionError>,
     reported: Reported,
-    /// A message that was taken from the send queue and exceeds the send window.
+    /// A message from the send queue that exceeds the send window.
     blocked_message: Option<Bytes>,
     /// True while written data has not reached the state machine.
     has_unsent_writes: bool,
     /// The last datagram sent was out of band: segments of the stream come first next time.
     prefer_stream: bool,
-    /// When the rate limit (kcp-go `SetRateLimit`) lets the next out-of-band datagram leave;
-    /// `None` if none waits for that.
+    /// When the rate limit (kcp-go `SetRateLimit`) lets the next out-of-band datagram leave; `None` if none
+    /// waits for it.
     rate_limited_until: Option<Instant>,
     /// Out-of-band datagrams sent and received.
     out_of_band: (u64, u64),
     /// SND.UNA as of the last `advance_lifecycle`.
     last_una: Sn,
-    /// When the last datagram of the peer arrived, not counting those that FEC reconstructed.
+    /// When the last datagram of the peer arrived; reconstructed ones do not count.
     last_received: Instant,
     /// Bytes of the endpoint's memory that this connection holds.
     held: usize,
@@ -97,10 +96,33 @@ pub(super) struct Conn {
     quota: usize,
     /// When reclaimable memory is released, if the connection is idle by then.
     memory_release_at: Option<Instant>,
-    /// True while this connection is counted in `Driver::lingering`.
+    /// True while this connection is counted in `Waiters::lingering`.
     counted_lingering: bool,
-    /// True while this connection is counted in `Driver::oversized_connections`.
+    /// True while this connection is counted in `Output::oversized_connections`.
     counted_oversized: bool,
+}
+
+/// The work of the driver after a received datagram.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InputOutcome {
+    /// `AckPolicy::Immediate`: an ACK leaves before the next datagram is handled.
+    pub(super) immediate_ack: bool,
+    /// This datagram has validated the peer's address.
+    pub(super) validated: bool,
+    /// This datagram shows that the peer has accepted the connection too.
+    pub(super) simultaneous_passive_open: bool,
+}
+
+/// How a connection responds to an apparent migration (RFC 9000 9.3): a datagram of its peer that came to
+/// another IP of this host than the local IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ApparentMigration {
+    /// Take the local IP of the datagram: the peer is not validated, so an earlier datagram may have been
+    /// forged, or there is no local IP yet and the datagram is no replay.
+    Accept,
+    /// Keep the local IP until the other path is validated (RFC 9000 8.2), since an observer can forward a
+    /// datagram to another IP of this host first. `is_new`: the datagram is no replay.
+    ValidatePath { is_new: bool },
 }
 
 impl Conn {
@@ -194,16 +216,15 @@ impl Conn {
     pub(super) fn apply(&mut self, setting: Setting) {
         match setting {
             Setting::Duplicates(copies) => self.duplicates = copies,
-            // The path MTU may have fallen since the caller read it: a setting never raises the
-            // MTU.
+            // The path MTU may have fallen since the caller read it, so a setting never raises the MTU.
             Setting::Mtu(mtu) if mtu >= self.kcp.max_mtu() => return,
             _ => {}
         }
         self.kcp.apply(setting);
     }
 
-    /// A datagram of `size` bytes was refused for its size (EMSGSIZE; RFC 8899 4.6). Over IPv6 the MTU of the
-    /// route may come from an ICMP message; over IPv4 those are ignored (`sys/options.rs`).
+    /// A datagram of `size` bytes was refused for its size (EMSGSIZE; RFC 8899 4.6). Over IPv6 an ICMP
+    /// message may have set the MTU of the route; over IPv4 these messages are ignored (`sys/options.rs`).
     pub(super) fn on_message_too_big(&mut self, now: Instant, size: usize) {
         if self.path.peer.ip().to_canonical().is_ipv6() {
             self.kcp.on_packet_too_big(now, size);
@@ -212,10 +233,10 @@ impl Conn {
         }
     }
 
-    /// Starts address validation (RFC 9000 8.1) of a passive open: the peer is pinged, and until
-    /// the pong arrives the anti-amplification limit holds. `allowance`: bytes that the peer may
-    /// be sent even if three times what it sent is less. `deferred`: the handle, if it is accepted
-    /// only after validation.
+    /// Starts address validation (RFC 9000 8.1) of a passive open: the peer is pinged, and the
+    /// anti-amplification limit holds until the pong arrives. `allowance`: bytes that the peer may be sent
+    /// even if three times what it sent is less. `deferred`: the handle, if it is accepted only after
+    /// validation.
     pub(super) fn require_validation(
         &mut self,
         now: Instant,
@@ -237,45 +258,34 @@ impl Conn {
         self.kcp.on_address_validated();
     }
 
-    /// Whether the peer has accepted this connection as this side has.
-    pub(super) fn is_opened_by_nobody(&self) -> bool {
-        self.kcp.is_simultaneous_passive_open()
+    /// Whether both peers have accepted this connection and neither has opened it.
+    pub(super) fn is_simultaneous_passive_open(&self) -> bool {
+        self.kcp.is_opened_by_nobody()
     }
 
-    /// Whether the peer's endpoint has answered the validation by saying that it does not know this
-    /// connection: somebody has forged the initial segment.
+    /// Whether the peer's endpoint answered the validation with "unknown connection": the initial segment was
+    /// forged.
     pub(super) fn has_forged_initial(&self) -> bool {
         self.is_unvalidated() && self.kcp.is_unknown_to_peer()
     }
 
-    /// A ping that shows the peer the same.
+    /// A ping that shows the peer a simultaneous passive open.
     pub(super) fn last_ping(&mut self) -> Header {
         self.kcp.last_ping()
     }
 
-    /// Nobody has opened this connection. It ends, and is kept a moment longer: data of the peer's
-    /// application that is under way would open another one.
-    pub(super) fn on_opened_by_nobody(&mut self, now: Instant) {
+    /// Ends a simultaneous passive open. It is kept a moment longer, since data of the peer's application
+    /// that is under way would open another connection.
+    pub(super) fn on_simultaneous_passive_open(&mut self, now: Instant) {
         self.quiet_until = Some(now + QUIET_TIME);
     }
 
-    /// Lifts the limits of an unvalidated peer. Returns the handle if its accept was deferred.
-    pub(super) fn finish_validation(
-        &mut self,
-        peers: &mut UnvalidatedPeers,
-        memory: &mut Memory,
-    ) -> Option<Handle> {
-        let validation = self.validation.take()?;
-        peers.leave();
-        memory.on_validated(self.held);
-        if validation.has_allowance && self.is_validated() {
-            peers.return_allowance(self.path.peer.ip());
-        }
-        validation.deferred
+    pub(super) fn take_validation(&mut self) -> Option<Box<AddressValidation>> {
+        self.validation.take()
     }
 
-    /// Counts the memory of this connection, and limits each direction to its quota. What a reader or
-    /// writer has done since the last exchange of queues may be missing.
+    /// Counts the memory of this connection, and limits each direction to its quota. Reads and writes since
+    /// the last exchange of queues may be missing.
     pub(super) fn account_memory(&mut self, memory: &mut Memory) {
         let holder = if self.is_unvalidated() { Holder::Unvalidated } else { Holder::Validated };
         let received = self.kcp.recv_memory() + self.shared.recv.charged();
@@ -283,27 +293,25 @@ impl Conn {
         let held = CONNECTION_COST + received + datagrams + self.kcp.send_memory();
         memory.update(holder, self.held, held);
         (self.held, self.quota) = (held, memory.quota(holder));
-        // An unvalidated peer is about to be validated, and may have more then.
+        // An unvalidated peer may have more once it is validated.
         let opens = self.is_unvalidated() && self.quota > SHORT_QUOTA;
         self.kcp.limit_recv_memory(self.quota.saturating_sub(received), opens);
     }
 
-    /// Bytes of the endpoint's memory that this connection holds.
     pub(super) fn held(&self) -> usize {
         self.held
     }
 
-    /// Whether the peer's address is validated: it has acknowledged a segment or a ping of this
-    /// connection. That of a connection that nobody has opened never is.
-    fn is_validated(&self) -> bool {
-        self.kcp.is_established() && !self.is_opened_by_nobody()
+    /// Whether the peer's address is validated: it has acknowledged a segment or a ping of this connection. A
+    /// simultaneous passive open is never validated.
+    pub(super) fn is_validated(&self) -> bool {
+        self.kcp.is_established() && !self.is_simultaneous_passive_open()
     }
 
-    /// Whether `connect` waited, and the initial segment was answered; a ping is no answer. The address
-    /// of a peer that was connected to needs no validation.
+    /// Whether `connect` waited, and the initial segment was answered; a ping is no answer. An active open
+    /// needs no address validation.
     fn is_connected(&self) -> bool {
-        let waits = self.lifecycle.connect_deadline().is_some();
-        waits && !self.is_unanswered() && !self.is_opened_by_nobody()
+        self.is_connecting() && !self.is_unanswered() && !self.is_simultaneous_passive_open()
     }
 
     /// Whether nothing has answered the initial segment without data.
@@ -316,14 +324,12 @@ impl Conn {
         self.kcp.time_since_alive(now) < time
     }
 
-    /// Whether the connection counts as unvalidated.
     pub(super) fn is_unvalidated(&self) -> bool {
         self.validation.is_some()
     }
 
-    /// Opens the connection at the peer before there is data, see [`Kcp::open`]: the initial
-    /// segment is a window probe (IKCP_CMD_WASK). The connection ends if the peer has not answered
-    /// by `deadline`.
+    /// Opens the connection at the peer before there is data, see [`Kcp::open`]: the initial segment is a
+    /// window probe (IKCP_CMD_WASK). The connection ends if the peer does not answer by `deadline`.
     pub(super) fn connect(&mut self, now: Instant, deadline: Instant) {
         self.lifecycle = Lifecycle::Connecting { deadline };
         self.kcp.open(now);
@@ -334,7 +340,7 @@ impl Conn {
         self.kcp.set_replaces(replaces);
     }
 
-    /// Opens the connection with its first data, or without any a moment later.
+    /// Opens the connection with its first data, or without data after [`EARLY_DATA_WAIT`].
     pub(super) fn connect_early(&mut self, now: Instant) {
         self.kcp.open_after(now, EARLY_DATA_WAIT);
     }
@@ -344,9 +350,8 @@ impl Conn {
         self.opened_by.contains(initial)
     }
 
-    /// Whether `initial`, the hash of the initial segment of `datagram`, belongs to another
-    /// connection: it is neither a retransmission nor a reordered initial segment of this
-    /// connection, nor a reflected datagram.
+    /// Whether `initial`, the hash of the initial segment of `datagram`, belongs to another connection: it is
+    /// neither a retransmission nor a reordered initial segment of this connection, nor a reflected datagram.
     pub(super) fn is_other_initial(&mut self, initial: InitialHash, datagram: &[u8]) -> bool {
         if !self.opened_by.is_by_peer() || self.opened_by.contains(initial) {
             return false;
@@ -360,8 +365,8 @@ impl Conn {
         (!first || self.lifecycle.is_ended()) && !self.kcp.is_reflection(datagram)
     }
 
-    /// An initial segment of another connection came from the peer's address: the peer may have
-    /// restarted. A ping leaves, and the pong shows whether the peer still has its state.
+    /// An initial segment of another connection came from the peer's address: the peer may have restarted. A
+    /// ping leaves, and its answer shows whether the peer still has its state.
     pub(super) fn on_other_initial(&mut self, now: Instant, initial: InitialHash) {
         if self.lifecycle.is_ended() {
             // The RST of this connection would only delay the peer's new one.
@@ -377,8 +382,8 @@ impl Conn {
         self.opened_by.is_by_peer() && self.kcp.awaits_first_data()
     }
 
-    /// Records what [`Self::on_first_data`] does, if `initial`, the hash of the initial segment of
-    /// `datagram`, may be the first data.
+    /// Records first data, see [`Self::on_first_data`], if `initial`, the hash of the initial segment of
+    /// `datagram`, may be that.
     pub(super) fn on_possible_first_data(&mut self, initial: InitialHash, datagram: &[u8]) {
         if self.awaits_first_data()
             && matches!(initial, InitialHash::Data(_))
@@ -389,14 +394,13 @@ impl Conn {
         }
     }
 
-    /// Records the first data of a connection that was opened without data, so that a
-    /// retransmission of it is taken neither for another initial segment nor for a replay.
+    /// Records the first data of a connection that was opened without data. Its retransmission then counts
+    /// neither as another initial segment nor as a replay.
     pub(super) fn on_first_data(&mut self, first: InitialHash) {
         self.opened_by.add(first);
     }
 
-    /// Whether `datagram` was sent by this connection and reflected to it. Counts a reflected
-    /// datagram.
+    /// Whether `datagram` was sent by this connection and reflected to it. Counts a reflected datagram.
     pub(super) fn is_reflection(&mut self, datagram: &[u8]) -> bool {
         let reflected = self.kcp.is_reflection(datagram);
         if reflected {
@@ -421,28 +425,13 @@ impl Conn {
         self.kcp.check_invariants();
     }
 
-    /// Handles the deadlines that have passed, see [`Self::deadline`]. Returns whether the connection was
-    /// idle and has released memory.
+    /// Handles the deadlines that have passed, see [`Self::deadline`]. Returns whether an idle connection has
+    /// released memory.
     pub(super) fn on_timeout(&mut self, now: Instant) -> bool {
         self.kcp.handle_timeout(now);
         self.memory_release_at.is_some_and(|at| now >= at) && self.release_memory(now)
     }
-}
 
-// Received datagrams of a connection.
-
-/// What the driver has to do after a received datagram.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct InputOutcome {
-    /// `AckPolicy::Immediate`: an ACK leaves before the next datagram is handled.
-    pub(super) immediate_ack: bool,
-    /// This datagram has validated the peer's address.
-    pub(super) validated: bool,
-    /// This datagram shows that the peer has accepted the connection too: nobody has opened it.
-    pub(super) opened_by_nobody: bool,
-}
-
-impl Conn {
     /// Feeds a received datagram to the state machine.
     pub(super) fn input(
         &mut self,
@@ -456,23 +445,25 @@ impl Conn {
             self.last_received = now;
         }
         let validated = !was_validated && self.is_validated();
-        let opened_by_nobody =
-            self.is_opened_by_nobody() && !self.lifecycle.is_ended() && self.quiet_until.is_none();
-        Ok(InputOutcome { immediate_ack: self.kcp.acks_at_once(), validated, opened_by_nobody })
+        let simultaneous_passive_open = self.is_simultaneous_passive_open()
+            && !self.lifecycle.is_ended()
+            && self.quiet_until.is_none();
+        let immediate_ack = self.kcp.acks_at_once();
+        Ok(InputOutcome { immediate_ack, validated, simultaneous_passive_open })
     }
 
-    /// Whether [`Self::input_more`] may take anything behind `previous`, the datagram fed last.
+    /// Whether [`Self::input_more`] may take datagrams after `previous`, the datagram fed last.
     pub(super) fn may_input_more(&self, local: LocalIp, previous: &[u8]) -> bool {
         // `AckPolicy::Immediate` wants an ACK for each datagram.
         !self.kcp.acks_at_once()
             && !self.is_unvalidated()
-            && self.judge_local_ip(local, previous).is_none()
+            && self.apparent_migration(local, previous).is_none()
             && self.kcp.may_input_more(previous)
     }
 
-    /// Feeds the datagrams of a GRO batch that continue `previous`, the one fed last, to the state
-    /// machine: see `Kcp::input_more`. Returns the number of these datagrams. To be called where
-    /// [`Self::may_input_more`] holds.
+    /// Feeds the datagrams of a GRO batch that continue `previous`, the datagram fed last, to the state
+    /// machine, see `Kcp::input_more`. Returns their number. To be called where [`Self::may_input_more`]
+    /// holds.
     pub(super) fn input_more<'a>(
         &mut self,
         now: Instant,
@@ -485,26 +476,9 @@ impl Conn {
         }
         taken
     }
-}
 
-// Migration of a connection to another address of the peer, or of this side (RFC 9000 9).
-
-/// How a connection takes an IP of this host that a datagram of its peer came to, and that is not
-/// its local IP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OtherLocalIp {
-    /// It becomes the local IP: the peer is not validated, so that the first datagram may be forged,
-    /// or there is no local IP and the datagram is no replay.
-    Take,
-    /// The local IP stays until the path with the other one is validated (RFC 9000 8.2): an observer can
-    /// be the first to bring a datagram to another address of this host. `is_new`: the datagram is no
-    /// replay.
-    Validate { is_new: bool },
-}
-
-impl Conn {
-    /// Path validation (RFC 9000 8.2): a datagram with this conversation id came on `path`, which is
-    /// from another address than the peer's. `cookie`: random, for a PATH_CHALLENGE.
+    /// Path validation (RFC 9000 8.2): a datagram with this conversation id came on `path`, from another
+    /// address than the peer's. `cookie`: random, for a PATH_CHALLENGE.
     pub(super) fn validate_path(
         &mut self,
         now: Instant,
@@ -516,40 +490,44 @@ impl Conn {
         self.kcp.validate_other_path(now, path, (datagram, is_new), cookie)
     }
 
-    /// A PATH_CHALLENGE.
     pub(super) fn path_challenge(&mut self, challenge: PathChallenge) -> Header {
         self.kcp.path_challenge(challenge)
     }
 
-    /// How to take the IP `local` of this host, which a datagram came to: `None` if that is the local IP
-    /// already, or the peer has not opened the connection: then the system chooses one.
-    /// To be asked before the connection takes the datagram.
+    /// The response to a datagram that came to the IP `local` of this host. `None` if it is the local IP
+    /// already, or this side opened the connection, which leaves the choice to the system. To be asked before
+    /// the connection takes the datagram.
     #[inline]
-    pub(super) fn judge_local_ip(&self, local: LocalIp, datagram: &[u8]) -> Option<OtherLocalIp> {
+    pub(super) fn apparent_migration(
+        &self,
+        local: LocalIp,
+        datagram: &[u8],
+    ) -> Option<ApparentMigration> {
         if local == self.path.local || local == LocalIp::ANY || !self.is_opened_by_peer() {
             return None;
         }
         if !self.is_validated() {
-            return Some(OtherLocalIp::Take);
+            return Some(ApparentMigration::Accept);
         }
         let is_new = self.kcp.has_something_new(datagram);
         Some(if is_new && self.path.local == LocalIp::ANY {
-            OtherLocalIp::Take
+            ApparentMigration::Accept
         } else {
-            OtherLocalIp::Validate { is_new }
+            ApparentMigration::ValidatePath { is_new }
         })
     }
 
-    /// The connection has taken a datagram that came to `local`, which is not the local IP. Returns
-    /// the PATH_CHALLENGE that is to leave from there.
-    pub(super) fn on_other_local_ip(
+    /// The connection has taken a datagram that came to another IP of this host, `local`. Returns the
+    /// PATH_CHALLENGE that is to leave from there.
+    pub(super) fn on_apparent_migration(
         &mut self,
         now: Instant,
-        (local, judged): (LocalIp, OtherLocalIp),
+        local: LocalIp,
+        response: ApparentMigration,
         datagram: &[u8],
         cookie: u32,
     ) -> Option<PathChallenge> {
-        let OtherLocalIp::Validate { is_new } = judged else {
+        let ApparentMigration::ValidatePath { is_new } = response else {
             self.set_local_ip(local);
             return None;
         };
@@ -565,7 +543,7 @@ impl Conn {
         }
     }
 
-    /// The path leaves from `local`.
+    /// Changes the local IP of the path.
     pub(super) fn set_local_ip(&mut self, local: LocalIp) {
         if self.path.local != local {
             self.kcp.leave_path();
@@ -574,7 +552,7 @@ impl Conn {
         self.shared.set_path(self.path);
     }
 
-    /// Shares the model of the path with `other`, which has the same path.
+    /// Shares the model of the path with `other`, which is on the same path.
     pub(super) fn share_path(&mut self, other: &mut Self) {
         self.kcp.share_path(&other.kcp.shared_path());
     }

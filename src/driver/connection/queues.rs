@@ -1,4 +1,6 @@
-//! Exchange of bytes between the state machine of a connection and the queues of its handles.
+//! Bytes on their way through a connection: between the queues of its handles and the state machine, and from
+//! the state machine into the send batch. `core/path/amplification.rs` limits how much an unvalidated peer is
+//! sent.
 
 use std::time::Instant;
 
@@ -13,8 +15,8 @@ use crate::shared::memory_use::CHUNK_CHARGE;
 use crate::shared::send_queue::Backlog;
 
 impl Conn {
-    /// Takes writes from the send queue and delivers received data to the receive queue, as far as
-    /// the windows of both permit. Returns whether that wakes a reader of data.
+    /// Takes writes from the send queue and delivers received data to the receive queue, within their
+    /// windows. Returns whether that wakes a reader of data.
     pub(in super::super) fn exchange_queues(
         &mut self,
         now: Instant,
@@ -31,10 +33,10 @@ impl Conn {
         self.kcp.end_ack_delay()
     }
 
-    /// Whether the ACK of data that has just woken a reader waits until the next turn, for an answer to
-    /// leave with (RFC 9293 3.8.6.3). The reader usually runs before that turn (`driver/task.rs`).
+    /// Whether the ACK of data that has just woken a reader waits until the next turn, so that it can leave
+    /// with an answer (RFC 9293 3.8.6.3). The reader usually runs before that turn (`driver/task.rs`).
     pub(in super::super) fn delays_ack(&mut self, now: Instant, wakes_reader: bool) -> bool {
-        // Whatever has arrived meanwhile: one turn, not one for each datagram.
+        // An ACK waits for one turn, even if more datagrams arrive.
         let was_delayed = self.kcp.end_ack_delay();
         wakes_reader
             && !was_delayed
@@ -75,17 +77,17 @@ impl Conn {
                 self.kcp.abandon_open();
             }
             self.lifecycle.on_detached(now);
-            // Delayed ACKs leave now: the connection may be removed before they are due.
+            // The connection may be removed before delayed ACKs are due.
             self.kcp.flush_acks();
             self.kcp.shutdown_read();
         }
         if taken.reset || (taken.detached && self.shared.linger().is_zero()) {
             self.end_early(ConnectionError::Aborted);
         }
-        // No FIN after an abort, which discards writes: a truncated stream must not end in a FIN.
+        // An abort discards writes, and a truncated stream must not end in a FIN.
         let complete = !self.has_unsent_writes && self.end_cause.is_none();
         if self.lifecycle.is_closing() {
-            // Before `linger` is over, a peer that lives and does not read has answered.
+            // A live peer that does not read then answers before `linger` is over.
             self.kcp.limit_probe_interval(now, self.shared.linger() / 3);
             if complete {
                 self.kcp.close(now);
@@ -94,14 +96,14 @@ impl Conn {
         scratch.wakers.extend(taken.writers);
     }
 
-    /// What was taken from the send queue and waits to be sent.
+    /// Bytes that were taken from the send queue and wait to be sent.
     fn send_backlog(&self) -> Backlog {
         let (limit, unsent) = self.kcp.send_backlog();
         let blocked = self.blocked_message.as_ref().map_or(0, Bytes::len);
         Backlog { limit, unsent: unsent + blocked }
     }
 
-    /// Datagrams have left: writers may write as much more.
+    /// Datagrams have left, which lets writers go on.
     pub(in super::super) fn admit_writers(&self, scratch: &mut Scratch) {
         scratch.wakers.extend(self.shared.send.set_backlog(self.send_backlog()));
     }
@@ -127,8 +129,8 @@ impl Conn {
         scratch.wakers.extend(self.shared.recv.deliver(&mut scratch.chunks, held_back));
     }
 
-    /// Delivers all data that was acknowledged and not read yet, at the end of the connection. The
-    /// capacity of the receive queue does not bound this: the receive window has bounded the data.
+    /// Delivers all acknowledged data at the end of the connection. The receive window has bounded it, so the
+    /// capacity of the receive queue need not.
     pub(in super::super) fn deliver_rest(&mut self, scratch: &mut Scratch) {
         while let Some(chunk) = self.kcp.recv() {
             scratch.chunks.push_back(chunk);
@@ -161,7 +163,7 @@ impl Conn {
         scratch.wakers.extend(self.shared.datagrams.deliver(datagram, quota));
     }
 
-    /// Lets datagrams leave, or discards them, once the peer has shown whether it takes them.
+    /// Lets out-of-band datagrams leave, or discards them, once the peer has shown whether it takes them.
     pub(super) fn report_datagram_support(&mut self) {
         let accepts = self.kcp.peer_accepts_datagrams();
         if let Some(accepts) = accepts.filter(|_| accepts != self.reported.datagrams) {
@@ -169,17 +171,10 @@ impl Conn {
             self.shared.datagrams.set_supported(accepts || self.shared.framed);
         }
     }
-}
 
-// Datagrams of one connection into the send batch: the stream, out-of-band datagrams, and what FEC
-// and the cipher add. How much an unvalidated peer is sent is decided in
-// `core/path/amplification.rs`.
-
-impl Conn {
-    /// Appends datagrams to the batch until there are `limit` or more, duplicates and parity
-    /// included, and returns how many there are. Fewer than `limit`, with space left in the batch,
-    /// means that nothing more may leave now. Out-of-band datagrams and those of the stream
-    /// alternate.
+    /// Appends datagrams to the batch until there are `limit` or more, duplicates and parity included, and
+    /// returns their number. Fewer than `limit`, with space left in the batch, means that nothing more may
+    /// leave now. Out-of-band datagrams and datagrams of the stream alternate.
     pub(in super::super) fn transmit(
         &mut self,
         now: Instant,
@@ -208,22 +203,21 @@ impl Conn {
         count
     }
 
-    /// Appends datagrams of the stream: a GSO batch of full new segments, up to `limit` datagrams,
-    /// or one datagram of anything else. Returns their number, and whether there is nothing else.
+    /// Appends datagrams of the stream: a GSO batch of full new segments, up to `limit` datagrams, or one
+    /// datagram of another kind. Returns their number, and whether the stream has nothing else.
     fn transmit_stream(
         &mut self,
         now: Instant,
         out: &mut PacketWriter<'_>,
         limit: usize,
     ) -> (usize, bool) {
-        let to = (self.path, self.duplicates);
         let (mut count, mut in_gso_batch) = (0, false);
         let mut is_done;
         loop {
-            let gso = (in_gso_batch, limit - count);
-            let appended = out.transmit(now, &mut self.kcp, to, gso);
+            let (path, copies, max) = (self.path, self.duplicates, limit - count);
+            let appended = out.transmit(now, &mut self.kcp, path, copies, in_gso_batch, max);
             let sent_nothing = appended.datagrams == 0;
-            // Behind a GSO batch that has ended, something else may be due.
+            // After the end of a GSO batch another kind of datagram may be due.
             is_done = appended.is_last || (sent_nothing && !appended.in_gso_batch);
             if sent_nothing {
                 break;
@@ -238,8 +232,8 @@ impl Conn {
         (count, is_done)
     }
 
-    /// Appends one out-of-band datagram, but none before a segment of this connection has left:
-    /// other implementations would take the out-of-band datagram for the initial segment.
+    /// Appends one out-of-band datagram, but none before a segment of this connection has left: other
+    /// implementations would take the out-of-band datagram for the initial segment.
     fn transmit_out_of_band(&mut self, now: Instant, out: &mut PacketWriter<'_>) -> usize {
         let may_send = self.kcp.has_started() && self.kcp.send_budget().may_send_extras();
         if !self.shared.has_datagrams() || !may_send {

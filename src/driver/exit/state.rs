@@ -1,4 +1,5 @@
-//! Who waits for the port of a driver.
+//! State of a driver that ends: the wait of its socket for peers, the request for its port, and the time that
+//! it holds its thread. The first and the last share a limit of the process.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
@@ -9,46 +10,18 @@ use tokio::sync::oneshot;
 use crate::shared::requests::{RequestQueue, TimeWaitEntry};
 use crate::util::sync::{Arc, AtomicUsize, Ordering};
 
-/// The last of a driver, dropped when the socket is closed: only then are the requests without an answer
-/// rejected, since one may come from an endpoint that waits for the port.
-#[derive(Debug)]
-pub(in super::super) struct PortRelease {
-    requests: Arc<RequestQueue>,
-    /// Endpoints that want to know whether they may ask for the port, once that is decided.
-    pub(super) undecided: Vec<oneshot::Sender<bool>>,
-    pub(super) to: Option<oneshot::Sender<Vec<TimeWaitEntry>>>,
-    pub(super) time_wait: Vec<TimeWaitEntry>,
-}
-
-impl PortRelease {
-    pub(in super::super) fn new(requests: Arc<RequestQueue>) -> Self {
-        Self { requests, undecided: Vec::new(), to: None, time_wait: Vec::new() }
-    }
-
-    /// Whether an endpoint waits for the port.
-    pub(in super::super) fn is_requested(&self) -> bool {
-        self.to.as_ref().is_some_and(|to| !to.is_closed())
-    }
-}
-
-impl Drop for PortRelease {
-    fn drop(&mut self) {
-        let requests = self.requests.close();
-        let (to, time_wait) = (self.to.take(), std::mem::take(&mut self.time_wait));
-        let undecided = std::mem::take(&mut self.undecided);
-        // These wake tasks, and nobody is left to report a waker that panics to. The endpoint that waits for
-        // the port may have given up.
-        drop(catch_unwind(AssertUnwindSafe(|| drop(to.map(|to| to.send(time_wait))))));
-        drop(catch_unwind(AssertUnwindSafe(|| drop((undecided, requests)))));
-    }
-}
-
-// The sockets of this process that wait for peers alone.
-
-/// Sockets of this process that wait at a time, as Linux bounds its own (`tcp_max_tw_buckets`,
+/// Most sockets of this process that wait for peers alone, as Linux bounds its own (`tcp_max_tw_buckets`,
 /// `tcp_max_orphans`): a quarter of the descriptors that a process usually has. One more closes at once.
 const MAX_SOCKETS: usize = 256;
 static SOCKETS: AtomicUsize = AtomicUsize::new(0);
+
+/// Longest time that a thread is held.
+const MAX_EXIT_TIME: Duration = Duration::from_millis(50);
+/// Endpoints that hold a thread within this time after the first one share its [`MAX_EXIT_TIME`]: a process
+/// may have thousands, each with one connection.
+const EXIT_PERIOD: Duration = Duration::from_secs(1);
+/// When the first one began to hold its thread.
+static FIRST_HELD: Mutex<Option<Instant>> = Mutex::new(None);
 
 /// The TIME-WAIT of one socket.
 #[derive(Debug, Default)]
@@ -57,7 +30,7 @@ pub(in super::super) struct SocketTimeWait {
     pub(super) until: Option<Instant>,
     /// Held while the socket waits for peers alone.
     place: Option<Place>,
-    /// There was none left.
+    /// The socket waits and there was no place left.
     is_refused: bool,
 }
 
@@ -79,7 +52,7 @@ impl Drop for Place {
 }
 
 impl SocketTimeWait {
-    /// Takes a place if the socket waits for peers alone, and else gives it back.
+    /// Takes a place if the socket waits for peers alone, and otherwise returns it.
     pub(super) fn set_waiting(&mut self, waits: bool) {
         self.place = if waits { self.place.take().or_else(Place::take) } else { None };
         self.is_refused = waits && self.place.is_none();
@@ -91,17 +64,39 @@ impl SocketTimeWait {
     }
 }
 
-// How long the thread of an endpoint that ends is held.
+/// The last field of a driver, dropped when its socket is closed. Only then are unanswered requests rejected,
+/// since one may come from an endpoint that waits for the port.
+#[derive(Debug)]
+pub(in super::super) struct PortRelease {
+    requests: Arc<RequestQueue>,
+    /// Endpoints that ask whether the port may be released, once that is decided.
+    pub(in super::super) undecided: Vec<oneshot::Sender<bool>>,
+    pub(super) to: Option<oneshot::Sender<Vec<TimeWaitEntry>>>,
+    pub(super) time_wait: Vec<TimeWaitEntry>,
+}
 
-/// How long a thread is held at most.
-const MAX_EXIT_TIME: Duration = Duration::from_millis(50);
+impl PortRelease {
+    pub(in super::super) fn new(requests: Arc<RequestQueue>) -> Self {
+        Self { requests, undecided: Vec::new(), to: None, time_wait: Vec::new() }
+    }
 
-/// Endpoints that hold a thread within this time after the first one share its [`MAX_EXIT_TIME`]: a process may
-/// have thousands, each with one connection.
-const EXIT_PERIOD: Duration = Duration::from_secs(1);
+    /// Whether an endpoint waits for the port.
+    pub(super) fn is_requested(&self) -> bool {
+        self.to.as_ref().is_some_and(|to| !to.is_closed())
+    }
+}
 
-/// When the first one began to hold its thread.
-static FIRST_HELD: Mutex<Option<Instant>> = Mutex::new(None);
+impl Drop for PortRelease {
+    fn drop(&mut self) {
+        let requests = self.requests.close();
+        let (to, time_wait) = (self.to.take(), std::mem::take(&mut self.time_wait));
+        let undecided = std::mem::take(&mut self.undecided);
+        // These wake tasks, and a panic of a waker has no caller left to report to. The endpoint that waits
+        // for the port may have given up.
+        drop(catch_unwind(AssertUnwindSafe(|| drop(to.map(|to| to.send(time_wait))))));
+        drop(catch_unwind(AssertUnwindSafe(|| drop((undecided, requests)))));
+    }
+}
 
 /// A clock that goes on while the thread is held, and its time when the end began.
 #[derive(Clone, Copy, Debug)]
@@ -113,23 +108,23 @@ pub(in super::super) struct ExitClock {
 }
 
 impl ExitClock {
-    pub(in super::super) fn new(clock: fn() -> Instant) -> Self {
+    pub(super) fn new(clock: fn() -> Instant) -> Self {
         Self { clock, start: clock(), until: None }
     }
 
     /// The time since the end began.
-    pub(in super::super) fn elapsed(&self) -> Duration {
+    pub(super) fn elapsed(&self) -> Duration {
         (self.clock)().saturating_duration_since(self.start)
     }
 
     /// Whether the thread may be held, or held on.
-    pub(in super::super) fn may_hold(&mut self) -> bool {
+    pub(super) fn may_hold(&mut self) -> bool {
         let now = (self.clock)();
         now < *self.until.get_or_insert_with(|| hold(now))
     }
 }
 
-/// Until when a thread may be held that has to be from `now` on.
+/// Until when a thread may be held that has to be held from `now` on.
 fn hold(now: Instant) -> Instant {
     let mut first = FIRST_HELD.lock().unwrap_or_else(PoisonError::into_inner);
     let is_shared = |first: &Instant| now.saturating_duration_since(*first) < EXIT_PERIOD;

@@ -1,11 +1,12 @@
-//! Packet codec: the stages between the state machine and the socket. A sent datagram passes FEC,
-//! then the cipher; a received one passes the cipher, then FEC (as in kcp-go). `Config::overhead`
-//! is the number of bytes that the stages add to a datagram.
+//! The output of a driver: the batch of a turn, and the stages between the state machine and the socket.
+//!
+//! A sent datagram passes FEC, then the cipher; a received one passes the cipher, then FEC (as in kcp-go).
+//! `Config::overhead` is the number of bytes that the stages add to a datagram.
 
 pub(crate) mod send_batch;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::config::Config;
 use crate::core::connection::Kcp;
@@ -14,10 +15,182 @@ use crate::core::segment::Header;
 use crate::crypto::nonce::{MIN_TAGGED_NONCE_LEN, NonceSecret, NonceSource};
 use crate::crypto::{Overhead, PacketCipher};
 use crate::driver::fec::FecSender;
-use crate::driver::output::send_batch::SendBatch;
+use crate::driver::output::send_batch::{Flushed, SendBatch};
 use crate::fec::{self, oob};
-use crate::util::Framing;
+use crate::shared::requests::RequestQueue;
+use crate::stats::EndpointStats;
+use crate::sys::Socket;
+use crate::util::framing::Framing;
 use crate::util::path::Path;
+
+/// Datagrams sent per turn, duplicates and parity included: six GSO batches of 46 datagrams. A batch has at
+/// most 65,000 bytes (`send_batch`), which is 46 datagrams of the default 1,400 bytes. Not to be confused
+/// with `MAX_FULL_DATAGRAMS_BEFORE_ACK` of `core`: 44, for 1,472-byte datagrams.
+pub(super) const TURN_PACKETS: usize = 276;
+/// Datagrams per turn that answer a received one at once, before the ready connections are served: three GSO
+/// batches, half of what a turn may send.
+const TURN_ANSWERS: usize = 138;
+/// Most raw datagrams that leave per turn.
+const TURN_RAW: usize = 64;
+
+/// The longest wait for a reader that counts as short.
+const MAX_SHORT_WAIT: Duration = Duration::from_micros(500);
+/// Short waits in a row after which ACKs are delayed.
+pub(super) const SHORT_WAITS: u8 = 16;
+
+/// The sending side of a socket.
+#[derive(Debug)]
+pub(super) struct Output {
+    pub(super) tx: SendBatch,
+    pub(super) codec: PacketCodec,
+    pub(super) ack_delay: AckDelay,
+    /// Datagrams that may still be sent in this turn.
+    pub(super) budget: usize,
+    /// True from a send that would block until a flush succeeds.
+    pub(super) blocked: bool,
+    /// True while datagrams of `Endpoint::send_raw` wait that did not leave in the last turn.
+    pub(super) raw_pending: bool,
+    /// Connections with segments in flight that are larger than the path MTU.
+    pub(super) oversized_connections: usize,
+    /// True while the socket permits IP fragmentation, which oversized segments in flight need.
+    ip_fragmentation: bool,
+}
+
+impl Output {
+    pub(super) fn new(codec: PacketCodec) -> Self {
+        Self {
+            tx: SendBatch::default(),
+            codec,
+            ack_delay: AckDelay::default(),
+            budget: 0,
+            blocked: false,
+            raw_pending: false,
+            oversized_connections: 0,
+            ip_fragmentation: false,
+        }
+    }
+
+    pub(super) fn begin_turn(&mut self, now: Instant) {
+        self.refill();
+        self.ack_delay.on_turn(now);
+    }
+
+    /// Sets the budget of a whole turn.
+    pub(super) fn refill(&mut self) {
+        self.budget = TURN_PACKETS;
+    }
+
+    /// Whether no datagram waits to leave.
+    pub(super) fn is_empty(&self) -> bool {
+        self.tx.is_empty() && !self.raw_pending
+    }
+
+    /// `count` datagrams of this turn are written.
+    pub(super) fn spend(&mut self, count: usize) {
+        self.budget = self.budget.saturating_sub(count);
+    }
+
+    /// The writer for the datagrams of a connection. `fec`: FEC towards its peer.
+    pub(super) fn writer<'a>(&'a mut self, fec: Option<&'a mut FecSender>) -> PacketWriter<'a> {
+        PacketWriter { tx: &mut self.tx, codec: &mut self.codec, fec }
+    }
+
+    /// Whether another answer may leave at once in this turn.
+    pub(super) fn may_answer(&self) -> bool {
+        !self.blocked && !self.tx.is_full() && self.budget > TURN_PACKETS - TURN_ANSWERS
+    }
+
+    /// Sends the segment without data that `segment` returns, if this turn may send another answer: on
+    /// `path`, in a datagram of its own, without parity and copies.
+    pub(super) fn send_at_once(
+        &mut self,
+        now: Instant,
+        path: Path,
+        segment: impl FnOnce() -> Option<Header>,
+    ) {
+        if !self.may_answer() {
+            return;
+        }
+        let Some(header) = segment() else { return };
+        let sent = self.codec.encode_segment(now, &mut self.tx, path, &header);
+        self.spend(sent);
+    }
+
+    /// Appends raw datagrams (`Endpoint::send_raw`) to the batch, without FEC and cipher. The excess over
+    /// [`TURN_RAW`] or the batch waits for the next turn.
+    pub(super) fn send_raw(&mut self, requests: &RequestQueue, stats: &mut EndpointStats) {
+        let (mut waiting, dropped) = requests.raw();
+        stats.raw_dropped_datagrams = dropped;
+        let mut quota = TURN_RAW;
+        while waiting && quota > 0 && !self.blocked && !self.tx.is_full() {
+            let Some((peer, datagram)) = requests.next_raw() else { break };
+            quota -= 1;
+            self.codec.seal(&mut self.tx);
+            self.tx.push_sealed(Path::to(peer), &datagram);
+            stats.raw_sent_datagrams += 1;
+            self.spend(1);
+            waiting = requests.raw().0;
+        }
+        self.raw_pending = waiting;
+    }
+
+    /// Seals and sends the batch, which is not empty.
+    pub(super) fn flush(&mut self, socket: &mut impl Socket, stats: &mut EndpointStats) -> Flushed {
+        let permit = self.oversized_connections > 0;
+        if permit != self.ip_fragmentation {
+            socket.set_ip_fragmentation(permit);
+            self.ip_fragmentation = permit;
+        }
+        self.codec.seal(&mut self.tx);
+        let flushed = self.tx.flush(socket, stats);
+        self.blocked = matches!(flushed, Flushed::Blocked);
+        flushed
+    }
+
+    /// Another socket takes the place of the one so far.
+    pub(super) fn on_rebound(&mut self) {
+        self.ip_fragmentation = false;
+    }
+
+    /// Discards the datagrams of a batch that may be sealed in part.
+    pub(super) fn discard(&mut self) {
+        (self.tx, self.blocked) = (SendBatch::default(), false);
+    }
+}
+
+/// Whether ACKs may wait for the answers of readers (RFC 9293 3.8.6.3).
+///
+/// The turn after one that woke a reader comes once the tasks that were ready have run. If a reader answers
+/// at once, one datagram carries answer and ACK. If it computes, the peer would measure the work as
+/// round-trip time and retransmit. A wait cannot be cut short, since on a runtime with one thread nothing
+/// else runs. So each wait is measured, and ACKs are delayed only after a number of short waits in a row.
+#[derive(Debug, Default)]
+pub(super) struct AckDelay {
+    /// The turn that woke a reader, until the next one.
+    since: Option<Instant>,
+    /// Short waits since the last long one, at most [`SHORT_WAITS`].
+    short_waits: u8,
+}
+
+impl AckDelay {
+    /// A turn begins, which ends a wait.
+    fn on_turn(&mut self, now: Instant) {
+        let Some(since) = self.since.take() else { return };
+        let is_short = now.saturating_duration_since(since) <= MAX_SHORT_WAIT;
+        self.short_waits = if is_short { (self.short_waits + 1).min(SHORT_WAITS) } else { 0 };
+    }
+
+    /// A reader was woken and its answer could carry an ACK. Returns whether the ACK may wait.
+    pub(super) fn on_reader_woken(&mut self, now: Instant) -> bool {
+        self.since = Some(now);
+        self.short_waits == SHORT_WAITS
+    }
+
+    /// Whether a wait has begun.
+    pub(super) fn awaits_readers(&self) -> bool {
+        self.since.is_some()
+    }
+}
 
 /// Why a received datagram was dropped by the cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,27 +201,26 @@ pub(crate) enum OpenFailure {
     Reflected,
 }
 
-/// What is sent in addition to a datagram: parity and copies. Default: nothing.
+/// Additions to a sent datagram: parity and copies. Default: none.
 #[derive(Debug, Default)]
 pub(crate) struct SendExtras<'a> {
     /// FEC towards the destination address, and the timing of the connection; `None` without FEC.
     pub(crate) fec: Option<(&'a mut FecSender, &'a FlowTiming)>,
     /// Extra copies (kcp-go SetDUP).
     pub(crate) duplicates: u8,
-    /// False until the peer's address is validated (RFC 9000 8.1): neither parity nor copies leave
-    /// then.
+    /// False until the peer's address is validated (RFC 9000 8.1): then neither parity nor copies leave.
     pub(crate) may_send_extras: bool,
 }
 
-/// What was written of a datagram.
+/// The kind of datagram that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     /// No datagram.
     Nothing,
-    /// A datagram with data that leaves for the first time: a data shard, with FEC.
+    /// New data: a data shard, with FEC.
     NewData,
-    /// Any other datagram: it leaves without FEC header and takes no place in a group. Receivers
-    /// accept both kinds side by side, as those of kcp-go do.
+    /// Any other datagram: it leaves without FEC header and takes no place in a group. Receivers accept both
+    /// kinds side by side, as kcp-go's do.
     Other,
     /// A repair symbol: as `Other`, and without copies, since another symbol is worth more.
     Repair,
@@ -94,9 +266,8 @@ impl PacketCodec {
         self.sealed
     }
 
-    /// Appends the KCP datagram that `write` writes for `path`, its copies and, if the datagram
-    /// completes a FEC group, the parity of the group. Returns the number of datagrams; 0 if
-    /// `write` writes nothing.
+    /// Appends the KCP datagram that `write` writes for `path`, its copies, and the parity of the FEC group
+    /// that it completes. Returns the number of datagrams; 0 if `write` writes nothing.
     #[inline]
     pub(crate) fn encode(
         &mut self,
@@ -134,7 +305,7 @@ impl PacketCodec {
             return 1;
         }
         if extras.duplicates > 0 {
-            // Copies are identical, as those of kcp-go: seal the datagram first.
+            // Copies are identical, as in kcp-go: seal the datagram first.
             self.seal(tx);
             tx.duplicate(extras.duplicates);
         }
@@ -144,32 +315,31 @@ impl PacketCodec {
         1 + usize::from(extras.duplicates) + due
     }
 
-    /// What is added to a KCP datagram, with FEC or without.
+    /// The bytes around a KCP datagram, with FEC or without.
     pub(crate) fn framing(&self, with_fec: bool) -> Framing {
         let fec_head = if with_fec { fec::HEADER_LEN } else { 0 };
         let header_len = self.overhead.header_len + fec_head;
         Framing { header_len, trailer_len: self.overhead.trailer_len }
     }
 
-    /// Takes the last `count` datagrams of the batch, all of `size` bytes, as new data shards of one
-    /// group (`FecSender::run_len`), and appends the parity of the group if they complete it. Returns the
-    /// number of parity packets.
+    /// Takes the datagrams `run` of the batch as new data shards of one group (`FecSender::run_len`), and
+    /// appends the parity of the group if they complete it. Returns the number of parity packets.
     pub(crate) fn protect_run(
         &self,
         now: Instant,
         tx: &mut SendBatch,
-        path: Path,
-        (fec, flow): (&mut FecSender, &FlowTiming),
-        (count, size): (usize, usize),
+        run: Run,
+        fec: &mut FecSender,
+        flow: &FlowTiming,
     ) -> usize {
-        let (mut due, start) = (0, tx.bytes() - count * size);
-        let run = tx.tail().get_mut(start..).unwrap_or_default();
-        for datagram in run.chunks_exact_mut(size) {
-            let end = size - self.overhead.trailer_len;
+        let (mut due, start) = (0, tx.bytes() - run.count * run.size);
+        let shards = tx.tail().get_mut(start..).unwrap_or_default();
+        for datagram in shards.chunks_exact_mut(run.size) {
+            let end = run.size - self.overhead.trailer_len;
             let shard = datagram.get_mut(self.overhead.header_len..end).unwrap_or_default();
             due = fec.seal(now, flow, shard);
         }
-        self.append_parity(tx, path, fec, due);
+        self.append_parity(tx, run.path, fec, due);
         due
     }
 
@@ -231,7 +401,7 @@ impl PacketCodec {
         });
     }
 
-    /// Whether there is no cipher: nothing is changed and nothing added.
+    /// Whether there is no cipher, so that opening changes nothing.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.encryption.is_none()
@@ -259,23 +429,29 @@ impl PacketCodec {
     }
 }
 
-// Where the datagrams of one connection are written: the send batch of the turn, the packet codec
-// of the endpoint, and FEC towards the destination address.
+/// The last datagrams of the batch, all on one path and of equal length.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) path: Path,
+    pub(crate) count: usize,
+    /// Bytes of each, with what the stages add.
+    pub(crate) size: usize,
+}
 
-/// Send batch, packet codec and FEC, borrowed while one connection transmits.
+/// Writes the datagrams of one connection, borrowed while it transmits.
 #[derive(Debug)]
 pub(crate) struct PacketWriter<'a> {
     pub(crate) tx: &'a mut SendBatch,
     pub(crate) codec: &'a mut PacketCodec,
-    /// FEC towards the destination address, if it is on. All connections to one address share it,
-    /// since parity carries no conversation id.
+    /// FEC towards the destination address, if it is on. All connections to the address share it, since
+    /// parity carries no conversation id.
     pub(crate) fec: Option<&'a mut FecSender>,
 }
 
 /// Datagrams that [`PacketWriter::transmit`] appended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Appended {
-    /// Their number, copies and parity included; zero if nothing may leave now.
+    /// Their number, copies and parity included; 0 if nothing may leave now.
     pub(crate) datagrams: usize,
     /// The next one may belong to the same GSO batch.
     pub(crate) in_gso_batch: bool,
@@ -284,15 +460,18 @@ pub(crate) struct Appended {
 }
 
 impl PacketWriter<'_> {
-    /// Appends the next datagram of `kcp`, with `duplicates` copies and the parity that it
-    /// completes. `in_gso_batch`: that of the datagram before, if nothing else left after it. Up to `max`
-    /// datagrams of the GSO batch are appended at once, unless each has copies.
+    /// Appends the next datagram of `kcp`, with `duplicates` copies and the parity that it completes.
+    ///
+    /// `in_gso_batch`: [`Appended::in_gso_batch`] of the datagram before, if nothing else left after it. Up
+    /// to `max` datagrams of the GSO batch are then appended at once, unless each has copies.
     pub(crate) fn transmit(
         &mut self,
         now: Instant,
         kcp: &mut Kcp,
-        (path, duplicates): (Path, u8),
-        (mut in_gso_batch, max): (bool, usize),
+        path: Path,
+        duplicates: u8,
+        mut in_gso_batch: bool,
+        max: usize,
     ) -> Appended {
         let may_send_extras = kcp.send_budget().may_send_extras();
         self.update_fec(kcp);
@@ -336,7 +515,7 @@ impl PacketWriter<'_> {
         let size = framing.around(mtu);
         let mut max = max.min(self.tx.capacity_left(size));
         if size > mtu && kcp.is_rate_limited() {
-            // Each is charged with what is added to it before the next one may leave.
+            // The bytes around a datagram are charged before the next one may leave.
             max = max.min(1);
         }
         if let Some(fec) = &self.fec {
@@ -349,8 +528,8 @@ impl PacketWriter<'_> {
             return appended;
         }
         if let (Some(fec), Some(flow)) = (self.fec.as_deref_mut(), &flow) {
-            let run = (count, size);
-            appended.datagrams += self.codec.protect_run(now, self.tx, path, (fec, flow), run);
+            let run = Run { path, count, size };
+            appended.datagrams += self.codec.protect_run(now, self.tx, run, fec, flow);
         }
         kcp.on_out_of_band_sent(now, self.tx.bytes() - before - count * mtu);
         appended.in_gso_batch = !self.report_closed_group(now, kcp);
@@ -394,8 +573,8 @@ impl PacketWriter<'_> {
         datagrams
     }
 
-    /// Hands the group whose parity has just left to loss detection. Returns whether there was one: a
-    /// segment behind it may count as lost now, and would leave before the rest of a GSO batch.
+    /// Tells loss detection of the group whose parity has just left. Returns whether there was one: a later
+    /// segment may count as lost now, and would leave before the rest of a GSO batch.
     fn report_closed_group(&mut self, now: Instant, kcp: &mut Kcp) -> bool {
         let Some(fec) = self.fec.as_deref_mut() else { return false };
         let (packets, bytes) = fec.take_parity_sent();

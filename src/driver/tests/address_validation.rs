@@ -30,7 +30,7 @@ fn server(config: &Config) -> (World, KcpListener) {
     (world, listener)
 }
 
-/// The first ping among the datagrams that arrived.
+/// The first ping among the received datagrams.
 fn find_ping(arrived: &[Vec<u8>]) -> Option<Header> {
     let headers = arrived.iter().flat_map(|d| Segments::new(d)).map(|(header, _)| header);
     headers.into_iter().find(|h| h.command == Command::Push && h.len == 0)
@@ -104,7 +104,7 @@ fn amplification_limit_holds_across_ports_of_one_ip_address() {
     world.run_for(29 * SECOND);
     let sent = world.log().into_iter().filter(|sent| sent.from == addr(SERVER));
     let sent: usize = sent.map(|sent| sent.datagram.len()).sum();
-    println!("{sent} bytes for {received}, {:.1} times as many", sent as f64 / received as f64);
+    println!("{sent} bytes for {received}, factor {:.1}", sent as f64 / received as f64);
     assert!(sent <= 3 * received + 8 * 1_400, "{sent} bytes for {received}");
 }
 
@@ -113,7 +113,7 @@ fn amplification_limit_holds_across_connections_of_one_ip_address_that_end() {
     let (mut world, listener) = server(&Config::new());
     world.log();
     let mut received = 0;
-    // Three times eight connections, which the application aborts: they end within ten seconds.
+    // Three times eight connections. The application aborts them, and they end within ten seconds.
     for round in 0..3 {
         let mut streams = Vec::new();
         for port in 1..=8 {
@@ -135,7 +135,7 @@ fn amplification_limit_holds_across_connections_of_one_ip_address_that_end() {
     println!("{sent} bytes for {received}");
     assert!(sent <= 3 * received + 8 * 1_400, "{sent} bytes for {received}");
     assert!(sent > 8 * 1_000, "{sent} bytes");
-    // Half a minute after the first one the address has them again.
+    // Half a minute after the first allowance the address has all of them again.
     world.run_for(MINUTE);
     world.log();
     world.inject(SocketAddr::from(([10, 0, 1, 1], 900)), SERVER, &push(900, 0, b"x"));
@@ -211,7 +211,7 @@ fn unvalidated_connections_are_bounded_and_further_ones_answered_without_state()
     let stats = listener.stats();
     assert_eq!((stats.unvalidated_connections, stats.refused_max_unvalidated), (33, 117));
     assert_eq!((stats.current_connections, stats.retries_sent), (33, 117));
-    assert!(world.driver_of(SERVER).conns.capacity() <= 64);
+    assert!(world.driver_of(SERVER).routing.conns.capacity() <= 64);
     // No peer answers within the validation timeout.
     world.run_for(31 * SECOND);
     assert_eq!(listener.stats().unvalidated_connections, 0);
@@ -262,7 +262,7 @@ fn take_allowances(world: &mut World, host: u8) {
     world.run_for(SECOND / 100);
 }
 
-/// Answers each connection with what it has read.
+/// Echoes on each connection.
 fn echo(world: &mut World, listener: KcpListener) {
     world.spawn(async move {
         let mut streams = Vec::new();
@@ -290,7 +290,7 @@ fn ninth_connection_of_a_source_outlives_the_loss_of_its_first_pong_and_data() {
     let request = push(77, 0, b"request");
     let (mut acked, mut answered, mut lost) = (false, None, (false, false));
     for step in 0..3_000 {
-        // A client of another implementation retransmits what is not acknowledged, and nothing else.
+        // A client of another implementation retransmits only unacknowledged segments.
         if step % 20 == 0 && !acked {
             world.inject(addr(PEER), SERVER, &request);
         }
@@ -326,7 +326,7 @@ fn ninth_connection_of_a_source_with_early_data_outlives_the_same() {
     world.run_for(SECOND);
     echo(&mut world, listener);
     let endpoint = world.endpoint(CLIENT, &Config::new());
-    // The request and what answers it first arrive, the pong and the data do not.
+    // The request and the first answers to it arrive, the pong and the data do not.
     for host in [CLIENT, SERVER] {
         world.set_fates(host, [Fate::Late(0), Fate::Lost]);
     }
@@ -376,9 +376,8 @@ fn ninth_connection_of_a_source_is_served_at_20_percent_loss() {
     }
 }
 
-/// Clients of another implementation at one address, which open within a second: each sends a request
-/// until it is acknowledged, and answers what it gets. Returns when each had its answer, milliseconds
-/// after it began.
+/// Clients of another implementation at one address that open within a second. Each sends a request until it
+/// is acknowledged, and answers every datagram. Returns the milliseconds until each had its answer.
 fn share_an_address(clients: u16, loss_percent: u64) -> Vec<Option<u64>> {
     #[derive(Clone, Default)]
     struct Client {
@@ -516,7 +515,7 @@ fn first_data_replaces_the_open_without_data() {
     assert!(later.iter().all(|d| Header::parse(d).unwrap().command == Command::Push));
 }
 
-// ----- restarts and the same conversation id again -----
+// ----- restarts, and reuse of a conversation id -----
 
 #[test]
 fn restart_confirmed_by_a_ping_ends_the_old_connection() {
@@ -545,7 +544,7 @@ fn restart_confirmed_by_a_ping_ends_the_old_connection() {
         world.inject(addr(PEER), SERVER, &pong(&cookie));
         world.run_for(SECOND / 10);
         if written == 0 {
-            // The pong shows no lost state: the retransmission of the initial segment does.
+            // The retransmission of the initial segment shows the lost state, the pong does not.
             assert_eq!(old.error(), None);
             world.inject(addr(PEER), SERVER, &again);
             world.run_for(SECOND / 10);
@@ -720,7 +719,7 @@ fn flood_of_unvalidated_peers_keeps_to_the_limits() {
     assert_eq!(stats.unvalidated_connections, 2_049);
     let refused = stats.refused_max_unvalidated + stats.refused_backlog;
     assert!(refused > 900_000, "{stats:?}");
-    assert!(world.driver_of(SERVER).conns.capacity() <= 8_192);
+    assert!(world.driver_of(SERVER).routing.conns.capacity() <= 8_192);
     world.finish(SECOND, async {
         client.write_all(&pattern(100_000)).await.unwrap();
         read_pattern(&mut server, 100_000).await;
@@ -741,7 +740,7 @@ fn now_or_never(listener: &KcpListener) -> Option<std::io::Result<(KcpStream, So
     }
 }
 
-/// The first pings and their answers are lost, while data arrives that is to be acknowledged.
+/// The first pings and their answers are lost, while data arrives that wants an ACK.
 #[test]
 fn connections_that_begin_on_a_lossy_path_live_longer_than_validation_takes() {
     let auto = Config::new().redundancy(Redundancy::Auto(AutoRedundancy::new()));

@@ -1,4 +1,4 @@
-//! How much a writer may have unsent.
+//! The limit on unsent bytes of a writer.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,8 +10,8 @@ use super::fixtures::{Pair, SECOND, pattern};
 use crate::testkit::link::LinkConfig;
 use crate::{Config, Mode, Timing, WritePolicy};
 
-/// A writer of messages is refused before all of what may wait is used up: it then waits for the path, not for the
-/// end of the write delay.
+/// A writer of messages has to wait before the limit is used up: it then waits for the path, not for the end
+/// of the write delay.
 #[test]
 fn messages_that_do_not_fit_end_the_write_delay() {
     let config = Config::new()
@@ -41,8 +41,7 @@ fn messages_that_do_not_fit_end_the_write_delay() {
     assert!(rate > 2_000_000, "{rate} bytes a second of 2,500,000");
 }
 
-/// What a bulk writer has unsent leaves soon, at the rate of the path, and each wake finds a part worth
-/// writing.
+/// Unsent bytes of a bulk writer leave soon, at the rate of the path, and each wake finds room worth a write.
 #[test]
 fn bulk_writer_has_little_unsent_and_fills_the_path() {
     for (mbit, most) in [(10, 24 << 10), (100, 180 << 10)] {

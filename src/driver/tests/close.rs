@@ -73,7 +73,7 @@ fn eof_is_reported_by_every_later_read() {
 
 #[test]
 fn rst_answers_data_after_the_reader_was_dropped() {
-    // The peer was removed long ago, or still delivers its own last bytes.
+    // The peer was removed long ago, or still delivers its last bytes.
     for (long_ago, written) in [(true, 0), (true, 3), (false, 3)] {
         let Pair { mut world, listener, mut client, mut server, .. } = Pair::plain();
         world.finish(SECOND, async {
@@ -314,7 +314,7 @@ fn restart_on_the_same_port_is_accepted_at_once() {
     assert_eq!((old.error(), listener.stats().current_connections), (None, 2));
 }
 
-/// An echo server that reads on only once it has written what it read.
+/// An echo server that writes each read before the next one.
 #[derive(Default)]
 struct Echo {
     held: Vec<u8>,
@@ -361,7 +361,7 @@ fn shutdown_returns_while_the_peer_waits_for_our_reader() {
         assert!(written < data.len() && echo.read < written, "{written} {}", echo.read);
         world.finish(2 * SECOND, client.shutdown()).unwrap();
         world.finish(SECOND, client.shutdown()).unwrap();
-        // Nobody reads for longer than the linger time.
+        // Neither side reads for longer than the linger time.
         world.run_for(10 * SECOND);
         assert!(client.stats().unsent_bytes > 0);
         let mut wait_idle = Box::pin(endpoint.wait_idle());
@@ -378,7 +378,7 @@ fn shutdown_returns_while_the_peer_waits_for_our_reader() {
             world.run_for(SECOND / 100);
         }
         if drops {
-            // As with TCP: what the peer waits for is discarded.
+            // As with TCP, unread data is discarded.
             assert_eq!(server.error(), Some(ConnectionError::Reset));
         } else {
             assert!(echo.at_end && echo.read == written && got == data[..written]);

@@ -32,8 +32,8 @@ fn shard(seqid: u32, kind: u16, inner: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// A bulk transfer over a path that loses `loss` in a million: retransmissions of the sender in
-/// percent, and shards that the receiver reconstructed.
+/// A bulk transfer over a path that loses `loss` in a million. Returns the retransmissions of the sender in
+/// percent, and the number of shards that the receiver reconstructed.
 fn bulk(config: &Config, seed: u64, loss: u32) -> (f64, u64) {
     let pair = Pair::seeded(seed, config, config);
     pair.world.set_path(LinkConfig { loss, ..LinkConfig::delay(20_000) });
@@ -126,7 +126,7 @@ fn replayed_initial_datagram_opens_no_connection() {
         }
         world.run_for(SECOND / 10);
         let stats = listener.stats();
-        // With a key the first two are refused already since their conversation id is in use.
+        // With a key the first two are refused, since their conversation id is in use.
         let in_use = if *algorithm == Algorithm::None { 0 } else { 2 };
         let counts = (stats.passive_opens, stats.refused_conv_in_use, stats.dropped_replayed);
         assert_eq!(counts, (1, in_use, 3 - in_use), "{algorithm}");
@@ -224,8 +224,8 @@ fn fec_ratio_change_in_flight_loses_nothing() {
         client.set_fec(FecConfig::new(data, parity).unwrap()).unwrap();
         // The decoder adopts a new layout at most once a second.
         world.run_for(SECOND * 2);
-        // How soon the decoder learns a layout depends on which shards are lost: 4 MB pass within
-        // 60 ms, and may be too few.
+        // The time to learn a layout depends on which shards are lost: 4 MB pass within 60 ms, and may be too
+        // few.
         let recovered = (0..3).map(|_| {
             world.finish(MINUTE, async {
                 let bytes = pattern(4_000_000);
@@ -250,7 +250,7 @@ fn fec_state_of_an_address_ends_with_its_last_connection() {
     world.finish(SECOND, async { server.write_all(b"still here").await.unwrap() });
     drop((server, other));
     world.run_for(MINUTE * 3);
-    assert!(world.driver_of(SERVER).peers.is_empty());
+    assert!(world.driver_of(SERVER).routing.peers.is_empty());
     // A new client at the same address counts its shards from zero again.
     let (mut client, mut server) = world.finish(SECOND, greet(&endpoint, &listener));
     world.set_path(LinkConfig { loss: 100_000, ..LinkConfig::delay(10_000) });
@@ -302,7 +302,7 @@ fn out_of_band_datagrams_alternate_with_a_full_window() {
 fn out_of_band_queue_is_bounded_and_rate_limited() {
     let config = with_fec(10, 3);
     let Pair { mut world, client, server, .. } = Pair::new(&config, &config);
-    // Before that the queue of the server takes 16 KiB.
+    // Until then the queue of the server takes 16 KiB.
     let at_server = server.datagrams();
     let largest = client.datagrams().max_size().unwrap();
     assert_eq!(largest, 1_388);

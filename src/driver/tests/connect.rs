@@ -109,7 +109,7 @@ fn connect_without_close_notify_does_not_wait() {
     assert_eq!((world.arrived(PEER).len(), micros(SECOND)), (0, world.elapsed()));
 }
 
-/// `connect` to a peer that answers each datagram but the pongs so. Returns the error.
+/// `connect` to a peer that gives this answer to each datagram except pongs. Returns the error.
 fn connect_to(answer: impl Fn(&[u8]) -> Vec<u8>) -> std::io::Error {
     let mut world = World::new(1, LinkConfig::delay(10_000));
     world.port(PEER);
@@ -180,7 +180,7 @@ fn dropped_connect_is_closed_within_two_seconds() {
         world.run_for(std::time::Duration::from_micros(turns));
         drop(stop);
         world.finish(SECOND * 2, endpoint.wait_idle());
-        // Who has heard of it hears of its end.
+        // A peer that has received the opening is told of the end.
         for _ in 0..listener.as_ref().map_or(0, |listener| listener.stats().passive_opens) {
             world.finish(SECOND, async {
                 let (mut server, _) = listener.as_ref().unwrap().accept().await.unwrap();
@@ -222,7 +222,7 @@ fn initial_segment_has_number_zero_from_the_fourth_transmission_on() {
 
 #[test]
 fn initial_segment_replaces_no_other_connection_of_the_socket() {
-    // The other one is open, or is being opened too.
+    // The other connection is open, or opening.
     for answers in [true, false] {
         let mut world = World::new(1, LinkConfig::delay(10_000));
         world.port(PEER);
@@ -245,9 +245,9 @@ fn initial_segment_replaces_no_other_connection_of_the_socket() {
         assert!(numbers.len() >= 6 && numbers.iter().all(|(sn, _)| *sn != 0), "{numbers:?}");
         world.run_for(2 * SECOND);
         let error = result.try_recv().unwrap().unwrap_err();
-        let shared = ConnectionError::ConnectTimeout(TimeoutCause::SharedAddress);
-        // The other one has just given up too.
-        let alone = ConnectionError::ConnectTimeout(TimeoutCause::Nothing);
+        let shared = ConnectionError::ConnectTimeout(Heard::SharedAddress);
+        // The other connection has just given up too.
+        let alone = ConnectionError::ConnectTimeout(Heard::Nothing);
         assert_eq!(cause(&error), Some(if answers { shared } else { alone }));
         assert!(!answers || error.to_string().contains("another connection with that address"));
     }
@@ -282,7 +282,7 @@ fn listener_takes_an_initial_segment_with_number_zero_for_the_same() {
     let mut world = World::new(1, LinkConfig::delay(10_000));
     let listener = world.listener(SERVER, &Config::new());
     let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
-    // Those with another number arrive after it.
+    // Segments with another number arrive later.
     let late = |ms: u64| Fate::Late(ms * 1_000);
     world.set_fates(CLIENT, [late(3_000), late(2_500), late(1_500)]);
     let client = world.finish(3 * SECOND, endpoint.connect(addr(SERVER))).unwrap();

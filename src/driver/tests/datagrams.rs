@@ -1,4 +1,4 @@
-//! Datagrams without FEC: what asks the peer for them, and what it may make this side hold.
+//! Out-of-band datagrams without FEC: how support is negotiated, and the memory that a peer may fill.
 
 use std::io::ErrorKind;
 
@@ -14,7 +14,7 @@ use crate::listener::KcpListener;
 use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
 
-/// Host of a peer that the test plays.
+/// Host of the peer that the test simulates.
 const PEER: u8 = 9;
 
 #[derive(Deserialize)]
@@ -36,7 +36,7 @@ fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(digit).collect()
 }
 
-/// A server with a validated peer that supports CONTROL and that the test plays.
+/// A server with a validated peer that supports CONTROL and is simulated by the test.
 fn open(world: &mut World, conv: u32) -> (KcpListener, KcpStream) {
     let listener = world.listener(SERVER, &Config::new());
     world.port(PEER);
@@ -53,7 +53,7 @@ fn open(world: &mut World, conv: u32) -> (KcpListener, KcpStream) {
     (listener, stream)
 }
 
-/// First headers of what has arrived at the peer.
+/// First headers of the datagrams that arrived at the peer.
 fn segments(world: &World) -> Vec<Header> {
     let arrived = world.arrived(PEER);
     arrived.iter().flat_map(|datagram| Segments::new(datagram)).map(|(header, _)| header).collect()
@@ -85,7 +85,7 @@ fn datagram_vectors_match() {
     world.run_for(SECOND / 100);
     let mut answers = world.arrived(PEER);
     assert_eq!(answers.len(), 1);
-    // The window is the receiver's own affair.
+    // The receiver alone chooses the window.
     answers[0][6..8].copy_from_slice(&128_u16.to_le_bytes());
     assert_eq!(answers[0], unhex(&vectors.hello_ack));
 
@@ -114,7 +114,7 @@ fn datagrams_wait_for_the_answer_to_hello() {
     let (_listener, server) = open(&mut world, 7);
     let datagrams = server.datagrams();
     datagrams.send(b"waits").unwrap();
-    // Further handles ask no more.
+    // Further handles ask nothing.
     let _others = [server.datagrams(), datagrams.clone()];
     world.run_for(SECOND / 100);
     let arrived = world.arrived(PEER);
@@ -141,7 +141,7 @@ fn datagrams_to_a_peer_without_the_capability_are_refused() {
         let first = hellos(&world);
         let hello = first[0];
         if answers {
-            // A version that has repair symbols alone.
+            // A version that has only repair symbols.
             answer(&world, hello, 1);
         }
         assert_eq!(datagrams.max_size(), Some(1_388));
@@ -156,7 +156,7 @@ fn datagrams_to_a_peer_without_the_capability_are_refused() {
 }
 
 #[test]
-fn datagrams_that_nobody_reads_are_bounded_by_the_memory_of_the_endpoint() {
+fn unread_datagrams_are_bounded_by_the_memory_of_the_endpoint() {
     let mut config = Config::new();
     config.limits.memory = 1 << 20;
     let Pair { mut world, client, server, .. } = Pair::new(&Config::new(), &config);
@@ -169,17 +169,17 @@ fn datagrams_that_nobody_reads_are_bounded_by_the_memory_of_the_endpoint() {
         world.run_for(SECOND / 100);
         most = most.max(world.driver_of(SERVER).memory.used() - before);
     }
-    // A quarter of what is free of the half, as for any direction of a connection.
+    // A quarter of the free part of the half, as for any direction of a connection.
     assert!((32 << 10..=128 << 10).contains(&most), "{most} bytes");
     assert!(server.stats().out_of_band_dropped > 1_900);
-    // What is left are the latest, and taking them frees the memory.
+    // The latest datagrams are left, and taking them frees the memory.
     while datagrams.try_recv().is_ok() {}
     world.run_for(MINUTE);
     assert!(world.driver_of(SERVER).memory.used() <= before + 2_000);
 }
 
 #[test]
-fn datagrams_that_nobody_has_asked_for_take_16_kib() {
+fn unrequested_datagrams_take_16_kib() {
     let Pair { mut world, client, server, .. } = Pair::plain();
     let before = world.driver_of(SERVER).memory.used();
     let to_server = client.datagrams();

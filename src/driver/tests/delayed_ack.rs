@@ -12,17 +12,17 @@ use super::sim_world::{World, addr};
 use crate::config::{AckPolicy, Config, Mode};
 use crate::core::segment::{Command, Segments};
 use crate::driver::Turn;
-use crate::driver::ack_delay::SHORT_WAITS;
+use crate::driver::output::SHORT_WAITS;
 use crate::stream::KcpStream;
 
-/// What a reader does with what it has read.
+/// The reaction of a reader to data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reader {
     Answers,
     OnlyReads,
 }
 
-/// Runs a reader on `stream`; the segments that its connection shows as received after each read.
+/// Runs a reader on `stream`. Returns the segments that its connection shows as received after each read.
 fn spawn_reader(world: &mut World, mut stream: KcpStream, reader: Reader) -> Rc<Cell<u64>> {
     let received = Rc::new(Cell::new(0));
     let shown = received.clone();
@@ -46,7 +46,7 @@ fn commands(sent: &[Sent]) -> Vec<Vec<Command>> {
     from_server.map(|sent| commands(&sent.datagram)).collect()
 }
 
-/// Readers have answered at once so often that ACKs wait for them.
+/// Readers have answered at once often enough for ACKs to wait for them.
 fn accustom(world: &mut World, client: &KcpStream) {
     for _ in 0..SHORT_WAITS {
         assert_eq!(arrive(world, client, 1), (Turn::DelaysAcks, vec![vec![Command::Ack]]));
@@ -90,7 +90,7 @@ fn delayed_ack_without_an_answer_leaves_one_turn_later() {
     spawn_reader(&mut world, server, Reader::OnlyReads);
     accustom(&mut world, &client);
     assert_eq!(arrive(&mut world, &client, 2), (Turn::DelaysAcks, vec![]));
-    // Whatever arrives meanwhile, it is not delayed a second time.
+    // It is not delayed a second time, even if more arrives.
     client.try_write(&[7; 64]).unwrap();
     turn(&mut world, CLIENT);
     world.let_arrive(SECOND / 1_000, SERVER);
@@ -136,7 +136,7 @@ fn ack_is_delayed_by_no_other_policy() {
     }
 }
 
-/// In message mode a message above a gap wakes nobody, and the peer learns of the gap at once.
+/// In message mode a message above a gap wakes no reader, and the peer learns of the gap at once.
 #[test]
 fn ack_of_segments_above_a_gap_is_not_delayed() {
     let config: Config = wide().mode(Mode::Message);
@@ -149,7 +149,7 @@ fn ack_of_segments_above_a_gap_is_not_delayed() {
     assert_eq!(arrive(&mut world, &client, 1), (Turn::Idle, vec![vec![Command::Ack]]));
 }
 
-/// As RFC 5681 4.2 has it: the peer is about to retransmit what it believes to be lost.
+/// RFC 5681 4.2: the peer is about to retransmit a segment that it believes lost.
 #[test]
 fn ack_of_a_segment_that_fills_a_gap_is_not_delayed() {
     let Pair { mut world, client, server, .. } = Pair::near(&wide(), &wide());
@@ -195,7 +195,7 @@ fn delayed_ack_leaves_before_the_endpoint_ends() {
     assert_eq!(commands(&world.log())[0], [Command::Ack]);
 }
 
-/// Where the tasks that run between two turns compute, a delayed ACK would show that as round trip.
+/// If tasks compute between two turns, a delayed ACK would add that time to the round trip.
 #[test]
 fn ack_leaves_at_once_while_readers_compute() {
     for work in [5, 20, 60].map(|millis| SECOND / 1_000 * millis) {
@@ -214,7 +214,7 @@ fn ack_leaves_at_once_while_readers_compute() {
     }
 }
 
-/// One reader that computes once: one ACK is late, and no other until the waits have been short again.
+/// One reader computes once: one ACK is late, and none is delayed until the waits have been short again.
 #[test]
 fn ack_is_not_delayed_for_a_while_after_a_long_wait() {
     let Pair { mut world, client, server, .. } = Pair::near(&wide(), &wide());

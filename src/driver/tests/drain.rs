@@ -1,4 +1,4 @@
-//! `KcpListener::drain`: what it rejects, what it waits for, and for how long.
+//! `KcpListener::drain`: the connections that it rejects and waits for, and its limits of time.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -18,7 +18,7 @@ use crate::testkit::link::LinkConfig;
 
 const NEWCOMER: u8 = 9;
 
-/// Begins to drain. The cell is true once that is done.
+/// Begins to drain. The cell is true once the drain is done.
 fn begin(world: &mut World, listener: &Rc<KcpListener>) -> Rc<Cell<bool>> {
     let done = Rc::new(Cell::new(false));
     let (listener, drained) = (Rc::clone(listener), Rc::clone(&done));
@@ -30,7 +30,7 @@ fn begin(world: &mut World, listener: &Rc<KcpListener>) -> Rc<Cell<bool>> {
     done
 }
 
-/// Runs until the drain is done, and returns the microseconds that took.
+/// Runs until the drain is done, and returns the microseconds that it took.
 fn finish(world: &mut World, done: &Cell<bool>) -> u64 {
     let began = world.elapsed();
     while !done.get() {
@@ -93,7 +93,7 @@ fn drain_is_done_within_a_second_of_the_exit_of_the_last_client() {
     assert!(took < 1_000_000);
 }
 
-/// A RST is valid only with a number of the peer, which a silent one gives in answer to the first one.
+/// A RST is valid only with a number of the peer. A silent peer gives it in answer to the first RST.
 #[test]
 fn drain_waits_until_silent_clients_are_reset_on_a_lossy_path() {
     for seed in 0..20 {
@@ -102,7 +102,7 @@ fn drain_waits_until_silent_clients_are_reset_on_a_lossy_path() {
         let listener = Rc::new(world.listener(SERVER, &Config::new()));
         let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
         let mut client = world.finish(MINUTE, endpoint.connect(addr(SERVER))).unwrap();
-        // Until its address is validated: it is sent no RST before.
+        // It is sent no RST until its address is validated.
         world.run_for(5 * SECOND);
         let done = begin(&mut world, &listener);
         finish(&mut world, &done);
@@ -113,7 +113,7 @@ fn drain_waits_until_silent_clients_are_reset_on_a_lossy_path() {
     }
 }
 
-/// The end of its stream included.
+/// Delivery includes the end of the stream.
 #[test]
 fn drain_waits_until_the_last_client_has_everything_on_a_lossy_path() {
     for seed in 0..20 {
@@ -165,8 +165,8 @@ fn cancelled_drain_can_be_called_again() {
     finish(&mut world, &done);
 }
 
-/// How a client's attempt ends that has begun `began_ms` before the listener drains, at which most of the
-/// connections that it admits wait for the validation of their peers; and after how many milliseconds.
+/// An attempt of a client that begins `began_ms` before the listener drains, while most admitted connections
+/// wait for the validation of their peers. Returns how and after how many milliseconds it ends.
 fn attempt_at_a_crowded_listener(config: &Config, began_ms: u32) -> (ConnectionError, u64) {
     let mut limited = Config::new();
     limited.limits.max_unvalidated = 8;

@@ -49,7 +49,7 @@ fn bytes(datagrams: &[Vec<u8>]) -> usize {
     datagrams.iter().map(Vec::len).sum()
 }
 
-/// The further segments that somebody forges: data in order and behind a gap, FIN, probes, `una`.
+/// Further forged segments: data in order and after a gap, FIN, probes, `una`.
 fn forged_later(step: u32) -> Vec<u8> {
     let header = Header::parse(&push(7, step, b"")).unwrap();
     let mut datagram = Vec::new();
@@ -213,7 +213,7 @@ fn connection_to_an_echo_host_is_never_established() {
 
 // ----- listeners of other implementations -----
 
-/// What a stock listener answers: it opens a session for any PUSH and acknowledges it. `echoes`: its
+/// The answer of a stock listener: it opens a session for any PUSH and acknowledges it. `echoes`: its
 /// application sends the data back.
 #[derive(Default)]
 struct StockListener {
@@ -244,8 +244,8 @@ impl StockListener {
     }
 }
 
-/// Forges `initial` in the name of a stock listener, `copies` of it. Returns whether the peer was
-/// validated, and the bytes drawn.
+/// Forges `copies` of `initial` in the name of a stock listener. Returns whether the peer was validated, and
+/// the bytes that it drew.
 fn name_a_stock_listener(
     initial: &[u8],
     require_validation: bool,
@@ -294,7 +294,7 @@ fn one_stock_initial_segment_under_require_validation_is_validated_by_no_stock_l
         println!("{drawn} bytes for {}", initial.len());
         assert!(!validated && drawn <= 3 * initial.len(), "{validated}, {drawn} bytes");
     }
-    // No answer of such a listener differs from one of a client (docs/threat-model.md).
+    // Its answers do not differ from a client's (SECURITY.md).
     assert!(name_a_stock_listener(&initial, true, false, 2).0, "forged twice");
     assert!(name_a_stock_listener(&initial, false, false, 1).0, "without require_validation");
 }

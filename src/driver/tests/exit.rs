@@ -38,7 +38,7 @@ fn peer_of_a_runtime_that_ends_with_data_unsent_is_reset() {
     let Pair { mut world, mut client, server, .. } = Pair::plain();
     world.finish(SECOND, client.write_all(b"ask")).unwrap();
     world.run_for(SECOND / 10);
-    // More than the window, and what the driver has not seen.
+    // More than the window, and bytes that the driver has not seen.
     assert_eq!(server.try_write(&vec![1; 60_000]).unwrap(), 60_000);
     world.exit(SERVER);
     let error = world.finish(SECOND, client.read_to_end(&mut Vec::new())).unwrap_err();
@@ -70,7 +70,7 @@ fn writer_is_reset_when_the_runtime_of_its_reader_ends() {
                 }
             }
         });
-        // What is not read from here on fills the windows.
+        // From here on unread data fills the windows.
         world.run_for(10 * SECOND);
         world.exit(SERVER);
         world.run_for(2 * SECOND);
@@ -78,7 +78,7 @@ fn writer_is_reset_when_the_runtime_of_its_reader_ends() {
     }
 }
 
-/// However soon after the data.
+/// The end may come right after the data.
 #[test]
 fn runtime_that_ends_resets_the_peer_exactly_if_data_is_unread() {
     for (after, read, dropped) in [0, 1_000, 20_000, 300_000].into_iter().flat_map(|after| {
@@ -159,7 +159,7 @@ fn every_peer_is_notified_until_the_socket_blocks() {
 }
 
 #[test]
-fn attempt_that_nobody_has_answered_ends_silently() {
+fn unanswered_attempt_ends_silently() {
     let mut world = World::new(1, LinkConfig::delay(10_000));
     world.port(9);
     let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
@@ -193,7 +193,7 @@ fn bytes_written_right_before_a_runtime_ends_arrive_with_the_end() {
     }
 }
 
-/// No more than the congestion window, at once, and the peer learns that there was more.
+/// At most the congestion window leaves, at once, and the peer learns that there was more.
 #[test]
 fn what_the_congestion_window_takes_leaves_before_the_reset() {
     let Pair { mut world, client, mut server, .. } = Pair::plain();
@@ -230,7 +230,7 @@ fn every_connection_of_a_runtime_that_ends_sends_its_last_bytes() {
     }
 }
 
-/// The bytes open the connection. Whether the peer understands a FIN is not known yet.
+/// The bytes open the connection. It is not known yet whether the peer understands a FIN.
 #[test]
 fn early_data_of_a_runtime_that_ends_opens_the_connection() {
     let mut world = World::new(1, LinkConfig::delay(10_000));
@@ -245,7 +245,7 @@ fn early_data_of_a_runtime_that_ends_opens_the_connection() {
     assert_eq!(&text, b"hello");
 }
 
-/// The peer is not validated yet: it is sent three times what came from it, or one datagram.
+/// An unvalidated peer is sent three times what came from it, or one datagram.
 #[test]
 fn server_that_ends_behind_its_answer_keeps_to_the_amplification_limit() {
     for written in [6, 100_000] {
@@ -274,10 +274,10 @@ fn server_that_ends_behind_its_answer_keeps_to_the_amplification_limit() {
     }
 }
 
-/// The peer's process ends once it has written everything and has seen the end.
+/// The peer's process ends once it has written everything and seen the end.
 #[test]
 fn shutdown_is_ok_behind_an_exchange_whose_peer_has_ended() {
-    // What the client does before the server ends: it reads the answer, all but a byte, or nothing.
+    // Before the server ends, the client reads the answer, all of it but a byte, or nothing.
     for read in [6, 5, 0] {
         let Pair { mut world, mut client, mut server, .. } = Pair::plain();
         world.finish(SECOND, async {
@@ -316,7 +316,7 @@ fn write_behind_an_exchange_whose_peer_has_ended_fails() {
     });
 }
 
-/// What the peer has not read, or this side has not written out, is lost: `shutdown` says so.
+/// Data that the peer has not read or this side has not sent is lost, and `shutdown` reports it.
 #[test]
 fn shutdown_fails_if_the_peer_that_ended_has_left_bytes_unread() {
     for on_its_way in [false, true] {
@@ -332,7 +332,7 @@ fn shutdown_fails_if_the_peer_that_ended_has_left_bytes_unread() {
     }
 }
 
-/// The RST of TIME-WAIT, which the keepalive of a side that has not closed draws.
+/// The keepalive of a side that has not closed draws the RST of TIME-WAIT.
 #[test]
 fn shutdown_is_ok_behind_an_exchange_whose_peer_was_removed() {
     for unread in [false, true] {

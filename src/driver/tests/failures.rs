@@ -1,5 +1,5 @@
-//! Endpoints whose socket is shut down, or whose parts that the application brought panic, on real
-//! sockets: the endpoint ends, its peers are reset, nobody waits for it.
+//! Endpoints whose socket is shut down, or whose application code panics, on real sockets: the endpoint ends,
+//! its peers are reset, and no task waits for it.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
@@ -21,7 +21,7 @@ use crate::stream::KcpStream;
 use crate::{RecvBatch, Transmit, Transport};
 
 const LOOPBACK: &str = "127.0.0.1:0";
-/// What makes a part panic.
+/// Content that makes a part panic.
 const TRIGGER: &[u8] = b"panic, please, in the endpoint that receives this";
 /// Far beyond what any step takes, and far below every timeout of a connection.
 const LONG: Duration = Duration::from_secs(10);
@@ -192,9 +192,9 @@ async fn socket_that_is_shut_down_ends_its_endpoint() {
         let same = socket.try_clone().unwrap();
         let listener = KcpListener::from_std(socket).unwrap();
         let (_client, mut server) = connected(&listener, Config::new()).await;
-        // The system says that it is not connected, and shuts it down.
+        // The system reports that it is not connected, and shuts it down.
         socket2::SockRef::from(&same).shutdown(how).unwrap_err();
-        // With the sending half alone, the first datagram that leaves fails.
+        // If only the sending half is shut down, the first datagram that leaves fails.
         let _ = server.write_all(b"hello").await;
         let ended = timeout(LONG, async {
             let mut byte = [0; 1];

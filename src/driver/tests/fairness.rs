@@ -18,7 +18,7 @@ use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
 
 const MIB: usize = 1 << 20;
-/// Datagrams of one GRO batch, and receive buffers that one call fills, at most.
+/// Most datagrams of one GRO batch, and most receive buffers that one call fills.
 const COALESCED: usize = 64;
 const BUFFERS: usize = 4;
 
@@ -47,7 +47,7 @@ fn receive_budget_per_turn_leaves_the_rest_for_the_next_turn() {
     let mut pair = Pair::near(&wide(), &wide());
     assert_eq!(pair.client.try_write(&pattern(3_000_000)).unwrap(), 3_000_000);
     while turn(&mut pair.world, CLIENT).0.runs_again() {}
-    // A turn catches up if the last one was long ago, as after a stop of the process.
+    // A turn catches up after a long pause, as after a stop of the process.
     turn(&mut pair.world, SERVER);
     let mut waiting = pair.world.let_arrive(SECOND / 20, SERVER);
     assert!(waiting > 2_000, "{waiting} datagrams wait");
@@ -113,7 +113,7 @@ fn fairness_on_a_long_path_serves_small_connections_within_two_turns() {
     let mut bulk_datagrams = 0;
     let (begun, before) = (world.elapsed(), received.get());
     for round in 1..=ROUNDS {
-        // At a moment when the bulk transfer is due too.
+        // The bulk transfer is due at the same moment.
         world.run_for(Duration::from_micros(3_000 + 170 * u64::from(round)));
         assert!(world.advance());
         for (small, _) in &streams {
@@ -145,7 +145,7 @@ fn fairness_on_a_long_path_serves_small_connections_within_two_turns() {
     assert!(bulk_datagrams > 10 * usize::from(ROUNDS), "the bulk transfer did not send");
 }
 
-/// 16 connections of one client fill 20 Mbit/s, whose queue holds less than each alone would probe for.
+/// 16 connections of one client fill 20 Mbit/s. The queue holds less than each alone would probe for.
 #[test]
 fn connections_of_a_path_share_its_rate() {
     const STREAMS: usize = 16;
@@ -160,7 +160,7 @@ fn connections_of_a_path_share_its_rate() {
     for (i, (mut client, mut server)) in streams.into_iter().enumerate() {
         let (count, mut buf) = (received.clone(), vec![0; 64 * 1024]);
         world.spawn(async move { write_bulk(&mut client, 1 << 30).await });
-        // Each begins when the one before has filled the queue.
+        // Each begins once the one before has filled the queue.
         world.run_for(SECOND / 2);
         world.spawn(async move {
             loop {
@@ -188,7 +188,7 @@ fn connections_of_a_path_share_its_rate() {
     assert!(share >= 50, "{share} %");
 }
 
-/// A forged datagram from the address of a peer opens a connection beside that of the peer.
+/// A forged datagram from the address of a peer opens a second connection.
 #[test]
 fn unvalidated_connection_shares_no_path() {
     let mut pair = Pair::plain();
@@ -196,11 +196,11 @@ fn unvalidated_connection_shares_no_path() {
     pair.world.run_for(SECOND / 100);
     let driver = pair.world.driver_of(SERVER);
     let (forged, others): (Vec<_>, Vec<_>) =
-        driver.conns.iter().map(|(_, conn)| conn).partition(|conn| conn.is_unvalidated());
+        driver.routing.conns.iter().map(|(_, conn)| conn).partition(|conn| conn.is_unvalidated());
     assert_eq!((forged.len(), others.len()), (1, 1));
     let (forged, own) = (forged[0].id(), others[0].id());
-    driver.share_path(forged);
-    let sharer = driver.peers.sharer(addr(CLIENT), forged.slot);
+    driver.routing.share_path(forged);
+    let sharer = driver.routing.peers.sharer(addr(CLIENT), forged.slot);
     assert_eq!(
         sharer,
         Some(own.slot as usize),

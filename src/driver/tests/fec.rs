@@ -85,7 +85,7 @@ fn learned(data: usize, parity: usize) -> Pair {
     let config = with_fec(data, parity);
     let mut pair = Pair::new(&config, &config);
     exchange(&mut pair, 120, 1_000, SECOND / 500);
-    // Completes the group that is open.
+    // Completes the open group.
     pair.world.run_for(SECOND);
     pair.world.log();
     pair
@@ -95,7 +95,7 @@ fn learned(data: usize, parity: usize) -> Pair {
 fn idle_group_is_closed_by_fillers_and_parity() {
     let mut pair = learned(6, 3);
     let before = pair.client.stats();
-    // The open group may hold a few packets of before: fills it.
+    // Fills the open group, which may hold a few earlier packets.
     loop {
         exchange(&mut pair, 1, 1_000, SECOND / 1_000);
         if kinds(&pair).iter().any(|(kind, _)| *kind == FecFlag::Parity) {
@@ -156,7 +156,7 @@ fn larger_fec_groups_are_refused_to_peers_that_are_not_known_to_learn_them() {
     client.set_fec(fec(200, 56)).unwrap();
 }
 
-/// The layout is that of the address, and so is the limit.
+/// Layout and limit belong to the address.
 #[test]
 fn fec_groups_do_not_grow_by_another_connection_of_the_address() {
     let fec = |data, parity| FecConfig::new(data, parity).unwrap();
@@ -170,7 +170,7 @@ fn fec_groups_do_not_grow_by_another_connection_of_the_address() {
     assert!(second.set_fec(fec(10, 3)).unwrap_err().to_string().ends_with("more than 7"));
     let (third, _third) = world.finish(SECOND, greet(endpoint, listener));
     assert!(third.set_fec(fec(10, 3)).unwrap_err().to_string().ends_with("more than 7"));
-    // At once: the driver decides.
+    // The driver decides at once.
     client.set_fec(fec(3, 1)).unwrap();
     second.set_fec(fec(5, 2)).unwrap();
     world.run_for(SECOND);
@@ -209,7 +209,7 @@ fn peer_without_the_same_configuration_learns_the_layout() {
     }
 }
 
-/// Retransmissions alone deliver then.
+/// Only retransmissions deliver then.
 #[test]
 fn data_reaches_a_peer_that_decodes_no_fec() {
     let mut peer = Config::new();

@@ -1,5 +1,5 @@
-//! Fixtures of the scenario tests: a client and a server with one connection, and the datagrams of
-//! a peer that the test plays.
+//! Fixtures of the scenario tests: a client and a server with one connection, and the datagrams of a
+//! simulated peer.
 
 use std::io;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) const SECOND: Duration = Duration::from_secs(1);
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Writes until that fails. Returns the error, once there is one.
+/// Writes until a write fails. Returns the error.
 pub(super) fn write_until_error(
     world: &mut World,
     mut stream: KcpStream,

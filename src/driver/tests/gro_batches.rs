@@ -1,4 +1,4 @@
-//! Datagrams of a GRO batch that are taken together: the traffic and the statistics are the same.
+//! Datagrams of a GRO batch that are taken together leave traffic and statistics the same.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -18,7 +18,7 @@ use crate::testkit::link::LinkConfig;
 use crate::testkit::rng::Rng;
 use crate::util::sync::Arc;
 
-/// Bytes that a client sends, and gets back if the connection lives so long.
+/// Bytes that a client sends, and gets back if the connection lives long enough.
 const BYTES: usize = 300_000;
 
 const CONNECTIONS: usize = 4;
@@ -36,7 +36,7 @@ fn path(rng: &mut Rng) -> LinkConfig {
     }
 }
 
-/// What both sides have in common.
+/// Settings of both sides.
 fn stages(rng: &mut Rng) -> Config {
     let ciphers = [Algorithm::Null, Algorithm::Aes128Gcm, Algorithm::Aes128, Algorithm::None];
     let key = [7; 16];
@@ -117,9 +117,9 @@ async fn serve(listener: Arc<KcpListener>) {
     .await;
 }
 
-/// Runs several connections of one socket with one server. Returns a hash of all traffic, when it
-/// has ended, and the statistics of the server; whether there is a cipher; and the datagrams that the server
-/// has taken together, without FEC and with.
+/// Runs several connections of one socket with one server. Returns a hash of all traffic, the time of its
+/// end, and the statistics of the server; whether there is a cipher; and the datagrams that the server has
+/// taken together, without FEC and with.
 fn run(seed: u64, singly: bool) -> ((u64, u64, String), bool, [usize; 2]) {
     let mut rng = Rng::new(seed);
     let mut world = World::new(seed, path(&mut rng));
@@ -146,7 +146,7 @@ fn run(seed: u64, singly: bool) -> ((u64, u64, String), bool, [usize; 2]) {
 
 #[test]
 fn gro_batches_taken_together_change_nothing() {
-    // Datagrams taken together without a cipher and with one; of each, without FEC and with.
+    // Datagrams taken together: without and with a cipher, and each without and with FEC.
     let mut all = [[0; 2]; 2];
     for seed in 0..120 {
         let ((together, has_cipher, counts), (singly, _, none)) =
@@ -160,8 +160,8 @@ fn gro_batches_taken_together_change_nothing() {
     assert!(all.as_flattened().iter().all(|count| *count > 1_000), "{all:?}");
 }
 
-/// Sends a window from client to server, of which copies that `alter` changes arrive in the same GRO
-/// batch. Returns the statistics of the server before and after, and the datagrams of data.
+/// Sends a window from client to server. Copies that `alter` changes arrive in the same GRO batch. Returns
+/// the statistics of the server before and after, and the datagrams of data.
 fn with_altered_copies(
     config: &Config,
     alter: impl Fn(&mut Vec<u8>),
@@ -182,7 +182,7 @@ fn with_altered_copies(
     let mut sent = world.log();
     sent.retain(|sent| sent.from == addr(CLIENT) && sent.datagram.len() > 1_000);
     assert!(sent.len() >= 20, "{}", sent.len());
-    // Nothing else arrives before the batch has.
+    // Nothing arrives before the batch.
     world.set_path(LinkConfig::delay(1_000));
     for (at, sent) in sent.iter().enumerate() {
         world.inject(addr(CLIENT), SERVER, &sent.datagram);

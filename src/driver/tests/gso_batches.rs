@@ -1,4 +1,4 @@
-//! Full segments that pass FEC and cipher in a run: the datagrams are those of single segments.
+//! Full segments that pass FEC and cipher in a run become the same datagrams as single segments.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,8 @@ use crate::core::segment::{Command, Header, Segments};
 use crate::core::seq::Sn;
 use crate::crypto::{Algorithm, Cipher};
 use crate::driver::fec::FecSender;
-use crate::driver::output::PacketCodec;
-use crate::driver::output::PacketWriter;
 use crate::driver::output::send_batch::SendBatch;
+use crate::driver::output::{PacketCodec, PacketWriter};
 use crate::fec::{FecConfig, FecFlag, HEADER_LEN, fec_flag};
 use crate::testkit::rng::Rng;
 use crate::util::path::Path;
@@ -35,14 +34,14 @@ impl Sender {
         Self { kcp, codec: PacketCodec::new(config, [3; 32]), fec, tx: SendBatch::default() }
     }
 
-    /// All datagrams that are due, and how many were not written one by one.
+    /// All due datagrams, and how many of them were written in a run.
     fn transmit(&mut self, now: Instant, singly: bool) -> (Vec<Vec<u8>>, usize) {
         let Self { kcp, codec, fec, tx } = self;
         let (mut all, mut in_runs, mut in_gso_batch) = (Vec::new(), 0, false);
         kcp.handle_timeout(now);
         loop {
             let mut out = PacketWriter { tx, codec, fec: fec.as_mut() };
-            let sent = out.transmit(now, kcp, (Path::to(addr(1)), 0), (in_gso_batch, 100));
+            let sent = out.transmit(now, kcp, Path::to(addr(1)), 0, in_gso_batch, 100);
             if sent.datagrams == 0 && !in_gso_batch {
                 break;
             }
@@ -58,7 +57,7 @@ impl Sender {
         (all, in_runs)
     }
 
-    /// Opens a datagram. Returns the segments of its KCP datagram; none of parity.
+    /// Opens a datagram. Returns the segments of its KCP datagram; parity has none.
     fn headers(codec: &PacketCodec, mut datagram: Vec<u8>) -> Vec<Header> {
         let body = codec.open(&mut datagram).unwrap().body;
         let kcp = match fec_flag(body) {
@@ -87,12 +86,12 @@ fn setup(rng: &mut Rng) -> (Config, KcpConfig) {
     (config, kcp)
 }
 
-/// Writes, and acknowledges what left, for a while. Returns how many datagrams were of runs.
+/// Writes and acknowledges for a while. Returns how many datagrams were written in runs.
 fn compare(seed: u64, start: Instant) -> usize {
     let mut rng = Rng::new(seed);
     let (config, kcp) = setup(&mut rng);
     let mut pair = [0, 1].map(|_| Sender::new(start, &config, &kcp));
-    // An endpoint drops what itself has sent.
+    // An endpoint drops its own datagrams.
     let reader = PacketCodec::new(&config, [4; 32]);
     let (mut now, mut in_runs, mut unacked) = (start, 0, Vec::new());
     for round in 0..60 {

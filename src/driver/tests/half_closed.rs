@@ -1,4 +1,4 @@
-//! One side gives up a connection whose other side has closed its half, or whose reader pauses.
+//! One side gives up a connection after the peer has closed its half, or while its reader pauses.
 
 use std::cell::Cell;
 use std::io::ErrorKind;
@@ -80,7 +80,7 @@ fn time_wait_answers_the_pings_of_a_side_that_has_closed_until_it_has_our_fin() 
     assert_eq!(end, Err(Some(ConnectionError::Reset)));
 }
 
-/// What the application of one side does next.
+/// The next action of one side's application.
 fn step(rng: &mut Rng, stream: &mut Option<KcpStream>) {
     let Some(mut open) = stream.take() else { return };
     match rng.below(4) {
@@ -91,7 +91,7 @@ fn step(rng: &mut Rng, stream: &mut Option<KcpStream>) {
             drop(open.try_write(&data));
         }
         2 => {
-            // Not waited for.
+            // The test does not wait for it.
             let mut cx = Context::from_waker(Waker::noop());
             let _ = Pin::new(&mut open).poll_shutdown(&mut cx);
         }
@@ -113,8 +113,9 @@ fn has_read_end(stream: &mut Option<KcpStream>) -> bool {
     }
 }
 
-/// Half closes, writes, outages of at most a second longer than `linger`, and drops, in any order: two
-/// seconds after the path is good again, each side whose peer has closed, dropped or given up has read the end or an error.
+/// Half closes, writes, outages of at most a second longer than `linger`, and drops, in any order. Two
+/// seconds after the path is good again, each side whose peer has closed, dropped or given up has read the
+/// end or an error.
 #[test]
 fn both_sides_have_the_end_two_seconds_after_the_path_is_good_again() {
     for seed in 0..300 {
@@ -157,7 +158,7 @@ fn small_buffers() -> Config {
     config
 }
 
-/// A window that is closed is probed, and a peer that answers is alive.
+/// A closed window is probed, and a peer that answers is alive.
 #[test]
 fn every_byte_reaches_a_reader_that_pauses_for_longer_than_linger() {
     for drops in [false, true] {
@@ -166,7 +167,7 @@ fn every_byte_reaches_a_reader_that_pauses_for_longer_than_linger() {
             Pair::new(&config, &small_buffers());
         let size = 3_000_000;
         world.finish(SECOND, async {
-            // What windows and queues take at once, and the rest once the reader reads.
+            // Windows and queues take a part at once, and the rest once the reader reads.
             let data = pattern(size);
             let mut written = 0;
             while let Ok(count @ 1..) = client.try_write(&data[written..]) {
@@ -202,7 +203,7 @@ fn every_byte_reaches_a_reader_that_pauses_for_longer_than_linger() {
     }
 }
 
-/// A dropped connection whose peer is gone, or neither reads nor answers, ends as before.
+/// A dropped connection ends at the linger timeout if its peer is gone, or neither reads nor answers.
 #[test]
 fn dropped_connection_with_a_closed_window_ends_when_the_peer_is_gone() {
     let config = Config::new().linger(3 * SECOND);

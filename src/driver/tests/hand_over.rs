@@ -1,4 +1,4 @@
-//! `KcpListener::hand_over`: what clients see of a socket that another process reads next.
+//! `KcpListener::hand_over`: the clients of a socket that another process reads next.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use crate::testkit::link::LinkConfig;
 
 const NEWCOMER: u8 = 9;
 
-/// For the timer of `hand_over`, which never expires: virtual time is not that of the runtime.
+/// For the timer of `hand_over`, which never expires, since the runtime does not run on virtual time.
 fn timer() -> Runtime {
     Builder::new_current_thread().enable_time().build().unwrap()
 }
@@ -52,7 +52,7 @@ fn newcomer_during_a_handover_connects_to_the_next_process_within_a_second() {
                 answered.set(1);
             };
             world.spawn(asks);
-            // A handover with a limit of 0.4 s that aborts, and takes 0.1 s for that.
+            // A handover with a limit of 0.4 s that aborts, which takes 0.1 s.
             world.run_for(SECOND * (500 - began_ms) / 1_000);
             assert_eq!((done.get(), answer.get()), (None, 0));
             let refused = listener.stats();
@@ -68,7 +68,7 @@ fn newcomer_during_a_handover_connects_to_the_next_process_within_a_second() {
             });
             world.run_for(SECOND / 10);
             assert_eq!(answer.get(), 1);
-            // A tenth of a second of that is not the newcomer's.
+            // Includes the last tenth of a second above.
             let took = (world.elapsed() - began) / 1_000;
             println!("began {began_ms} ms after: served in {took} ms");
             assert!(took < 1_100, "{took} ms");
@@ -110,7 +110,7 @@ fn handover_ends_connections_in_order_and_answers_no_unknown_ping() {
     assert_eq!((received.as_slice(), world.arrived(7).len()), (b"the last".as_slice(), 0));
     world.run_for(SECOND / 2);
     assert_eq!(done.get(), Some(true));
-    // Also while the listener that hands over is dropped.
+    // The same while the listener that hands over is dropped.
     let endpoint = listener.endpoint().clone();
     drop(listener);
     world.inject(addr(7), SERVER, &initial);
@@ -118,7 +118,7 @@ fn handover_ends_connections_in_order_and_answers_no_unknown_ping() {
     assert_eq!((world.arrived(7).len(), endpoint.stats().stateless_resets_sent), (0, 0));
 }
 
-/// What has not been ended in order is reset by the next process, once it is pinged.
+/// The next process resets a connection that was not closed in order, once it is pinged.
 #[test]
 fn connection_that_missed_the_handover_is_reset_by_the_next_process() {
     let timer = timer();

@@ -1,4 +1,4 @@
-//! What the error of a timeout says: what came from the peer's address.
+//! The error of a timeout names the datagrams that came from the peer's address.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

@@ -50,7 +50,7 @@ fn peer_that_answers_pings_and_no_data_is_pinged_ever_less() {
     world.log();
     world.run_for(50 * SECOND);
     let pongs = world.log().into_iter().filter(|sent| sent.from == addr(SERVER)).count();
-    // After 1, 2, 4, 8 and 16 s without an ACK, then each 20 s; and those to MTU probes.
+    // After 1, 2, 4, 8 and 16 s without an ACK, then each 20 s; and the answers to MTU probes.
     assert!((4..=20).contains(&pongs), "{pongs} pongs in 50 s");
     assert_eq!((client.error(), server.error()), (None, None));
 }
@@ -66,7 +66,7 @@ fn keepalive_and_idle_timeout_of_a_living_stream_change() {
     world.run_for(SECOND);
     world.log();
     world.run_for(MINUTE);
-    // Each 2 s and a sixteenth, since the client has opened the connection, up to 0.1 s later.
+    // Every 2 s and a sixteenth since the client opened the connection, up to 0.1 s later.
     let pings = world.log().into_iter().filter(|sent| sent.from == addr(CLIENT)).count();
     assert!((26..=29).contains(&pings), "{pings} pings");
     client.set_keepalive(KeepaliveInterval::Never, idle(10)).unwrap();
@@ -95,8 +95,8 @@ fn dead_peer_timeout_of_a_living_stream_changes() {
 
 // ----- Which side pings -----
 
-/// Pings of each host while a connection of this configuration is idle for 38 s, of which the first `lost`
-/// datagrams of the client do not arrive. After 40 s without an answer the other side asks for one too.
+/// Pings of each host while a connection of this configuration is idle for 38 s. The first `lost` datagrams
+/// of the client do not arrive. After 40 s without an answer the other side pings too.
 fn idle_pings(client: KeepaliveSide, server: KeepaliveSide, lost: usize) -> [usize; 2] {
     let side = |keepalive_side| {
         let mut config = Config::new();
@@ -128,7 +128,7 @@ fn keepalive_pings_come_from_the_configured_side() {
     assert!((2..=4).contains(&(client + server)), "{client} and {server}");
 }
 
-/// They are sent again each second, so the server need not ping in between.
+/// Lost pings are sent again each second, so the server need not ping in between.
 #[test]
 fn passive_side_waits_for_lost_pings_of_the_active_one() {
     let [client, server] = idle_pings(KeepaliveSide::Active, KeepaliveSide::Active, 5);
@@ -232,8 +232,8 @@ fn stale_una_confirmed_by_a_ping_is_peer_state_lost() {
     answer_all(&mut world, 1);
     assert_eq!((stream.stats().in_flight_segments, stream.error()), (0, None));
 
-    // A restarted peer acknowledges less than before. Such a datagram may be old: when nothing else
-    // comes for a second the peer is pinged, and the pong is not old.
+    // A restarted peer acknowledges less than before. Such a datagram may be old, so the peer is pinged if
+    // nothing else comes for a second; the pong is not old.
     stream.try_write(b"two").unwrap();
     answer_all(&mut world, 0);
     assert_eq!((stream.error(), stream.stats().pings_sent), (None, 0));
@@ -343,8 +343,8 @@ fn keepalive_holds_an_idle_connection_with_few_datagrams() {
     world.run_for(HOUR);
     let count = world.log().len();
     println!("{count} datagrams in an hour");
-    // A keepalive ping and its pong each 15 s, and from the other side, for which a ping may be a
-    // recorded one, a ping each 45 s, whose datagram is that of a pong.
+    // A keepalive ping and its pong each 15 s. To the other side a ping may be a recorded one, so it sends a
+    // ping each 45 s, in the datagram of a pong.
     assert!((240..=560).contains(&count), "{count} datagrams");
     world.finish(SECOND, async move {
         client.write_all(&pattern(10)).await.unwrap();

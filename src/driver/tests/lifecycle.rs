@@ -85,7 +85,7 @@ fn drop_with_unacked_data_delivers_it() {
     world.set_path(LinkConfig { loss: 200_000, ..LinkConfig::delay(10_000) });
     world.finish(MINUTE, async move {
         client.write_all(&pattern(500_000)).await.unwrap();
-        // A write is cancelled half way: the bytes it took are sent, the rest is not.
+        // A write is cancelled half way: the bytes that it took are sent, the rest is not.
         let more = vec![0; 10_000_000];
         let write = client.write_all(&more);
         let poll = std::future::poll_fn(|_| std::task::Poll::Ready(()));
@@ -265,7 +265,7 @@ fn driver_drop_wakes_every_task() {
     world.set_path(LinkConfig { loss: CERTAIN, ..LinkConfig::default() });
     world.run_for(SECOND);
     assert_eq!(notified.get(), 0);
-    // A runtime that shuts down drops its tasks likewise.
+    // A runtime that shuts down drops its tasks too.
     world.crash(SERVER);
     world.crash(CLIENT);
     world.run_ready();

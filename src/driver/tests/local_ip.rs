@@ -1,5 +1,5 @@
-//! The local IP of connections on a host with several addresses: path validation (RFC 9000 8.2) from
-//! another one, in virtual time.
+//! The local IP of connections on a host with several addresses: path validation (RFC 9000 8.2) from another
+//! local IP, in virtual time.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -21,11 +21,11 @@ fn at(last: u8) -> SocketAddr {
 }
 
 fn local_ip(world: &mut World) -> Option<IpAddr> {
-    let conn = world.driver_of(SERVER).conns.iter().next().unwrap().1;
+    let conn = world.driver_of(SERVER).routing.conns.iter().next().unwrap().1;
     conn.path().local.get()
 }
 
-/// The pings that the server has sent to `host` since the last call: from where, and the datagram.
+/// The pings that the server has sent to `host` since the last call, with their source.
 fn pings(world: &World, host: u8) -> Vec<(SocketAddr, Vec<u8>)> {
     let is_ping = |datagram: &[u8]| {
         let mut segments = Segments::new(datagram);
@@ -36,8 +36,8 @@ fn pings(world: &World, host: u8) -> Vec<(SocketAddr, Vec<u8>)> {
     sent.map(|sent| (sent.from, sent.datagram)).collect()
 }
 
-/// A server with the addresses 1 to 6, and a connection that was opened at 2 and whose peer, which
-/// the test plays, is validated.
+/// A server with the addresses 1 to 6, and a connection that was opened at 2 with a validated, simulated
+/// peer.
 fn validated() -> (World, KcpListener, KcpStream) {
     let mut config = Config::new();
     config.migration = Migration::Authenticated;
@@ -87,7 +87,7 @@ fn migration_takes_the_local_ip_that_the_response_proves() {
     let from: Vec<_> = challenges.iter().map(|(from, _)| *from).collect();
     assert_eq!(from, [at(3), at(4)]);
     assert_ne!(challenges[0].1, challenges[1].1);
-    // A copy of the response that is first at another address proves nothing of that one.
+    // A copy of the response that arrives at another address first proves nothing about that address.
     let response = answer(&challenges[0].1, 0);
     for last in [4, 5] {
         world.inject_to(addr(AWAY), at(last), &response);
@@ -104,7 +104,7 @@ fn migration_takes_the_local_ip_that_the_response_proves() {
 fn local_ip_that_is_unknown_is_not_taken_from_a_replay() {
     let (mut world, _listener, _stream) = validated();
     let local = Path { peer: addr(HOME), local: LocalIp::of_destination(at(2).ip()) };
-    world.driver_of(SERVER).on_source_gone(local);
+    world.driver_of(SERVER).routing.on_source_gone(local);
     assert_eq!(local_ip(&mut world), None);
     world.inject_to(addr(HOME), at(4), &push(7, 0, b"hello"));
     world.run_for(SECOND / 10);
@@ -114,7 +114,7 @@ fn local_ip_that_is_unknown_is_not_taken_from_a_replay() {
     world.inject_to(addr(HOME), at(3), &push(7, 1, b"new"));
     world.run_for(SECOND / 10);
     assert_eq!(local_ip(&mut world), Some(at(3).ip()));
-    // A copy of it may have been first there: what the peer sends elsewhere is challenged.
+    // An earlier copy may have arrived there: datagrams to another address are challenged.
     world.inject_to(addr(HOME), at(2), &push(7, 2, b"newer"));
     world.run_for(SECOND / 10);
     assert_eq!(local_ip(&mut world), Some(at(3).ip()));

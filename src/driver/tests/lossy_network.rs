@@ -14,8 +14,8 @@ use crate::fec::FecConfig;
 use crate::testkit::link::{GilbertElliott, LinkConfig};
 use crate::testkit::rng::Rng;
 
-/// Virtual time limit of one run: the worst plan sends 16 x 100 KB each way over a path that loses
-/// a fifth and is partitioned for five seconds.
+/// Limit of virtual time for one run: the worst plan sends 16 x 100 KB each way over a path that loses a
+/// fifth and is partitioned for five seconds.
 const LIMIT: Duration = Duration::from_secs(600);
 
 fn path(rng: &mut Rng) -> LinkConfig {
@@ -154,8 +154,8 @@ fn run(seed: u64, stages: bool) -> (u64, u64) {
     });
     world.run(LIMIT);
     assert_eq!(*done.borrow(), u64::from(clients));
-    // No handle is left: every driver finishes, after it has answered retransmissions in
-    // TIME-WAIT, or has sent a RST for ten seconds, since a FIN was not acknowledged.
+    // No handle is left: every driver finishes after it has answered retransmissions in TIME-WAIT, or has
+    // sent a RST for ten seconds because a FIN was not acknowledged.
     world.run_for(Duration::from_secs(13));
     assert!(world.drivers.iter().all(Option::is_none), "a driver outlived its users");
     (world.hash(), world.elapsed())
@@ -174,7 +174,7 @@ fn seeds(name: &str, range: std::ops::Range<u64>, stages: bool) {
     }
 }
 
-/// Prints how to replay a run that panics.
+/// Prints how to repeat a run that panics.
 struct Replay(String);
 
 impl Drop for Replay {

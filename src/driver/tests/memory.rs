@@ -18,7 +18,7 @@ use crate::testkit::rng::Rng;
 
 /// Bytes that all connections may hold.
 const LIMIT: usize = 16 << 20;
-/// Peers that fill what they can, hosts from [`FIRST`] on.
+/// Peers that fill all memory they get, hosts from [`FIRST`] on.
 const PEERS: u8 = 200;
 const FIRST: u8 = 10;
 
@@ -30,7 +30,7 @@ fn server(memory: usize) -> (World, KcpListener) {
     (world, listener)
 }
 
-/// Opens a connection that the test plays the peer of, and answers its ping with a window of `wnd`.
+/// Opens a connection with a simulated peer, and answers its ping with a window of `wnd`.
 fn open(world: &mut World, listener: &KcpListener, host: u8, wnd: u16) -> KcpStream {
     world.port(host);
     world.inject(addr(host), SERVER, &push(7, 0, b"x"));
@@ -46,9 +46,9 @@ fn open(world: &mut World, listener: &KcpListener, host: u8, wnd: u16) -> KcpStr
     stream
 }
 
-/// What the data of all connections takes.
+/// Memory of the data of all connections.
 fn data(world: &mut World) -> usize {
-    world.driver_of(SERVER).conns.iter().map(|(_, conn)| conn.data_memory()).sum()
+    world.driver_of(SERVER).routing.conns.iter().map(|(_, conn)| conn.data_memory()).sum()
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn validated_peers_that_fill_their_windows_share_one_memory_limit() {
         (0..PEERS).map(|peer| open(&mut world, &listener, FIRST + peer, 128)).collect();
     let mut most = 0;
     for peer in 0..PEERS {
-        // Half of them behind a gap, where nothing can be read, the others where nothing is read.
+        // Half of them after a gap, so that nothing can be read, the others in order, where nothing is read.
         let first = if peer.is_multiple_of(2) { 1 } else { 2 };
         for sn in 0..300 {
             world.inject(addr(FIRST + peer), SERVER, &push(7, first + sn, &[1; 1_376]));
@@ -68,7 +68,7 @@ fn validated_peers_that_fill_their_windows_share_one_memory_limit() {
     }
     println!("{most} bytes of {LIMIT}");
     assert!(most <= LIMIT / 10 * 11, "{most} bytes");
-    // A client beside them is served, and nothing that was acknowledged is lost.
+    // A new client is served, and no acknowledged data is lost.
     let client = world.endpoint(2, &Config::new());
     let sent = pattern(200_000);
     world.finish(MINUTE, async {
@@ -99,7 +99,7 @@ fn peers_with_a_closed_window_make_a_server_hold_no_more_than_the_limit() {
     for peer in 0..PEERS {
         streams.push(open(&mut world, &listener, FIRST + peer, 0));
         for _ in 0..20 {
-            // As a writer that is woken again and again.
+            // Like a writer that is woken again and again.
             streams.iter().for_each(|stream| while stream.try_write(&block).is_ok() {});
             if world.run_ready() == 0 {
                 break;
@@ -130,7 +130,7 @@ fn writes_to_all_connections_between_two_turns_keep_to_the_limit() {
     assert!(data(&mut world) > LIMIT / 4, "each may write something");
 }
 
-/// A turn serves a few of them, and the others may be written to again before it is theirs.
+/// A turn serves a few connections, and the others may be written to again before their turn.
 #[test]
 fn writes_to_all_connections_over_many_turns_keep_to_the_limit() {
     let (mut world, listener) = server(LIMIT);
@@ -152,7 +152,7 @@ fn writes_to_all_connections_over_many_turns_keep_to_the_limit() {
     assert!(written > LIMIT / 4, "{written} bytes");
 }
 
-/// Clients exchange data with a server whose readers, or they themselves, pause first.
+/// Clients exchange data with a server. Either side's readers pause first.
 fn run(seed: u64) {
     println!("seed {seed}");
     let mut rng = Rng::new(seed);
@@ -274,7 +274,7 @@ fn unread_data_counts_after_the_connection_was_reset() {
     assert_eq!(listener.stats().current_connections, 0);
     let used = world.driver_of(SERVER).memory.used();
     assert!((LIMIT / 3..LIMIT).contains(&used), "{used} bytes");
-    // Of a driver that has had a turn.
+    // The driver has had a turn.
     let used_later = |world: &mut World| {
         let late = world.endpoint(2, &Config::new());
         world.finish(SECOND, async {
@@ -309,7 +309,7 @@ fn one_writer_among_idle_connections_may_write_as_much_as_one_alone() {
     assert_eq!(streams[1].try_write(&vec![1; 1 << 20]).unwrap(), written);
 }
 
-/// What it drops it answers, so the sender waits for its reader, as for one behind a closed window.
+/// Dropped data is answered, so the sender waits for the reader as with a closed window.
 #[test]
 fn dropped_stream_reaches_a_reader_whose_endpoint_is_short_of_memory() {
     let (mut world, listener) = server(256 << 10);

@@ -6,7 +6,7 @@ use super::fixtures::{MINUTE, SECOND, SERVER, answer, pattern, push};
 use super::sim_world::{World, addr};
 use crate::config::{Config, Migration};
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
-use crate::driver::connection::OtherLocalIp;
+use crate::driver::connection::ApparentMigration;
 use crate::listener::KcpListener;
 use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
@@ -15,7 +15,7 @@ use crate::util::path::{LocalIp, Path};
 const HOME: u8 = 9;
 const AWAY: u8 = 10;
 
-/// A connection with a validated peer that the test plays.
+/// A connection with a validated, simulated peer.
 fn validated(migration: Migration) -> (World, KcpListener, KcpStream) {
     let mut config = Config::new();
     config.migration = migration;
@@ -103,15 +103,18 @@ fn migration_to_a_source_at_its_limit_is_refused() {
     let stats = listener.stats();
     assert_eq!((stream.peer_addr().unwrap(), stats.migrations), (addr(HOME), 0));
     assert_eq!((stats.refused_max_per_source - refused, stats.current_connections), (1, 2));
-    // It goes on where it was.
+    // It goes on at its old address.
     world.inject(addr(HOME), SERVER, &push(7, 1, b" again"));
     let mut data = [0; 11];
     world.finish(SECOND, stream.read_exact(&mut data)).unwrap();
     assert_eq!(&data, b"hello again");
-    // Within its source, which is at the limit too, it may move.
+    // It may move within its source, which is at the limit too.
     let [home, away] = [HOME, AWAY].map(|host| addr(host).ip());
     let driver = world.driver_of(SERVER);
-    assert_eq!([home, away].map(|to| driver.may_move(home, to)), [true, false]);
+    assert_eq!(
+        [home, away].map(|to| driver.admission.may_move(home, to, &driver.config.limits)),
+        [true, false]
+    );
 }
 
 #[test]
@@ -119,20 +122,21 @@ fn local_ip_that_the_host_has_lost_is_left_to_the_system() {
     let (mut world, _listener, _client) = validated(Migration::Off);
     let local = LocalIp::of_destination([192, 0, 2, 1].into());
     let driver = world.driver_of(SERVER);
-    let conn = driver.conns.iter_mut().next().unwrap().1;
+    let conn = driver.routing.conns.iter_mut().next().unwrap().1;
     conn.set_local_ip(local);
     let path = conn.path();
     let others = [Path { peer: addr(99), ..path }, Path::to(path.peer)];
     for (gone, expected) in [(others[0], path), (others[1], path), (path, Path::to(path.peer))] {
-        driver.on_source_gone(gone);
-        let conn = driver.conns.iter().next().unwrap().1;
+        driver.routing.on_source_gone(gone);
+        let conn = driver.routing.conns.iter().next().unwrap().1;
         assert_eq!((conn.path(), conn.shared().path()), (expected, expected));
     }
-    // It is taken again, with whatever is no replay.
-    let conn = driver.conns.iter_mut().next().unwrap().1;
-    let judged = [push(7, 1, b"new"), push(7, 0, b"hello")].map(|d| conn.judge_local_ip(local, &d));
-    let replay = OtherLocalIp::Validate { is_new: false };
-    assert_eq!(judged, [Some(OtherLocalIp::Take), Some(replay)]);
+    // Any datagram that is no replay sets it again.
+    let conn = driver.routing.conns.iter_mut().next().unwrap().1;
+    let judged =
+        [push(7, 1, b"new"), push(7, 0, b"hello")].map(|d| conn.apparent_migration(local, &d));
+    let replay = ApparentMigration::ValidatePath { is_new: false };
+    assert_eq!(judged, [Some(ApparentMigration::Accept), Some(replay)]);
 }
 
 #[test]
@@ -171,8 +175,8 @@ fn migration_before_first_ack_does_not_accept_a_new_connection() {
     world.run_for(SECOND / 10);
     assert_eq!(stream.peer_addr().unwrap(), addr(AWAY));
     assert_eq!(listener.stats().passive_opens, 1);
-    // Another initial segment under that conversation id opens another connection, once the
-    // migrated peer has not been heard of for ten seconds.
+    // Another initial segment under that conversation id opens another connection once the migrated peer has
+    // been silent for ten seconds.
     world.inject(addr(HOME), SERVER, &push(7, 0, b"another peer"));
     world.run_for(MINUTE / 4);
     assert_eq!((listener.stats().passive_opens, listener.stats().refused_conv_in_use), (1, 1));
@@ -181,8 +185,8 @@ fn migration_before_first_ack_does_not_accept_a_new_connection() {
     assert_eq!(listener.stats().passive_opens, 2);
 }
 
-/// A connection whose peer has been silent for so long that another address may use its
-/// `conv`. `crowded`: further peers are answered without state.
+/// A connection whose peer has been silent long enough for another address to use its `conv`. `crowded`:
+/// further peers are answered without state.
 fn silent(crowded: bool) -> (World, KcpListener, [KcpStream; 2]) {
     let mut config = Config::new();
     config.migration = Migration::Authenticated;

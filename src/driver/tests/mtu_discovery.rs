@@ -50,15 +50,15 @@ fn plpmtu_after_a_black_hole_is_reduced_and_oversized_segments_pass_in_ip_fragme
         let sizes = sent.iter().filter(|sent| sent.from == addr(CLIENT));
         let sizes: Vec<_> = sizes.map(|sent| sent.datagram.len()).collect();
         let large: Vec<_> = sizes.iter().enumerate().filter(|(_, size)| **size > 1_200).collect();
-        // FEC parity is as long as the longest shard of its group, which began before.
+        // FEC parity is as long as the longest shard of its group, which began earlier.
         let parity = if config.kcp.redundancy.fec().is_some() { 3 } else { 0 };
         assert!(large.len() <= parity && large.iter().all(|(at, _)| *at < 13), "{large:?}");
         assert!(!world.may_fragment(CLIENT) && !world.may_fragment(SERVER));
     }
 }
 
-/// First transmissions are eight bytes longer than their retransmissions and than the KCP datagram
-/// of an MTU probe would be: a path that carries these and not those is a black hole too.
+/// First transmissions are eight bytes longer than retransmissions and MTU probes. A path that carries only
+/// the shorter ones is a black hole too.
 #[test]
 fn path_that_carries_no_fec_header_beside_a_full_segment_is_a_black_hole() {
     for mtu in [1_399, 1_396, 1_392] {
@@ -74,7 +74,7 @@ fn path_that_carries_no_fec_header_beside_a_full_segment_is_a_black_hole() {
             });
             (client.stats().current_mtu, client.stats().retransmits() - before)
         };
-        // A few seconds, in which the search ends: with a size that the path carries, all of it at once.
+        // The search ends within a few seconds, with a size that the path carries.
         let searched = (0..10).map(|_| transfer()).find(|(_, again)| *again < 5);
         let found = searched.map(|(found, _)| found as usize);
         assert!(found.is_some_and(|found| found <= mtu), "{found:?} for a path of {mtu} bytes");

@@ -22,10 +22,10 @@ use crate::util::sync::{Arc, Ordering};
 
 /// Bytes sent in each direction.
 const BYTES: usize = 2 << 20;
-/// Against tests that hang.
+/// Limit for a test that hangs.
 const GUARD: Duration = Duration::from_secs(120);
 
-/// Windows that the smallest kernel buffers hold, one datagram per buffer: no datagram is lost.
+/// Windows that the smallest kernel buffers hold, one datagram per buffer, so that no datagram is lost.
 fn config() -> Config {
     Config::new().windows(64, 64)
 }

@@ -14,7 +14,7 @@ use crate::testkit::link::LinkConfig;
 const CONV: u32 = 7;
 const PEER: u8 = 9;
 
-/// A listener with a connection that a peer, played by the test, has opened without data.
+/// A listener with a connection that a simulated peer has opened without data.
 fn opened() -> (World, KcpListener, KcpStream) {
     let mut world = World::new(1, LinkConfig::delay(10_000));
     let listener = world.listener(SERVER, &Config::new());
@@ -61,7 +61,7 @@ fn first_data_behind_an_ack_and_its_retransmission_are_no_restart() {
     answer_all(&mut world);
     assert_eq!((stream.error(), listener.stats().restart_probes), (None, 0));
 
-    // Other first data is what a restarted peer sends.
+    // A restarted peer sends other first data.
     world.inject(addr(PEER), SERVER, &push(CONV, 0, b"other"));
     answer_all(&mut world);
     assert_eq!((listener.stats().restart_probes, stream.error()), (1, None));

@@ -7,13 +7,13 @@ use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, pattern, push};
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, ControlType, Segments};
-use crate::driver::TURN_PACKETS;
+use crate::driver::output::TURN_PACKETS;
 use crate::error::ConnectionError;
 use crate::listener::KcpListener;
 use crate::shared::requests::{Request, TimeWaitEntry};
 use crate::testkit::link::LinkConfig;
 
-/// Asks the driver at `SERVER` for its port, as a new endpoint does; `None` if it keeps it.
+/// Asks the driver at `SERVER` for its port, as a new endpoint does; `None` if the driver keeps it.
 fn release(world: &mut World) -> Option<Vec<TimeWaitEntry>> {
     let requests = world.driver_of(SERVER).requests.clone();
     let (reply, can_release) = oneshot::channel();
@@ -26,7 +26,7 @@ fn release(world: &mut World) -> Option<Vec<TimeWaitEntry>> {
     released
 }
 
-/// The next listener at `SERVER`, with what the one before has left.
+/// The next listener at `SERVER`, with the TIME-WAIT states of the last one.
 fn listen_again(world: &mut World, entries: Vec<TimeWaitEntry>) -> KcpListener {
     let listener = world.listener(SERVER, &Config::new());
     world.driver_of(SERVER).inherit_time_wait(entries);
@@ -62,7 +62,7 @@ fn next_endpoint_on_the_port_answers_for_connections_in_time_wait() {
         command == Command::Control && frg == ControlType::Fin as u8
     });
     let mut listener = listener;
-    // What was taken over is handed on.
+    // Inherited states are handed on.
     for _ in 0..2 {
         assert!(release(&mut world).is_none(), "it has a handle");
         drop(listener);
@@ -150,7 +150,7 @@ fn every_peer_is_sent_its_rst_before_the_port_is_released() {
     let driver = world.driver_of(SERVER);
     let (reply, mut can_release) = oneshot::channel();
     driver.requests.push(Request::CanReleasePort(reply));
-    // Each turn sends a part of what is due.
+    // Each turn sends a part of the due datagrams.
     for _ in 0..STREAMS / TURN_PACKETS {
         driver.turn(now);
         assert_eq!(can_release.try_recv(), Err(oneshot::error::TryRecvError::Empty));
@@ -167,7 +167,7 @@ fn unvalidated_peer_does_not_hold_a_port() {
     config.limits.require_validation = true;
     let mut world = World::new(1, LinkConfig::delay(10_000));
     let listener = world.listener(SERVER, &config);
-    // A first segment of an address that answers nothing.
+    // An initial segment from a silent address.
     world.inject(addr(9), SERVER, &push(7, 0, b"hi"));
     world.run_for(SECOND / 10);
     assert_eq!(listener.stats().passive_opens, 1);
@@ -189,7 +189,7 @@ fn driver_stays_whose_port_is_waited_for_no_more() {
     requests.push(Request::ReleasePort(reply));
     drop(released);
     assert_eq!(controls(&mut world, &fins[0]), [Some(ControlType::FinAck)]);
-    // Of two that ask, one gets it.
+    // Two ask, and one gets the port.
     let [(first, one), (second, two)] = [oneshot::channel(), oneshot::channel()];
     requests.push(Request::ReleasePort(first));
     requests.push(Request::ReleasePort(second));

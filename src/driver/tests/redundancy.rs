@@ -11,10 +11,10 @@ use crate::fec::FecConfig;
 use crate::stats::RedundancyStats;
 use crate::testkit::link::LinkConfig;
 
-/// A message of 600 bytes each 5 ms, `count` of them, over a path of 50 ms that loses 5 %. Returns
-/// the counters of the sender and of the receiver.
+/// Sends `count` messages of 600 bytes, one each 5 ms, over a path of 50 ms that loses 5 %. Returns the
+/// counters of the sender and the receiver.
 fn transfer(seed: u64, config: &Config, count: usize) -> [RedundancyStats; 2] {
-    // Nothing is read before all of it was written.
+    // Reading begins after the last write.
     let config = &Config { send_buffer: 600 * count, ..config.clone() };
     let pair = Pair::on(World::new(seed, LinkConfig::delay(25_000)), config, config);
     pair.world.set_path(LinkConfig { loss: 50_000, ..LinkConfig::delay(25_000) });
@@ -30,7 +30,7 @@ fn transfer(seed: u64, config: &Config, count: usize) -> [RedundancyStats; 2] {
 
 fn stats(world: &mut World) -> [RedundancyStats; 2] {
     [CLIENT, SERVER].map(|host| {
-        let (_, conn) = world.driver_of(host).conns.iter().next().unwrap();
+        let (_, conn) = world.driver_of(host).routing.conns.iter().next().unwrap();
         conn.redundancy_stats()
     })
 }

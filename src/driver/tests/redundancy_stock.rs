@@ -1,5 +1,5 @@
-//! Automatic redundancy towards peers of other implementations: the configured FEC layout, and what
-//! they see of it.
+//! Automatic redundancy towards peers of other implementations: the configured FEC layout, and the datagrams
+//! that they get.
 
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ fn with_layout(data: usize, parity: usize) -> Config {
     auto(Some(FecConfig::new(data, parity).unwrap()))
 }
 
-/// A peer without CONTROL, as kcp-go is with ACKs without delay.
+/// A peer without CONTROL, like kcp-go with ACKs without delay.
 fn stock() -> Config {
     Config::new().close_notify(false).ack_policy(AckPolicy::Immediate)
 }
 
-/// A path of 50 ms from the beginning: one that becomes longer shows a queue.
+/// A path of 50 ms from the beginning, since a growing delay would show a queue.
 fn pair(client: &Config, server: &Config) -> Pair {
     Pair::on(World::new(1, LinkConfig::delay(25_000)), client, server)
 }
@@ -63,7 +63,7 @@ fn kinds(log: &[Sent]) -> [usize; 3] {
     [FecFlag::Data, FecFlag::Parity, FecFlag::Plain].map(count)
 }
 
-/// What the client sent caused no error, and no answer but ACKs, at most one for each segment.
+/// The client's datagrams caused no error, and no answer but ACKs, at most one for each segment.
 fn check_view(pair: &mut Pair, log: &[Sent]) {
     let (mut pushes, mut acks) = (0, 0);
     for sent in log {
@@ -137,6 +137,6 @@ fn auto_redundancy_takes_repair_symbols_and_no_fec_towards_kcpx() {
     let log = transfer(&mut pair, 50_000, 1_000);
     let [data, parity, _] = kinds(&log);
     assert_eq!((data, parity), (0, 0));
-    let (_, conn) = pair.world.driver_of(CLIENT).conns.iter().next().unwrap();
+    let (_, conn) = pair.world.driver_of(CLIENT).routing.conns.iter().next().unwrap();
     assert!(conn.redundancy_stats().recovered_by_peer_segments > 20);
 }

@@ -38,7 +38,7 @@ fn replay_everything(algorithm: Algorithm, early: bool, seed: u64) {
     world.run_for(SECOND);
     let mut recorded = world.log();
     recorded.retain(|sent| sent.from == addr(CLIENT));
-    // Whatever opens is accepted and read.
+    // Every connection is accepted and read.
     let again = Rc::new(Cell::new(0));
     let count = again.clone();
     world.spawn(async move {
@@ -88,8 +88,8 @@ fn replayed_datagrams_deliver_nothing_again_under_any_cipher() {
     }
 }
 
-/// Two clients with the same conversation id, of which the second comes after `pause`. Returns how
-/// many of them the listener has accepted, and how often it refused the second.
+/// Two clients with the same conversation id; the second comes after `pause`. Returns how many of them the
+/// listener has accepted, and how often it refused the second.
 fn same_conv(cipher: Cipher, pause: std::time::Duration) -> (usize, u64) {
     const OTHER: u8 = 77;
     let config = Config::new().cipher(cipher).conv(Some(5));
@@ -118,7 +118,7 @@ fn conv_of_another_address_under_the_same_key_is_refused() {
     assert_eq!(same_conv(Cipher::null(), SECOND), (2, 0));
 }
 
-/// What a client sends that hears nothing for five minutes, and when, in seconds.
+/// The datagrams of a client that hears nothing for five minutes, with their times in seconds.
 fn unanswered_initial_segments(config: &Config) -> Vec<(u64, Vec<u8>)> {
     let mut config = config.clone();
     (config.kcp.dead_peer_timeout, config.kcp.idle_timeout) = (None, None);
@@ -141,7 +141,7 @@ fn initial_segment_is_retransmitted_in_vain_for_a_minute_and_opens_later() {
     let sent = unanswered_initial_segments(&config);
     println!("copies after {:?} s", sent.iter().map(|(at, _)| at).collect::<Vec<_>>());
     assert!(sent.iter().any(|(at, _)| (131..200).contains(at)));
-    // A server that starts late takes what comes first.
+    // A server that starts late takes the first datagram that comes.
     for late in [0, 70, 200] {
         let mut world = World::new(1, LinkConfig::delay(10_000));
         let listener = world.listener(SERVER, &config);
@@ -150,8 +150,8 @@ fn initial_segment_is_retransmitted_in_vain_for_a_minute_and_opens_later() {
         world.run_for(SECOND);
         assert_eq!(listener.stats().passive_opens, 1, "started after {late} s");
     }
-    // A server whose answers do not arrive gives its connection up after 30 s, and TIME-WAIT ends a
-    // minute later. Copies from within 65 s are replays, and those after 131 s open again.
+    // A server whose answers do not arrive gives its connection up after 30 s, and TIME-WAIT ends a minute
+    // later. Copies within 65 s are replays, and copies after 131 s open again.
     let mut world = World::new(1, LinkConfig::delay(10_000));
     let listener = world.listener(SERVER, &config);
     let mut opened = Vec::new();
@@ -168,7 +168,7 @@ fn initial_segment_is_retransmitted_in_vain_for_a_minute_and_opens_later() {
     let stats = listener.stats();
     println!("opened after {opened:?} s, {} replays", stats.dropped_replayed);
     assert!(opened.len() >= 2 && (90..200).contains(&opened[1]), "{opened:?}");
-    // Copies that somebody has kept from arriving, all within a minute of the first.
+    // Copies that were held back, all within a minute of the first.
     let mut world = World::new(1, LinkConfig::delay(10_000));
     let listener = world.listener(SERVER, &config);
     world.inject(addr(CLIENT), SERVER, &sent[0].1);
@@ -182,8 +182,8 @@ fn initial_segment_is_retransmitted_in_vain_for_a_minute_and_opens_later() {
     assert_eq!(listener.stats().passive_opens, 1);
 }
 
-/// A client with a port and a conversation id of its own, which is killed and started again. `write`: each
-/// of its connections carries data.
+/// A client with a fixed port and conversation id that is killed and started again. `write`: each of its
+/// connections carries data.
 fn restart_with_fixed_conv(cipher: Cipher, write: bool) {
     let has_key = cipher.has_key();
     let config = Config::new().cipher(cipher).conv(Some(5));
@@ -208,7 +208,7 @@ fn restart_with_fixed_conv(cipher: Cipher, write: bool) {
         }
         world.run_for(SECOND);
         world.crash(CLIENT);
-        // What the client has sent so far, by whom it may be, opens nothing again.
+        // Datagrams that the client has sent so far open nothing again, from any address.
         let opened = listener.stats().passive_opens;
         let recorded = if has_key { world.log() } else { Vec::new() };
         for sent in recorded.iter().filter(|sent| sent.from == addr(CLIENT)) {

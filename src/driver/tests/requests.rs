@@ -148,7 +148,7 @@ fn accept_filter_rejection_allocates_nothing() {
     world.run_for(SECOND / 100);
     let stats = listener.stats();
     assert_eq!((stats.current_connections, stats.refused_accept_filter), (1, 39));
-    assert!(world.driver_of(SERVER).conns.capacity() <= 4);
+    assert!(world.driver_of(SERVER).routing.conns.capacity() <= 4);
     let (stream, peer) = world.finish(SECOND, listener.accept()).unwrap();
     assert_eq!((stream.conv(), peer), (5, addr(9)));
 }
@@ -234,13 +234,13 @@ fn connect_with_a_used_conv_is_refused() {
     assert_eq!(client.conv(), 7);
     let again = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap_err();
     assert_eq!(again.kind(), ErrorKind::AddrInUse);
-    let text = format!("conversation id 7 is in use with {}", addr(SERVER));
+    let text = format!("conversation id 7 is in use with {}: choose another id", addr(SERVER));
     assert_eq!(again.to_string(), text);
     // The same conv with another peer, and another conv with the same peer, are free.
     assert_eq!(world.finish(SECOND, endpoint.connect(addr(3))).unwrap().conv(), 7);
     let other = world.finish(SECOND, endpoint.connect_with_conv(addr(SERVER), 8)).unwrap();
     assert_eq!(other.conv(), 8);
-    // TIME-WAIT ends after a minute. What has not left yet leaves none.
+    // TIME-WAIT ends after a minute. A connection that has sent nothing leaves none.
     for _ in 0..2 {
         drop(world.finish(SECOND, listener.accept()).unwrap());
     }

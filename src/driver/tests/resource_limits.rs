@@ -14,14 +14,14 @@ use super::sim_network::{Sent, code};
 use super::sim_world::{World, addr};
 use crate::config::{AckPolicy, Config, CongestionControl, Mode, Timing};
 use crate::core::segment::{HEADER_LEN, Header};
-use crate::driver::{TURN_PACKETS, Turn};
+use crate::driver::Turn;
+use crate::driver::output::TURN_PACKETS;
 use crate::error::ConnectionError;
 use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
 use crate::testkit::rng::Rng;
 
-/// Windows and buffers that hold several turns of datagrams, and nothing that limits what leaves in
-/// one.
+/// Windows and buffers that hold several turns of datagrams, and no limit on the datagrams of one turn.
 pub(super) fn wide() -> Config {
     let timing = Timing::FAST2.with_congestion(CongestionControl::Disabled);
     let mut config = Config::new().windows(4_096, 4_096).timing(timing);
@@ -151,7 +151,7 @@ fn blocked_socket_takes_no_turns_and_holds_one_batch() {
     println!("{turns} turns");
     assert!(turns < 3_000, "{turns} turns");
     assert_eq!(client.stats().received_bytes, 5);
-    let held = world.driver_of(CLIENT).tx.len();
+    let held = world.driver_of(CLIENT).output.tx.len();
     assert!((1..=300).contains(&held), "{held} datagrams wait");
     world.finish(MINUTE, async {
         for (_, mut server) in streams {
@@ -264,7 +264,7 @@ fn message_too_big_lowers_the_mtu_once() {
 
 // ----- unvalidated peers -----
 
-/// Whether `datagram` could be an initial segment by its first header.
+/// Whether `datagram` could be an initial segment, going by its first header.
 fn is_initial_segment(datagram: &[u8]) -> bool {
     let word = |at: usize| u32::from_le_bytes(datagram[at..at + 4].try_into().unwrap());
     datagram.len() >= HEADER_LEN && datagram[4] == 81 && word(12) == 0 && word(16) == 0
@@ -321,7 +321,7 @@ fn malformed_datagrams_are_only_counted() {
     assert_eq!(counted.iter().sum::<u64>(), 10_000);
     assert!(counted.iter().all(|count| *count > 100));
     assert_eq!((stats.passive_opens, stats.current_connections), (1, 1));
-    assert!(world.driver_of(SERVER).conns.capacity() <= 4);
+    assert!(world.driver_of(SERVER).routing.conns.capacity() <= 4);
     assert_eq!(stats.sent_datagrams, before.sent_datagrams, "unvalidated peers get no answer");
     world.finish(SECOND, async {
         client.write_all(&pattern(10)).await.unwrap();
@@ -375,7 +375,7 @@ fn full_backlog_drops_initial_datagrams() {
         (stats.current_connections, stats.refused_backlog, stats.refused_max_connections),
         (8, 12, 0)
     );
-    assert!(world.driver_of(SERVER).conns.capacity() <= 8);
+    assert!(world.driver_of(SERVER).routing.conns.capacity() <= 8);
     let answered = |world: &mut World| {
         let convs = world.arrived(9).into_iter();
         convs.map(|d| Header::parse(&d).unwrap().conv).collect::<HashSet<u32>>().len()
@@ -388,13 +388,13 @@ fn full_backlog_drops_initial_datagrams() {
     }
     send_initials(&mut world);
     let stats = listener.stats();
-    // Peers that are not validated have one more than half of all places.
+    // Unvalidated peers get one more than half of all places.
     assert_eq!(
         (stats.current_connections, stats.refused_backlog, stats.refused_max_unvalidated),
         (11, 12, 9)
     );
 
-    // An ended connection frees its place for another connection and not for itself.
+    // An ended connection frees its place for another connection, not for itself.
     streams.clear();
     // The RST is retransmitted for 10 s, since it is unknown whether the peer supports CONTROL.
     world.run_for(11 * SECOND);
@@ -415,7 +415,8 @@ fn connect_beyond_max_connections_fails() {
         streams.push(world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap());
     }
     let error = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap_err();
-    assert_eq!(error.to_string(), "the endpoint has 3 connections, its max_connections");
+    let text = "the endpoint has 3 connections: close some or raise Limits::max_connections";
+    assert_eq!(error.to_string(), text);
     streams.pop();
     world.run_ready();
     world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
@@ -448,7 +449,7 @@ fn slow_reader_does_not_block_other_connections() {
         world.run_ready();
         most = most.max(server.stats().received_bytes);
     }
-    // Its receive queue, exceeded by one chunk at most, and a receive window.
+    // Its receive queue, exceeded by at most one chunk, and a receive window.
     let bound = 1_000 + 20_000 + 65_536 + 64 * 1_376;
     assert!((20_000..bound).contains(&most), "{most} bytes held");
 }

@@ -1,5 +1,4 @@
-//! Retry (RFC 9000 8.1.2): initial segments that are answered without state, beside floods of forged
-//! ones.
+//! Retry (RFC 9000 8.1.2): initial segments that are answered without state, during floods of forged ones.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -25,7 +24,7 @@ const PEER: u8 = 9;
 /// Forged initial segments each millisecond: 20,000 a second.
 const FLOOD: u32 = 20;
 
-/// Accepts whatever comes and holds it, and reads.
+/// Accepts, keeps and reads every connection.
 fn accept_all(world: &mut World, listener: KcpListener) -> Endpoint {
     let endpoint = listener.endpoint().clone();
     world.spawn(async move {
@@ -37,13 +36,13 @@ fn accept_all(world: &mut World, listener: KcpListener) -> Endpoint {
     endpoint
 }
 
-/// The address of a forged initial segment: another one each time.
+/// The address of a forged initial segment, different each time.
 fn forged(i: u32) -> SocketAddr {
     let [_, a, b, c] = i.to_be_bytes();
     SocketAddr::from(([172, 16 + a % 16, b, c], 1_024 + (i % 60_000) as u16))
 }
 
-/// A listener that answers without state: its only place is taken by a peer that is not there.
+/// A listener that answers without state, since a peer that does not exist has its only place.
 fn crowded(config: &Config, initial: Option<&[u8]>) -> (World, KcpListener, KcpStream) {
     let mut config = config.clone();
     config.limits.max_unvalidated = 1;
@@ -56,8 +55,8 @@ fn crowded(config: &Config, initial: Option<&[u8]>) -> (World, KcpListener, KcpS
     (world, listener, stream)
 }
 
-/// The client of another implementation: answers what it gets every 10 ms, and retransmits its first
-/// data every 200 ms until it is acknowledged.
+/// A client of another implementation: answers its datagrams every 10 ms, and retransmits its first data
+/// every 200 ms until it is acknowledged.
 struct StockClient {
     host: u8,
     sent: Option<u64>,
@@ -123,7 +122,7 @@ fn honest_clients_connect_beside_20_000_forged_initial_segments_a_second() {
     let start = world.elapsed();
     flood(&mut world, 3_000, &mut |world| {
         stock.iter_mut().for_each(|client| client.update(world));
-        assert!(world.driver_of(SERVER).unvalidated.len() <= 2_049);
+        assert!(world.driver_of(SERVER).admission.unvalidated.len() <= 2_049);
     });
     let mut times: Vec<_> = stock.iter().filter_map(|client| client.connected).collect();
     times.sort_unstable();

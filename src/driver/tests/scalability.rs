@@ -39,8 +39,8 @@ fn keepalive_pings_of_many_connections_are_coalesced() {
     let turns = world.run_for(MINUTE);
     let pings = pings(&ends) - before;
     println!("{pings} pings in {turns} turns");
-    // Four keepalive periods: one end of each connection pings, in ten turns a second at most, and
-    // the other end once or twice, for proof that the pings are not recorded ones.
+    // Four keepalive periods: one end of each connection pings, in at most ten turns a second. The other end
+    // pings once or twice, for proof that the pings are not recorded ones.
     assert!((1_500..=3_000).contains(&pings), "{pings} pings");
     assert!(turns <= 900, "{pings} pings took {turns} turns");
     assert_eq!(listener.stats().current_connections, 500);
@@ -75,7 +75,7 @@ fn idle_connections_are_not_served() {
                     server.write_all(&message).await.unwrap();
                     client.read_exact(&mut message).await.unwrap();
                 }
-                // Kept alive: a drop would send a FIN and be served.
+                // A drop would send a FIN and be served.
                 kept.borrow_mut().push((client, server));
             });
         }
@@ -95,8 +95,8 @@ fn endpoint_with_one_idle_connection_releases_its_buffers() {
     for _ in 0..2 {
         assert_eq!(pair.client.try_write(&pattern(50_000)).unwrap(), 50_000);
         pair.world.run_for(SECOND / 2);
-        assert!(pair.world.driver_of(CLIENT).tx.capacity() > 1_000);
+        assert!(pair.world.driver_of(CLIENT).output.tx.capacity() > 1_000);
         pair.world.run_for(SECOND * 5);
-        assert_eq!(pair.world.driver_of(CLIENT).tx.capacity(), 0);
+        assert_eq!(pair.world.driver_of(CLIENT).output.tx.capacity(), 0);
     }
 }

@@ -26,7 +26,7 @@ pub(super) mod code {
     pub(in super::super) const NO_BUFFERS: i32 = 10_055;
 }
 
-/// Receive buffer of a socket in datagrams; more are lost, as in a kernel.
+/// Receive buffer of a socket in datagrams; the excess is lost, as in a kernel.
 const INBOX: usize = 4_096;
 
 type Inbox = VecDeque<(Path, Vec<u8>)>;
@@ -40,11 +40,11 @@ pub(super) struct Sent {
     pub(super) datagram: Vec<u8>,
 }
 
-/// What becomes of a datagram.
+/// The fate of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fate {
     Lost,
-    /// It takes so many microseconds longer.
+    /// It takes this number of microseconds longer.
     Late(u64),
 }
 
@@ -57,16 +57,16 @@ pub(super) struct Net {
     pub(super) links: HashMap<(SocketAddr, SocketAddr), Link>,
     pub(super) flying: BinaryHeap<Reverse<Delivery>>,
     pub(super) inboxes: HashMap<SocketAddr, Inbox>,
-    /// Further addresses of sockets that are bound to all of their host, and which socket has them.
+    /// Further addresses of sockets that are bound to all addresses of their host, and the socket of each.
     pub(super) further: HashMap<SocketAddr, SocketAddr>,
     /// Errors of the next sends and receives of a socket.
     pub(super) send_faults: HashMap<SocketAddr, VecDeque<io::Error>>,
     pub(super) recv_faults: HashMap<SocketAddr, VecDeque<io::Error>>,
-    /// What becomes of the next datagrams of a socket.
+    /// The fate of the next datagrams of a socket.
     pub(super) fates: HashMap<SocketAddr, VecDeque<Fate>>,
     /// Sockets on which datagrams above a size in bytes fail with EMSGSIZE.
     pub(super) limits: HashMap<SocketAddr, usize>,
-    /// Sockets on which sends would block, until when in microseconds.
+    /// Sockets on which sends would block, and until when in microseconds.
     pub(super) blocked: HashMap<SocketAddr, u64>,
     /// Sockets that permit IP fragmentation.
     pub(super) ip_fragmentation: HashSet<SocketAddr>,

@@ -26,7 +26,7 @@ use crate::util::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 /// Rounds at one instant beyond which a driver or task spins.
 const ROUNDS: usize = 100_000;
 
-/// Whether a turn of the driver is due: what would wake its task.
+/// Whether an event would wake the task of the driver.
 fn is_due(driver: &Driver<SimSocket>, now: Instant) -> bool {
     let net = lock(&driver.socket().net);
     let waiting = net.inboxes.get(&driver.local()).is_some_and(|inbox| !inbox.is_empty());
@@ -87,7 +87,7 @@ pub(super) struct World {
     /// Turns of all drivers, and polls of woken application tasks.
     pub(super) turns: usize,
     pub(super) wakes: usize,
-    /// Times in a row that something was due without time passing.
+    /// Rounds in a row without passing time.
     stalled: usize,
 }
 
@@ -173,12 +173,12 @@ impl World {
         lock(&self.net).recv_faults.entry(addr(host)).or_default().extend(faults);
     }
 
-    /// What becomes of the next datagrams of `host`.
+    /// Sets the fate of the next datagrams of `host`.
     pub(super) fn set_fates(&self, host: u8, fates: impl IntoIterator<Item = Fate>) {
         lock(&self.net).fates.entry(addr(host)).or_default().extend(fates);
     }
 
-    /// Injected faults that are left: of sends and of receives.
+    /// Injected faults that are left, of sends and of receives.
     pub(super) fn faults_left(&self, host: u8) -> (usize, usize) {
         let net = lock(&self.net);
         let left = |faults: &HashMap<SocketAddr, VecDeque<io::Error>>| {
@@ -232,17 +232,17 @@ impl World {
         drivers.into_iter().find(|driver| driver.local() == addr(host)).unwrap()
     }
 
-    /// Lets every task run again: something has changed that wakes none.
+    /// Lets every task run again, after a change that wakes none.
     pub(super) fn wake_tasks(&self) {
         self.tasks.iter().for_each(|task| task.waker.wake_by_ref());
     }
 
-    /// Opens a port without a driver: the test plays that host with [`Self::inject`].
+    /// Opens a port without a driver: the test simulates that host with [`Self::inject`].
     pub(super) fn port(&self, host: u8) {
         lock(&self.net).inboxes.insert(addr(host), VecDeque::new());
     }
 
-    /// Takes what arrived at a port without a driver.
+    /// Takes the datagrams that arrived at a port without a driver.
     pub(super) fn arrived(&self, host: u8) -> Vec<Vec<u8>> {
         let mut net = lock(&self.net);
         net.deliver_due();
@@ -272,7 +272,7 @@ impl World {
         lock(&self.net).send(from, to, datagram);
     }
 
-    /// Gives `host`, whose socket is bound to all addresses then, a further one.
+    /// Gives `host` a further address. Its socket is then bound to all addresses.
     pub(super) fn add_address(&self, host: u8, further: SocketAddr) {
         lock(&self.net).further.insert(further, addr(host));
     }
@@ -295,7 +295,7 @@ impl World {
         lock(&self.net).hash
     }
 
-    /// Runs drivers and tasks until nothing is due now. Returns the turns it took.
+    /// Runs drivers and tasks until nothing is due now. Returns the number of turns.
     pub(super) fn run_ready(&mut self) -> usize {
         self.run_ready_with(None)
     }
@@ -320,7 +320,7 @@ impl World {
                 let turn = driver.turn(now);
                 again |= turn.runs_again();
                 if turn == Turn::Finished {
-                    // The port is closed: what arrives there is lost.
+                    // The port is closed, and its datagrams are lost.
                     lock(&self.net).inboxes.remove(&driver.local());
                     *slot = None;
                 }
@@ -336,7 +336,7 @@ impl World {
         self.turns - first
     }
 
-    /// When something is due next, in microseconds.
+    /// When the next event is due, in microseconds.
     fn next(&self) -> Option<u64> {
         let timers = self.drivers.iter().flatten().filter_map(Driver::deadline);
         let timer = timers.min().map(|at| {
@@ -349,7 +349,7 @@ impl World {
         [timer, arrival, writable].into_iter().flatten().min()
     }
 
-    /// Advances the clock to when something is due next. `false` if nothing ever is.
+    /// Advances the clock to the next event. Returns false if there is none.
     pub(super) fn advance(&mut self) -> bool {
         let Some(next) = self.next() else { return false };
         let mut net = lock(&self.net);
@@ -360,8 +360,8 @@ impl World {
         true
     }
 
-    /// Runs until every task has completed. Panics when virtual time exceeds `limit`, or when
-    /// nothing is due any more (a deadlock).
+    /// Runs until every task has completed. Panics when virtual time exceeds `limit`, or when no event is
+    /// left (a deadlock).
     pub(super) fn run(&mut self, limit: Duration) {
         self.run_ready();
         while !self.tasks.is_empty() {
@@ -372,8 +372,8 @@ impl World {
         }
     }
 
-    /// Runs until `task` has completed and returns its value; other tasks may still run. Panics
-    /// like [`Self::run`].
+    /// Runs until `task` has completed and returns its value; other tasks may still run. Panics like
+    /// [`Self::run`].
     pub(super) fn finish<T>(&mut self, limit: Duration, task: impl Future<Output = T>) -> T {
         let end = self.elapsed() + micros(limit);
         let result = RefCell::new(None);
@@ -388,7 +388,7 @@ impl World {
         }
     }
 
-    /// Runs for `time`. Returns the turns it took.
+    /// Runs for `time`. Returns the number of turns.
     pub(super) fn run_for(&mut self, time: Duration) -> usize {
         let end = self.elapsed() + micros(time);
         let mut turns = self.run_ready();

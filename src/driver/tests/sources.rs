@@ -21,7 +21,7 @@ fn server(max_per_source: Option<usize>) -> (World, KcpListener) {
     (world, listener)
 }
 
-/// Opens `count` connections, of which the listener may refuse some. Returns both ends.
+/// Opens `count` connections. The listener may refuse some. Returns both ends.
 fn open(
     world: &mut World,
     endpoint: &Endpoint,
@@ -51,7 +51,7 @@ fn source_that_takes_all_it_can_leaves_places_for_others() {
     let (clients, servers) = open(&mut world, &greedy, &listener, 2 * PLACES);
     assert_eq!(servers.len(), PLACES / 2, "half of all places");
     assert!(listener.stats().refused_max_per_source > 0);
-    // Each further source has half of what is left at most.
+    // Each further source has at most half of the free places.
     let second = world.endpoint(3, &Config::new());
     let further = open(&mut world, &second, &listener, PLACES);
     assert_eq!(further.1.len(), PLACES / 4);

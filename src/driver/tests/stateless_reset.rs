@@ -1,5 +1,5 @@
-//! RSTs without state: a client learns that its server has restarted, or does not take it; copies of its
-//! datagrams end no connection that lives.
+//! RSTs without state: a client learns that its server has restarted or refuses it. Copies of its datagrams
+//! end no live connection.
 
 use std::time::Duration;
 
@@ -16,19 +16,19 @@ use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, HEADER_LEN, He
 use crate::core::seq::{Sn, Ts};
 use crate::core::stateless_reset::stateless_reset;
 use crate::crypto::{Algorithm, Cipher};
-use crate::driver::shard_state::ShardState;
-use crate::error::{ConnectionError, TimeoutCause};
+use crate::driver::ShardState;
+use crate::error::{ConnectionError, Heard};
 use crate::testkit::link::{CERTAIN, LinkConfig};
 
-/// A server of the same key that has no connection, and takes none.
+/// A server with the same key that has no connection, and accepts none.
 const OTHER: u8 = 7;
 
 fn sealed() -> Config {
     Config::new().cipher(Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap())
 }
 
-/// The time until a client is notified that its server is gone, which restarts `away` after it was killed.
-/// `writes`: data is waiting meanwhile.
+/// The time until a client is notified that its server is gone. The server restarts `away` after it was
+/// killed. `writes`: data waits in that time.
 fn noticed_after(config: &Config, writes: bool, away: Duration) -> Duration {
     let Pair { mut world, mut client, server, listener, .. } = Pair::new(config, config);
     world.crash(SERVER);
@@ -62,8 +62,8 @@ fn restarted_server_is_noticed_within_two_seconds_of_an_answer_being_due() {
 
 #[test]
 fn server_that_is_killed_behind_a_closed_window_is_noticed() {
-    // Window probes are 5 s apart, and one that is not answered within a second is followed by a ping, from
-    // then on each second. After the first answer it takes five RTOs.
+    // Window probes are 5 s apart. One that is not answered within a second is followed by a ping each
+    // second. After the first answer it takes five RTOs.
     for (away, most) in [(0, 8_000), (1, 7_000), (10, 3_000), (30, 3_000)] {
         let Pair { mut world, client, server, listener, .. } = Pair::plain();
         let mut result = write_until_error(&mut world, client);
@@ -80,12 +80,13 @@ fn server_that_is_killed_behind_a_closed_window_is_noticed() {
     }
 }
 
-/// Relays between `SERVER` and `OTHER` what a client sends, and the answers, for `time`. Each copy comes
-/// from the client's address, and from another one. Returns the bytes sent to `OTHER` and from there.
+/// Relays the datagrams of a client, and the answers, between `SERVER` and `OTHER` for `time`. Each copy
+/// comes from the client's address, and from another address. Returns the bytes sent to `OTHER` and from
+/// there.
 fn relay(world: &mut World, time: Duration) -> (usize, usize) {
     let (mut asked, mut answered) = (0, 0);
     let end = world.elapsed() + micros(time);
-    // Otherwise they come to the client first, and the copies count as replayed.
+    // Otherwise they come to the client first, and the copies count as replays.
     world.set_fates(OTHER, [Fate::Lost; 1_000]);
     while world.elapsed() < end {
         world.run_for(SECOND / 500);
@@ -106,12 +107,12 @@ fn relay(world: &mut World, time: Duration) -> (usize, usize) {
 #[test]
 fn replayed_pings_and_relayed_resets_end_no_live_connection() {
     for seed in 1..=10 {
-        // A tenth of the datagrams is lost, also of what would contradict the relayed RSTs.
+        // A tenth of the datagrams is lost, also datagrams that would contradict the relayed RSTs.
         let path = LinkConfig { loss: 100_000, ..LinkConfig::delay(30_000) };
         let config = sealed().keepalive(Some(2 * SECOND));
         let mut world = World::new(seed, path);
         world.log();
-        // A server that is not the first to ping.
+        // A server that does not ping first.
         let listener = world.listener(SERVER, &sealed());
         let other = world.listener(OTHER, &sealed().accept_filter(|_, _| false));
         let endpoint = world.endpoint(CLIENT, &config);
@@ -131,7 +132,7 @@ fn replayed_pings_and_relayed_resets_end_no_live_connection() {
 }
 
 #[test]
-fn relayed_reset_is_believed_once_nobody_contradicts_it() {
+fn relayed_reset_is_believed_without_contradiction() {
     let config = sealed().keepalive(Some(2 * SECOND));
     let Pair { mut world, client, listener, .. } = Pair::new(&config, &config);
     let _other = world.listener(OTHER, &config.accept_filter(|_, _| false));
@@ -234,7 +235,7 @@ fn outage_of_less_than_0_8_seconds_behind_a_relayed_reset_ends_nothing() {
         let mut reset = Vec::new();
         stateless_reset(&ping).emit(&mut reset);
         world.inject(addr(CLIENT), SERVER, &reset);
-        // The pong is lost, and all that leaves after it.
+        // The pong is lost, and every datagram after it.
         let clean = LinkConfig::delay(10_000);
         world.set_path(LinkConfig { loss: CERTAIN, ..clean.clone() });
         world.run_for(Duration::from_millis(outage));
@@ -307,7 +308,7 @@ fn shard_sends_no_reset_for_a_connection_of_another_shard() {
         world.inject(addr(9), OTHER, &ping(conv, CONTROL_CAPABLE));
         world.run_for(SECOND);
         assert_eq!(other.stats().stateless_resets_sent, before + 1);
-        // Or its shard does.
+        // Or its shard ends.
         let (client, server) = world.finish(SECOND, greet(&endpoint, &listener));
         world.crash(SERVER);
         world.inject(addr(9), OTHER, &ping(client.conv(), CONTROL_CAPABLE));

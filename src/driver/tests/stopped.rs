@@ -1,5 +1,5 @@
 //! An endpoint whose process was stopped (SIGSTOP, a frozen container, a debugger), on real sockets in
-//! virtual time: the runtime does not know yet what has arrived meanwhile, and all timers have run out.
+//! virtual time: the runtime has not reported the datagrams of that time yet, and all timers have run out.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ use crate::sys::UdpSocket;
 use crate::util::sync::Arc;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Lets the runtime see what has arrived.
+/// Lets the runtime see the datagrams that have arrived.
 const MOMENT: Duration = Duration::from_millis(2);
 
-/// A server and clients, whose turns the test takes.
+/// A server and clients. The test takes their turns.
 struct Side {
     driver: Driver<UdpSocket>,
     endpoint: Endpoint,
@@ -73,7 +73,7 @@ async fn peers_that_were_not_silent_are_kept_after_the_process_was_stopped() {
     let ended: Vec<_> = accepted.iter().filter_map(|stream| stream.error()).collect();
     println!("{} of {} connections ended", ended.len(), accepted.len());
     assert_eq!(ended, []);
-    // They answer, and that counts.
+    // Their answers count.
     sleep(MOMENT).await;
     clients.iter_mut().for_each(|client| client.run(now));
     sleep(MOMENT).await;
@@ -81,8 +81,8 @@ async fn peers_that_were_not_silent_are_kept_after_the_process_was_stopped() {
     server.run(now);
     assert!(accepted.iter().all(|stream| stream.error().is_none()));
     assert!(streams.iter().all(|stream| stream.error().is_none()));
-    // Without a datagram they end all the same. Their latest one was a ping, which anybody could have recorded: they
-    // are asked once more, and have a third of the timeout.
+    // Without a datagram they end nevertheless. Their latest datagram was a ping, which may be a recorded
+    // one, so they are asked once more, and have a third of the timeout.
     for seconds in [6, 2] {
         now += seconds * SECOND;
         server.run(now);

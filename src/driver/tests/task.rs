@@ -73,7 +73,7 @@ impl Socket for FailingSocket {
 fn start(socket: FailingSocket) -> Endpoint {
     let requests = RequestQueue::new();
     let now = tokio::time::Instant::now().into_std();
-    // Nobody answers on this socket.
+    // No peer answers on this socket.
     let config = Config::new().early_data(true);
     let driver = Driver::new(socket, config, requests.clone(), None, [7; 32], now).unwrap();
     let endpoint = Endpoint::attach(requests);
@@ -132,7 +132,7 @@ async fn linger_timeout_on_a_blocked_socket_is_in_time() {
     assert!((linger..linger + Duration::from_millis(20)).contains(&took), "{took:?}");
 }
 
-/// As after a socket was registered with a runtime that has ended since: the endpoint says so and ends.
+/// The runtime that the socket is registered with has ended: the endpoint reports it and ends.
 #[tokio::test(start_paused = true)]
 async fn task_ends_when_the_runtime_cannot_say_that_the_socket_is_ready() {
     let calls = Arc::new(AtomicUsize::new(0));

@@ -17,8 +17,8 @@ use crate::listener::KcpListener;
 use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
 
-/// Bytes that all unvalidated peers may hold here, and what may add to it: one tail of delivered data, and
-/// the least quota of each.
+/// Bytes that all unvalidated peers may hold here, and the excess: one tail of delivered data, and the least
+/// quota of each peer.
 const BUDGET: usize = 4 << 20;
 const SLACK: usize = (64 << 10) + PEERS as usize * LEAST_QUOTA;
 const PEERS: u8 = 150;
@@ -41,10 +41,10 @@ fn peer(host: u8) -> SocketAddr {
     SocketAddr::from(([10, 0, 1, host], 5_000))
 }
 
-/// What the connections of `SERVER` hold, and what its budget says.
+/// Memory of the connections of `SERVER`, counted and as its limit counts it.
 fn held(world: &mut World) -> (usize, usize) {
     let driver = world.driver_of(SERVER);
-    let data = driver.conns.iter().map(|(_, conn)| conn.data_memory()).sum();
+    let data = driver.routing.conns.iter().map(|(_, conn)| conn.data_memory()).sum();
     (data, driver.memory.unvalidated())
 }
 
@@ -57,7 +57,7 @@ fn open(world: &mut World, listener: &KcpListener) -> Vec<KcpStream> {
     (0..PEERS).map(open).collect()
 }
 
-/// Sends [`SEGMENTS`] of a peer, half of the peers from the last one on.
+/// Sends [`SEGMENTS`] of each peer; half of the peers begin with the last segment.
 fn flood(world: &mut World, host: u8) {
     for sn in 1..SEGMENTS {
         let sn = if host.is_multiple_of(2) { sn } else { 1_000 - sn };
@@ -82,7 +82,7 @@ fn unvalidated_peers_share_one_memory_budget() {
     let stats = listener.stats();
     assert_eq!(stats.unvalidated_connections, u64::from(PEERS));
     assert_eq!(stats.unvalidated_bytes, memory as u64);
-    // Each has a share: its first segments have arrived.
+    // Each has a share, which holds its first segments.
     let received: Vec<u64> = streams.iter().map(|s| s.stats().received_segments).collect();
     assert!(received.iter().step_by(2).all(|count| *count >= 2), "{received:?}");
     assert!(received.iter().all(|count| *count >= 1), "{received:?}");
@@ -179,7 +179,7 @@ fn first_segment_is_taken_where_the_memory_is_too_small_for_the_parity_of_one_co
 #[test]
 fn first_data_under_a_cipher_that_is_overtaken_is_taken() {
     let cipher = || Cipher::from_name("aes-128-gcm", &Key::derive("a passphrase", "salt")).unwrap();
-    // What overtakes the first data takes the quota of the peer, 16 KiB.
+    // Data that overtakes the first data takes the quota of the peer, 16 KiB.
     for mtu in [1_400, 3_000] {
         let mut config = Config::new()
             .cipher(cipher())

@@ -1,5 +1,4 @@
-//! Two listeners that somebody makes accept each other's connection, with initial segments forged in
-//! the name of the other one.
+//! Two listeners that accept each other's connection, after initial segments were forged in the name of both.
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ const ONE: u8 = 1;
 const OTHER: u8 = 2;
 const CLIENT: u8 = 3;
 
-/// Accepts, greets and reads until the end, whose errors are counted.
+/// Accepts, greets and reads until the end. Counts the errors.
 fn serve(world: &mut World, listener: KcpListener, greets: bool) -> Endpoint {
     let endpoint = listener.endpoint().clone();
     world.spawn(async move {
@@ -29,7 +28,7 @@ fn serve(world: &mut World, listener: KcpListener, greets: bool) -> Endpoint {
             }
             let mut byte = [0; 100];
             while let Ok(1..) = stream.read(&mut byte).await {}
-            // The other one may not have accepted yet when it is pinged.
+            // The other listener may not have accepted yet when it is pinged.
             let error = stream.error().unwrap();
             assert!(
                 matches!(error, ConnectionError::DeadPeer(_) | ConnectionError::Reset),
@@ -52,7 +51,7 @@ fn initial(with_data: bool) -> Vec<u8> {
 
 #[test]
 fn connection_that_both_ends_accepted_ends_at_once() {
-    // The greeting of a server is an initial segment to the other one.
+    // The greeting of one server is an initial segment to the other.
     for gap in [0, 5, 15, 25, 500, 2_500] {
         for (with_data, greets) in [(true, false), (true, true), (false, false), (false, true)] {
             let mut world = World::new(1, LinkConfig::delay(10_000));
@@ -68,7 +67,7 @@ fn connection_that_both_ends_accepted_ends_at_once() {
                 assert!((1..=2).contains(&stats.passive_opens), "{label}: {stats:?}");
                 assert_eq!(stats.current_connections, 0, "{label}");
             }
-            assert!(!world.driver_of(ONE).demux.contains(&(addr(OTHER), 7)), "{label}");
+            assert!(!world.driver_of(ONE).routing.demux.contains(&(addr(OTHER), 7)), "{label}");
             world.log();
             world.run_for(MINUTE);
             assert_eq!(world.log().len(), 0, "{label}");
@@ -139,7 +138,7 @@ fn pong_and_ping_of_a_passive_peer_in_one_datagram_validate_nothing() {
         world.inject(addr(OTHER), ONE, &both.concat());
     }
     world.run_for(SECOND / 10);
-    // The other one's last ping is under way, and data of its application.
+    // The other listener's last ping is under way, and data of its application.
     for _ in 0..8 {
         assert_eq!(listener.stats().current_connections, 2, "the connection is quiet");
         world.inject(addr(OTHER), ONE, &push(7, 0, b"220 ready"));
