@@ -182,7 +182,8 @@ impl<S: Socket> Driver<S> {
         if let Some(conn) = self.routing.get_mut(id) {
             conn.require_validation(now, allowance, deadline, deferred);
             if is_validated {
-                conn.on_retry_answered();
+                // The peer has answered a Retry (RFC 9000 8.1.2).
+                conn.kcp.on_address_validated();
                 self.on_validated(id);
             }
         }
@@ -249,7 +250,7 @@ impl<S: Socket> Driver<S> {
         let Some(conn) = self.routing.get_mut(id) else { return };
         conn.on_simultaneous_passive_open(now);
         let path = Path { peer: conn.peer(), local: self.input.local_ip };
-        self.output.send_at_once(now, path, || Some(conn.last_ping()));
+        self.output.send_at_once(now, path, || Some(conn.kcp.last_ping()));
     }
 
     /// Handles a datagram under the key of an open connection. Returns true if it is the initial datagram of

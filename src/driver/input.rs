@@ -60,7 +60,8 @@ impl Input {
         pause >= READINESS_LAG && !had_caught_up
     }
 
-    /// `total` errors so far report a closed port. `peer`: the only peer of the endpoint, which has that port.
+    /// `total` errors so far report a closed port. `peer`: the only peer of the endpoint, which has that
+    /// port.
     pub(super) fn on_refusals(
         &mut self,
         now: Instant,

@@ -13,7 +13,7 @@
 //! flight each while half of it is free, then [`SHORT_QUOTA`].
 
 use crate::config::{Config, SEGMENT_CHARGE};
-pub(crate) use crate::shared::memory_use::{LEAST_QUOTA, SHORT_QUOTA};
+pub(super) use crate::shared::memory_use::{LEAST_QUOTA, SHORT_QUOTA};
 use crate::shared::memory_use::{MemoryUse, quota};
 use crate::util::sync::Arc;
 
@@ -25,13 +25,13 @@ const FIRST_FLIGHT: usize = 128 * SEGMENT_CHARGE;
 
 /// The peer that memory is held for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holder {
+pub(super) enum Holder {
     Validated,
     Unvalidated,
 }
 
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(super) struct Memory {
     /// `Limits::memory`.
     limit: usize,
     /// Bytes that connections and the FEC of their addresses hold; send queues are counted by the handles.
@@ -44,30 +44,30 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(config: &Config, shared: Arc<MemoryUse>) -> Self {
+    pub(super) fn new(config: &Config, shared: Arc<MemoryUse>) -> Self {
         let limit = config.limits.memory;
         shared.set_limit(limit);
         Self { limit, held: 0, unvalidated: 0, outlived: 0, shared }
     }
 
     /// Bytes in use.
-    pub(crate) fn used(&self) -> usize {
+    pub(super) fn used(&self) -> usize {
         (self.held + self.outlived).saturating_add(self.shared.unsent())
     }
 
     /// Bytes that connections and the FEC of their addresses hold.
     #[cfg(any(test, feature = "_testkit"))]
-    pub(crate) fn held(&self) -> usize {
+    pub(super) fn held(&self) -> usize {
         self.held
     }
 
     /// Bytes that unvalidated peers hold.
-    pub(crate) fn unvalidated(&self) -> usize {
+    pub(super) fn unvalidated(&self) -> usize {
         self.unvalidated
     }
 
     /// Bytes of data that each direction of a connection, or a FEC decoder, may hold now.
-    pub(crate) fn quota(&self, holder: Holder) -> usize {
+    pub(super) fn quota(&self, holder: Holder) -> usize {
         let quota = quota(self.limit, self.used());
         match holder {
             Holder::Validated => quota,
@@ -80,12 +80,12 @@ impl Memory {
     }
 
     /// Whether unvalidated peers hold more than half of their share.
-    pub(crate) fn is_crowded(&self) -> bool {
+    pub(super) fn is_crowded(&self) -> bool {
         self.unvalidated > self.limit / (2 * UNVALIDATED_DIVISOR)
     }
 
     /// A holder of `before` bytes has `after` bytes now.
-    pub(crate) fn update(&mut self, holder: Holder, before: usize, after: usize) {
+    pub(super) fn update(&mut self, holder: Holder, before: usize, after: usize) {
         let change = |sum: usize| (sum + after).saturating_sub(before);
         self.held = change(self.held);
         if holder == Holder::Unvalidated {
@@ -94,17 +94,17 @@ impl Memory {
     }
 
     /// An unvalidated holder of `held` bytes is validated.
-    pub(crate) fn on_validated(&mut self, held: usize) {
+    pub(super) fn on_validated(&mut self, held: usize) {
         self.unvalidated = self.unvalidated.saturating_sub(held);
     }
 
     /// Counts the unread bytes of connections that have ended.
-    pub(crate) fn count_outlived(&mut self) {
+    pub(super) fn count_outlived(&mut self) {
         self.outlived = self.shared.outlived();
     }
 
     /// Publishes the use of memory at the end of a turn.
-    pub(crate) fn publish(&mut self) {
+    pub(super) fn publish(&mut self) {
         self.count_outlived();
         self.shared.set_held(self.held + self.outlived);
     }

@@ -39,7 +39,7 @@ impl<S: Socket> Driver<S> {
         match conn.validate_path(now, path, datagram, cookie) {
             PathValidation::Unvalidated => {}
             PathValidation::Challenge(challenge) => {
-                self.output.send_at_once(now, path, || Some(conn.path_challenge(challenge)));
+                self.output.send_at_once(now, path, || Some(conn.kcp.path_challenge(challenge)));
             }
             PathValidation::Validated => {
                 self.migrate(now, id, path);
@@ -74,7 +74,7 @@ impl<S: Socket> Driver<S> {
         let challenge = conn.on_apparent_migration(now, local, response, datagram, cookie);
         if let Some(challenge) = challenge {
             let path = Path { peer: conn.peer(), local };
-            self.output.send_at_once(now, path, || Some(conn.path_challenge(challenge)));
+            self.output.send_at_once(now, path, || Some(conn.kcp.path_challenge(challenge)));
         } else if conn.path().local == local {
             self.routing.share_path(id);
         }

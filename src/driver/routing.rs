@@ -32,8 +32,8 @@ use crate::util::path::{LocalIp, Path};
 use crate::util::sync::{Arc, Mutex, lock};
 use crate::util::table::shrink_sparse;
 
-/// Visits of other connections between the prefetch of a connection, the prefetch of what it points to, and
-/// its visit.
+/// Visits of other connections between the prefetch of a connection, the prefetch of its shared part, and its
+/// visit.
 const PREFETCH_DISTANCE: usize = 3;
 /// Datagrams of a GRO batch whose connections are prefetched together.
 pub(super) const PREFETCH_BATCH: usize = 8;
@@ -156,13 +156,13 @@ impl Routing {
         self.prefetch(slots.into_iter().flatten());
     }
 
-    /// Connections with `peer` have opened or ended. Only a peer's one connection may replace an earlier one
-    /// at a listener that keeps one connection per address. Connections before the latest two know already.
+    /// Connections with `peer` have opened or ended. At a listener that keeps one connection per address a
+    /// connection may replace an earlier one only if it is alone. Only the latest two have to be told.
     pub(super) fn update_replaces(&mut self, peer: SocketAddr) {
         let is_alone = !self.peers.has_several(peer);
         for slot in self.peers.slots(peer).take(2) {
             if let Some(conn) = self.conns.get_mut(slot) {
-                conn.set_replaces(is_alone);
+                conn.kcp.set_replaces(is_alone);
             }
         }
     }
@@ -177,8 +177,8 @@ impl Routing {
         })
     }
 
-    /// Shares the model of the path between a connection whose peer is validated and the others on the path:
-    /// the same local IP, remote address and port, since one address may have many hosts behind it.
+    /// Shares the model of the path with another connection on it, if both peers are validated. A path is a
+    /// local IP, a remote address and a port, since one address may have many hosts behind it.
     pub(super) fn share_path(&mut self, id: ConnId) {
         let slot = id.slot as usize;
         let conn = self.get(id).filter(|conn| !conn.is_unvalidated());
@@ -216,7 +216,7 @@ impl Routing {
 
 /// The destination of a datagram.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Route {
+pub(super) enum Route {
     /// To this open connection.
     Existing(ConnId),
     /// To a new connection, if the endpoint accepts one: the hash of the initial segment.
@@ -235,7 +235,7 @@ pub(crate) enum Route {
 
 /// Table of the connections of one endpoint, open and in TIME-WAIT.
 #[derive(Debug, Default)]
-pub(crate) struct Demux {
+pub(super) struct Demux {
     live: HashMap<Key, ConnId>,
     /// The conversation ids of `live`, shared by the shards of a listener. `Some` from
     /// [`Self::track_convs`] on. No other lock is taken while this one is held.
@@ -251,12 +251,12 @@ pub(crate) struct Demux {
 
 impl Demux {
     /// `is_listener`: see [`Self::track_convs`].
-    pub(crate) fn new(is_listener: bool) -> Self {
+    pub(super) fn new(is_listener: bool) -> Self {
         Self { live_convs: is_listener.then(Arc::default), ..Self::default() }
     }
 
-    /// Finds the connection of `datagram`, or what else to do with it.
-    pub(crate) fn route(&mut self, now: Instant, from: &SocketAddr, datagram: &[u8]) -> Route {
+    /// Finds the destination of `datagram`.
+    pub(super) fn route(&mut self, now: Instant, from: &SocketAddr, datagram: &[u8]) -> Route {
         let Some(conv) = segment::conv_of(datagram) else { return Route::Truncated };
         if datagram.len() < HEADER_LEN {
             return Route::Truncated;
@@ -293,13 +293,13 @@ impl Demux {
     }
 
     /// The hash of the initial segment that `datagram` begins with; `None` without one.
-    pub(crate) fn initial_hash(datagram: &[u8]) -> Option<InitialHash> {
+    pub(super) fn initial_hash(datagram: &[u8]) -> Option<InitialHash> {
         InitialSegment::parse(datagram).map(Self::hash)
     }
 
     /// The hash of the first data of a connection (`sn` 0) if `datagram` contains it, at any place.
     /// Equal to the hash of an initial segment with the same data.
-    pub(crate) fn first_data_hash(datagram: &[u8]) -> Option<InitialHash> {
+    pub(super) fn first_data_hash(datagram: &[u8]) -> Option<InitialHash> {
         InitialSegment::find_data(datagram).map(Self::hash)
     }
 
@@ -309,24 +309,24 @@ impl Demux {
 
     /// Rewrites an initial datagram with conversation id 0 to an id that depends only on the
     /// address and the initial segment: a retransmission is assigned the same id.
-    pub(crate) fn assign_conv(from: SocketAddr, datagram: &[u8]) -> Option<Vec<u8>> {
+    pub(super) fn assign_conv(from: SocketAddr, datagram: &[u8]) -> Option<Vec<u8>> {
         segment::validate(datagram, 0).ok()?;
         let initial = Self::initial_hash(datagram)?;
         Some(assign_conv(datagram, INITIAL_HASHER.hash_one((from, initial))))
     }
 
     /// Indexes a connection with a validated peer by its conversation id alone.
-    pub(crate) fn index_conv(&mut self, conv: u32, id: ConnId) {
+    pub(super) fn index_conv(&mut self, conv: u32, id: ConnId) {
         self.by_conv.entry(conv).or_default().push(id);
     }
 
     /// The validated connections with conversation id `conv`.
-    pub(crate) fn with_conv(&self, conv: u32) -> &[ConnId] {
+    pub(super) fn with_conv(&self, conv: u32) -> &[ConnId] {
         self.by_conv.get(&conv).map_or(&[], Vec::as_slice)
     }
 
     /// The connection with conversation id `conv` that may migrate; `None` if there are several.
-    pub(crate) fn migratable(&self, conv: u32) -> Option<ConnId> {
+    pub(super) fn migratable(&self, conv: u32) -> Option<ConnId> {
         match self.with_conv(conv) {
             [id] => Some(*id),
             _ => None,
@@ -335,7 +335,7 @@ impl Demux {
 
     /// Changes the address of a connection. Returns false, and changes nothing, if another
     /// connection is open under `to`.
-    pub(crate) fn rekey(&mut self, from: Key, to: Key, id: ConnId) -> bool {
+    pub(super) fn rekey(&mut self, from: Key, to: Key, id: ConnId) -> bool {
         if self.live.contains_key(&to) || self.live.get(&from) != Some(&id) {
             return false;
         }
@@ -345,14 +345,14 @@ impl Demux {
     }
 
     /// The open connection under `key`.
-    pub(crate) fn find(&self, key: &Key) -> Option<ConnId> {
+    pub(super) fn find(&self, key: &Key) -> Option<ConnId> {
         match &self.recent {
             Some((recent, id)) if recent == key => Some(*id),
             _ => self.live.get(key).copied(),
         }
     }
 
-    pub(crate) fn insert(&mut self, key: Key, id: ConnId) {
+    pub(super) fn insert(&mut self, key: Key, id: ConnId) {
         self.ended.remove(&key);
         if self.live.insert(key, id).is_none()
             && let Some(convs) = &self.live_convs
@@ -373,7 +373,7 @@ impl Demux {
     }
 
     /// Begins the table behind [`Self::is_live`]. Only a listener reads it, and it takes memory.
-    pub(crate) fn track_convs(&mut self) {
+    pub(super) fn track_convs(&mut self) {
         if self.live_convs.is_none() {
             let mut convs = LiveConvs::default();
             self.live.keys().for_each(|key| convs.insert(key.1));
@@ -382,12 +382,12 @@ impl Demux {
     }
 
     /// Shares the ids of all shards of a listener. To be called before the first connection.
-    pub(crate) fn share_convs(&mut self, convs: Arc<Mutex<LiveConvs>>) {
+    pub(super) fn share_convs(&mut self, convs: Arc<Mutex<LiveConvs>>) {
         self.live_convs = Some(convs);
     }
 
     /// The driver ends, and its connections with it; other shards may go on.
-    pub(crate) fn release_convs(&mut self) {
+    pub(super) fn release_convs(&mut self) {
         if let Some(convs) = self.live_convs.take() {
             let mut convs = lock(&convs);
             self.live.keys().for_each(|key| convs.remove(key.1));
@@ -396,18 +396,18 @@ impl Demux {
 
     /// Whether a connection with conversation id `conv` is open, at any address. Always false
     /// before [`Self::track_convs`].
-    pub(crate) fn is_live(&self, conv: u32) -> bool {
+    pub(super) fn is_live(&self, conv: u32) -> bool {
         self.live_convs.as_ref().is_some_and(|convs| lock(convs).contains(conv))
     }
 
     /// Whether a connection under `key` is open or in TIME-WAIT.
-    pub(crate) fn contains(&self, key: &Key) -> bool {
+    pub(super) fn contains(&self, key: &Key) -> bool {
         self.live.contains_key(key) || self.ended.contains(key)
     }
 
     /// Removes the connection `id` and stores its TIME-WAIT state. Does nothing if another
     /// connection is open under `key`.
-    pub(crate) fn remove(&mut self, now: Instant, key: Key, id: ConnId, time_wait: TimeWait) {
+    pub(super) fn remove(&mut self, now: Instant, key: Key, id: ConnId, time_wait: TimeWait) {
         if !self.forget(key, id) {
             return;
         }
@@ -423,20 +423,20 @@ impl Demux {
     }
 
     /// Takes over the TIME-WAIT states of an endpoint that had the port before.
-    pub(crate) fn inherit_time_wait(&mut self, entries: impl IntoIterator<Item = TimeWaitEntry>) {
+    pub(super) fn inherit_time_wait(&mut self, entries: impl IntoIterator<Item = TimeWaitEntry>) {
         for (key, until, time_wait) in entries {
             self.insert_time_wait(key, until, time_wait);
         }
     }
 
     /// Removes all TIME-WAIT states, for the next endpoint on the port.
-    pub(crate) fn take_time_wait(&mut self) -> Vec<TimeWaitEntry> {
+    pub(super) fn take_time_wait(&mut self) -> Vec<TimeWaitEntry> {
         std::iter::from_fn(|| self.ended.pop_first()).collect()
     }
 
     /// Removes the connection `id` without TIME-WAIT. Returns false if another connection is open
     /// under `key`.
-    pub(crate) fn forget(&mut self, key: Key, id: ConnId) -> bool {
+    pub(super) fn forget(&mut self, key: Key, id: ConnId) -> bool {
         if self.live.get(&key) != Some(&id) {
             return false;
         }
@@ -452,19 +452,19 @@ impl Demux {
     }
 
     /// Whether `initial` has ended the connection in TIME-WAIT under `key` and may open the next one: once.
-    pub(crate) fn take_successor(&mut self, key: &Key, initial: InitialHash) -> bool {
+    pub(super) fn take_successor(&mut self, key: &Key, initial: InitialHash) -> bool {
         let time_wait = self.ended.get_mut(key);
         time_wait.is_some_and(|ended| ended.successor.take_if(|own| *own == initial).is_some())
     }
 
     /// Drops TIME-WAIT states whose time is over.
-    pub(crate) fn expire(&mut self, now: Instant) {
+    pub(super) fn expire(&mut self, now: Instant) {
         while self.ended.pop_expired(now).is_some() {}
     }
 
     /// `count` connections exist.
     #[cfg(feature = "_testkit")]
-    pub(crate) fn check_invariants(&self, count: usize) {
+    pub(super) fn check_invariants(&self, count: usize) {
         if let Some(convs) = &self.live_convs {
             let (ids, has_shards) = (lock(convs).len(), Arc::strong_count(convs) > 1);
             let live = self.live.len();
@@ -530,7 +530,7 @@ struct Link {
 }
 
 #[derive(Debug)]
-pub(crate) struct PeerTable {
+pub(super) struct PeerTable {
     /// By slot: one doubly linked list per address, so that an operation costs the same however many
     /// connections other addresses have.
     links: Vec<Link>,
@@ -546,7 +546,7 @@ pub(crate) struct PeerTable {
 }
 
 impl PeerTable {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(super) fn new(config: &Config) -> Self {
         let (fec, fec_decode) = (config.kcp.redundancy.fec(), config.fec_decode);
         let max_shard_len = usize::from(config.kcp.mtu).max(KCP_GO_MTU_LIMIT);
         let (links, map, stats) = (Vec::new(), HashMap::new(), FecStats::default());
@@ -554,7 +554,7 @@ impl PeerTable {
     }
 
     /// Adds the connection in `slot` to the list of `addr`.
-    pub(crate) fn join(&mut self, addr: SocketAddr, slot: u32) {
+    pub(super) fn join(&mut self, addr: SocketAddr, slot: u32) {
         let next = match self.map.entry(addr) {
             Entry::Occupied(mut peer) => std::mem::replace(&mut peer.get_mut().first, slot),
             Entry::Vacant(place) => {
@@ -574,7 +574,7 @@ impl PeerTable {
     }
 
     /// Removes the connection in `slot` from the list of `addr`.
-    pub(crate) fn leave(&mut self, addr: SocketAddr, slot: u32, memory: &mut Memory) {
+    pub(super) fn leave(&mut self, addr: SocketAddr, slot: u32, memory: &mut Memory) {
         let Some(Link { previous, next }) = self.links.get(slot as usize).copied() else { return };
         let neighbour = if next == NONE { previous } else { next };
         if let Some(peer) = self.map.get_mut(&addr).filter(|peer| peer.sharer == slot) {
@@ -598,7 +598,7 @@ impl PeerTable {
     }
 
     /// The slots of the connections with `addr`, the newest first.
-    pub(crate) fn slots(&self, addr: SocketAddr) -> impl Iterator<Item = usize> {
+    pub(super) fn slots(&self, addr: SocketAddr) -> impl Iterator<Item = usize> {
         let mut next = self.map.get(&addr).map_or(NONE, |peer| peer.first);
         std::iter::from_fn(move || {
             let slot = next as usize;
@@ -607,22 +607,22 @@ impl PeerTable {
         })
     }
 
-    pub(crate) fn contains(&self, addr: SocketAddr) -> bool {
+    pub(super) fn contains(&self, addr: SocketAddr) -> bool {
         self.map.contains_key(&addr)
     }
 
     /// The only address with connections; `None` if there are several.
-    pub(crate) fn only(&self) -> Option<SocketAddr> {
+    pub(super) fn only(&self) -> Option<SocketAddr> {
         let mut addrs = self.map.keys();
         addrs.next().copied().filter(|_| addrs.next().is_none())
     }
 
-    pub(crate) fn has_several(&self, addr: SocketAddr) -> bool {
+    pub(super) fn has_several(&self, addr: SocketAddr) -> bool {
         self.slots(addr).nth(1).is_some()
     }
 
     /// Records that `addr` is validated (RFC 9000 8.1): a ping was answered from there.
-    pub(crate) fn validate(&mut self, addr: SocketAddr, memory: &mut Memory) {
+    pub(super) fn validate(&mut self, addr: SocketAddr, memory: &mut Memory) {
         if let Some(peer) = self.map.get_mut(&addr).filter(|peer| !peer.validated) {
             peer.validated = true;
             memory.on_validated(peer.held + peer.encoder);
@@ -631,14 +631,14 @@ impl PeerTable {
 
     /// Returns the slot of a connection with `addr` whose path the connection in `slot` may share. The next
     /// call returns `slot`.
-    pub(crate) fn sharer(&mut self, addr: SocketAddr, slot: u32) -> Option<usize> {
+    pub(super) fn sharer(&mut self, addr: SocketAddr, slot: u32) -> Option<usize> {
         let peer = self.map.get_mut(&addr)?;
         let sharer = std::mem::replace(&mut peer.sharer, slot);
         (sharer != NONE && sharer != slot).then_some(sharer as usize)
     }
 
     /// FEC towards `addr`; `None` without FEC.
-    pub(crate) fn fec_sender(
+    pub(super) fn fec_sender(
         &mut self,
         addr: SocketAddr,
         memory: &mut Memory,
@@ -652,14 +652,14 @@ impl PeerTable {
     }
 
     /// When the connection `conv` closes the FEC group towards `addr`, unless the group is full by then.
-    pub(crate) fn fec_deadline(&self, addr: SocketAddr, conv: u32) -> Option<Instant> {
+    pub(super) fn fec_deadline(&self, addr: SocketAddr, conv: u32) -> Option<Instant> {
         self.fec?;
         self.map.get(&addr)?.fec.as_ref()?.deadline(conv)
     }
 
     /// Changes the FEC ratio towards `addr`, if FEC is on and the peer is known to decode any
     /// layout or may learn this one.
-    pub(crate) fn set_fec(
+    pub(super) fn set_fec(
         &mut self,
         addr: SocketAddr,
         config: FecConfig,
@@ -676,7 +676,7 @@ impl PeerTable {
     }
 
     /// Most shards of a group towards `addr`, unless its decoder learns any layout; `None` without FEC.
-    pub(crate) fn max_fec_shards(&self, addr: SocketAddr) -> Option<usize> {
+    pub(super) fn max_fec_shards(&self, addr: SocketAddr) -> Option<usize> {
         self.fec?;
         let sender = self.map.get(&addr).and_then(|peer| peer.fec.as_ref());
         Some(sender.map_or(FecConfig::MAX_SHARDS, |sender| sender.max_shards()))
@@ -687,7 +687,7 @@ impl PeerTable {
     ///
     /// Without configured FEC the first parity from a validated address creates the decoder. A decoder above
     /// its quota of `memory` is dropped, and a new one begins with the next shard.
-    pub(crate) fn decode(
+    pub(super) fn decode(
         &mut self,
         now: Instant,
         addr: SocketAddr,
@@ -728,9 +728,9 @@ impl PeerTable {
         true
     }
 
-    /// The decoder for a run of data shards of `addr` whose datagrams are taken together. `None` if a shard may do
-    /// more than join a group: make others recoverable, or begin a decoder.
-    pub(crate) fn data_shards(&mut self, addr: SocketAddr) -> Option<DataShards<'_>> {
+    /// The decoder for a run of data shards of `addr` whose datagrams are taken together. `None` if a shard
+    /// may do more than join a group: make others recoverable, or begin a decoder.
+    pub(super) fn data_shards(&mut self, addr: SocketAddr) -> Option<DataShards<'_>> {
         let peer = self.map.get_mut(&addr).filter(|peer| peer.validated)?;
         let begins = peer.decoder.is_none() && self.fec_decode && self.fec.is_some();
         if begins || peer.decoder.as_ref().is_some_and(|decoder| decoder.holds_parity()) {
@@ -741,7 +741,7 @@ impl PeerTable {
     }
 
     /// Statistics of the decoder of `addr`, if there is one.
-    pub(crate) fn stats_of(&self, addr: SocketAddr) -> Option<FecStats> {
+    pub(super) fn stats_of(&self, addr: SocketAddr) -> Option<FecStats> {
         if self.decoders == 0 {
             return None;
         }
@@ -750,29 +750,29 @@ impl PeerTable {
 
     /// Bytes that the FEC of all addresses holds.
     #[cfg(feature = "_testkit")]
-    pub(crate) fn memory(&self) -> usize {
+    pub(super) fn memory(&self) -> usize {
         self.map.values().map(|peer| peer.held + peer.encoder).sum()
     }
 
     /// Addresses that have a connection.
     #[cfg(feature = "_testkit")]
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.map.len()
     }
 
     #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
     /// Statistics of all decoders, including those already dropped.
-    pub(crate) fn stats(&self) -> FecStats {
+    pub(super) fn stats(&self) -> FecStats {
         self.stats
     }
 }
 
 /// The decoder of an address whose data shards can recover nothing now.
-pub(crate) struct DataShards<'a> {
+pub(super) struct DataShards<'a> {
     decoder: Option<&'a mut FecDecoder>,
     max_len: usize,
     stats: &'a mut FecStats,
@@ -780,7 +780,7 @@ pub(crate) struct DataShards<'a> {
 
 impl DataShards<'_> {
     /// Feeds a data shard, see [`PeerTable::decode`].
-    pub(crate) fn input(&mut self, now: Instant, shard: &[u8]) {
+    pub(super) fn input(&mut self, now: Instant, shard: &[u8]) {
         let Some(decoder) = self.decoder.as_deref_mut().filter(|_| shard.len() <= self.max_len)
         else {
             return;
@@ -789,7 +789,7 @@ impl DataShards<'_> {
     }
 }
 
-/// Feeds a shard to a decoder, and adds what changes in its statistics to `stats`.
+/// Feeds a shard to a decoder, and adds the change of its statistics to `stats`.
 fn feed(
     decoder: &mut FecDecoder,
     stats: &mut FecStats,
@@ -807,20 +807,20 @@ fn feed(
 ///
 /// A multiset in two tables: an id is hardly ever used twice, and a count for each would take memory.
 #[derive(Debug, Default)]
-pub(crate) struct LiveConvs {
+pub(super) struct LiveConvs {
     ids: HashMap<u32, ()>,
     /// Number of further connections with an id, at other addresses.
     further: HashMap<u32, u32>,
 }
 
 impl LiveConvs {
-    pub(crate) fn insert(&mut self, conv: u32) {
+    pub(super) fn insert(&mut self, conv: u32) {
         if self.ids.insert(conv, ()).is_some() {
             *self.further.entry(conv).or_default() += 1;
         }
     }
 
-    pub(crate) fn remove(&mut self, conv: u32) {
+    pub(super) fn remove(&mut self, conv: u32) {
         if let Entry::Occupied(mut further) = self.further.entry(conv) {
             *further.get_mut() -= 1;
             if *further.get() == 0 {
@@ -833,13 +833,13 @@ impl LiveConvs {
         }
     }
 
-    pub(crate) fn contains(&self, conv: u32) -> bool {
+    pub(super) fn contains(&self, conv: u32) -> bool {
         self.ids.contains_key(&conv)
     }
 
     /// Connections.
     #[cfg(feature = "_testkit")]
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         let further: usize = self.further.values().map(|count| *count as usize).sum();
         self.ids.len() + further
     }

@@ -117,7 +117,7 @@ impl<S: Socket> Driver<S> {
                 conn.publish_stats(peers.stats_of(conn.peer()));
                 return Ok(Some(Unfinished::DelayedAck));
             }
-            conn.end_ack_delay();
+            conn.kcp.end_ack_delay();
         }
         if !blocked && conn.would_connect(now) && !self.admission.connect_pacer.admit(id) {
             // `ConnectPacer::release` puts the connection on the ready list again, so it stays marked. Until

@@ -64,7 +64,7 @@ impl Entry {
 
 /// The wheel. One entry per slot of the connection table, 24 bytes each.
 #[derive(Debug)]
-pub(crate) struct TimerWheel {
+pub(super) struct TimerWheel {
     origin: Instant,
     /// The current millisecond. Invariant: no entry is in a bucket of an earlier millisecond.
     tick: u64,
@@ -84,7 +84,7 @@ pub(crate) struct TimerWheel {
 
 impl TimerWheel {
     /// An empty wheel that stands at `origin`.
-    pub(crate) fn new(origin: Instant) -> Self {
+    pub(super) fn new(origin: Instant) -> Self {
         Self {
             origin,
             tick: 0,
@@ -100,7 +100,7 @@ impl TimerWheel {
     /// Sets the deadline of `slot`; `None` disarms its timer.
     ///
     /// A deadline that has passed is due at once. Memory grows to the largest slot ever armed.
-    pub(crate) fn set(&mut self, slot: usize, deadline: Option<Instant>) {
+    pub(super) fn set(&mut self, slot: usize, deadline: Option<Instant>) {
         let Ok(index) = u32::try_from(slot) else {
             debug_assert!(false, "slot {slot} is beyond any connection table");
             return;
@@ -129,7 +129,7 @@ impl TimerWheel {
     /// Moves a far deadline that need not be exact to the next of ten common instants a second (timer
     /// coalescing). Thousands of idle connections then wake their driver at most ten times a second, and
     /// their pings leave in few batches (tests/scalability.rs).
-    pub(crate) fn coalesced_deadline(&self, now: Instant, at: Instant) -> Instant {
+    pub(super) fn coalesced_deadline(&self, now: Instant, at: Instant) -> Instant {
         let nanos = self.nanos(at);
         if nanos.saturating_sub(self.nanos(now)) < MIN_COALESCED_WAIT {
             return at;
@@ -143,7 +143,7 @@ impl TimerWheel {
     /// Never later than the earliest deadline, except for a deadline that had passed when it was set: then it
     /// is the instant of the last `expire`, truncated to milliseconds. After an entry was disarmed it may be
     /// earlier once; that call expires nothing.
-    pub(crate) fn next(&self) -> Option<Instant> {
+    pub(super) fn next(&self) -> Option<Instant> {
         if !self.has_buckets() {
             let armed = self.entries.iter().filter(|entry| entry.bucket != IDLE);
             let nanos = armed.map(|entry| entry.deadline).min()?;
@@ -162,7 +162,7 @@ impl TimerWheel {
 
     /// Disarms every entry whose deadline is not after `now`, and appends its slot to `expired`, in no
     /// particular order. `now` may be earlier than in the last call.
-    pub(crate) fn expire(&mut self, now: Instant, expired: &mut Vec<usize>) {
+    pub(super) fn expire(&mut self, now: Instant, expired: &mut Vec<usize>) {
         let now = self.nanos(now);
         if !self.has_buckets() {
             self.tick = self.tick.max(now / TICK);

@@ -3,8 +3,8 @@
 //! Source addresses can be forged (RFC 9000 8.1), so only limits in total bound memory. Once half of a limit
 //! is used, a peer has to prove by a [`Retry`] that it receives at its address.
 
-pub(crate) mod replay;
-pub(crate) mod retry;
+pub(super) mod replay;
+pub(super) mod retry;
 mod source;
 
 use std::collections::{HashMap, VecDeque};
@@ -204,8 +204,8 @@ impl Admission {
     /// 9000 10.3). Only pings and initial segments with the CONTROL capability are answered, so only peers
     /// that understand it get one; it is no longer than they are.
     ///
-    /// A connection that lives at another address has roamed, or its datagrams are copied to have it reset:
-    /// it draws none.
+    /// A conversation id that is in use at another address draws none: the connection has roamed, or copies
+    /// of its datagrams are meant to reset it.
     pub(super) fn stateless_reset(
         &mut self,
         now: Instant,
@@ -247,7 +247,7 @@ pub(super) fn initial_without_data(datagram: &[u8]) -> Option<Header> {
 /// The connections of unvalidated peers, and the allowances of each source: an unvalidated peer with an
 /// allowance may be sent more than three times what it sent (RFC 9000 8.1).
 #[derive(Debug)]
-pub(crate) struct UnvalidatedPeers {
+pub(super) struct UnvalidatedPeers {
     total: usize,
     /// Allowances of a source since the first of them.
     allowances: ExpiringMap<Source, usize>,
@@ -256,30 +256,30 @@ pub(crate) struct UnvalidatedPeers {
 }
 
 impl UnvalidatedPeers {
-    pub(crate) fn new(limits: &Limits) -> Self {
+    pub(super) fn new(limits: &Limits) -> Self {
         let max = limits.max_unvalidated.min(limits.max_connections);
         Self { total: 0, allowances: ExpiringMap::default(), max }
     }
 
     /// Whether more than half of the places are taken.
-    pub(crate) fn is_crowded(&self) -> bool {
+    pub(super) fn is_crowded(&self) -> bool {
         self.total > self.max / CROWDED_DIVISOR
     }
 
     /// Counts a connection.
-    pub(crate) fn enter(&mut self) {
+    pub(super) fn enter(&mut self) {
         self.total += 1;
     }
 
     /// Removes a connection, validated or ended, from the count.
-    pub(crate) fn leave(&mut self) {
+    pub(super) fn leave(&mut self) {
         self.total -= 1;
     }
 
     /// Takes one allowance of `ip`. Returns false if its source has none left.
     ///
     /// The end of a connection does not return its allowance: a forged address could use it again and again.
-    pub(crate) fn take_allowance(&mut self, now: Instant, ip: IpAddr) -> bool {
+    pub(super) fn take_allowance(&mut self, now: Instant, ip: IpAddr) -> bool {
         while self.allowances.pop_expired(now).is_some() {}
         let source = Source::of(ip);
         if let Some(taken) = self.allowances.get_mut(&source) {
@@ -295,7 +295,7 @@ impl UnvalidatedPeers {
     }
 
     /// The peer at `ip` that took an allowance is validated.
-    pub(crate) fn return_allowance(&mut self, ip: IpAddr) {
+    pub(super) fn return_allowance(&mut self, ip: IpAddr) {
         let source = Source::of(ip);
         let Some(taken) = self.allowances.get_mut(&source) else { return };
         *taken = taken.saturating_sub(1);
@@ -305,7 +305,7 @@ impl UnvalidatedPeers {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.total
     }
 }
@@ -316,7 +316,7 @@ impl UnvalidatedPeers {
 /// peer's socket. A lost one is retransmitted only after the initial RTO (RFC 6298 2.1), which takes longer
 /// than waiting here.
 #[derive(Debug)]
-pub(crate) struct ConnectPacer {
+pub(super) struct ConnectPacer {
     /// Initial datagrams that may still leave in this period.
     credit: usize,
     /// When the next period begins with a credit of [`CONNECT_BURST`].
@@ -326,12 +326,12 @@ pub(crate) struct ConnectPacer {
 }
 
 impl ConnectPacer {
-    pub(crate) fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Instant) -> Self {
         Self { credit: CONNECT_BURST, renewal: now + PACING_PERIOD, waiting: VecDeque::new() }
     }
 
     /// Whether `id` may send its initial datagram now. Otherwise `id` waits for [`Self::release`].
-    pub(crate) fn admit(&mut self, id: ConnId) -> bool {
+    pub(super) fn admit(&mut self, id: ConnId) -> bool {
         let Some(credit) = self.credit.checked_sub(1) else {
             self.waiting.push_back(id);
             return false;
@@ -341,12 +341,12 @@ impl ConnectPacer {
     }
 
     /// A peer has answered an initial datagram: one more may leave in this period.
-    pub(crate) fn on_answer(&mut self) {
+    pub(super) fn on_answer(&mut self) {
         self.credit = (self.credit + 1).min(CONNECT_BURST);
     }
 
     /// Appends the connections that may send now to `ready`.
-    pub(crate) fn release(&mut self, now: Instant, ready: &mut VecDeque<ConnId>) {
+    pub(super) fn release(&mut self, now: Instant, ready: &mut VecDeque<ConnId>) {
         if now >= self.renewal {
             (self.credit, self.renewal) = (CONNECT_BURST, now + PACING_PERIOD);
         }
@@ -359,14 +359,14 @@ impl ConnectPacer {
     }
 
     /// When the next initial datagrams may leave.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         (!self.waiting.is_empty()).then_some(self.renewal)
     }
 }
 
 /// The RSTs without state of this second.
 #[derive(Debug)]
-pub(crate) struct ResetLimiter {
+pub(super) struct ResetLimiter {
     second_start: Instant,
     sent: u32,
     /// RSTs to each source, from half of [`MAX_RESETS_PER_SECOND`] on.
@@ -374,7 +374,7 @@ pub(crate) struct ResetLimiter {
 }
 
 impl ResetLimiter {
-    pub(crate) fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Instant) -> Self {
         Self { second_start: now, sent: 0, by_source: HashMap::new() }
     }
 

@@ -186,11 +186,6 @@ impl Conn {
         self.has_last_words() && self.kcp.close_reason().is_none() && !self.is_drained()
     }
 
-    /// Lets queued data leave at once, see `Kcp::hurry`.
-    pub(in super::super) fn hurry(&mut self) {
-        self.kcp.hurry();
-    }
-
     /// The CONTROL segment that tells the peer that this endpoint is gone, if the peer supports it.
     pub(in super::super) fn final_control(&mut self, now: Instant) -> Option<Header> {
         if self.lifecycle.is_ended() {
@@ -238,7 +233,7 @@ impl Conn {
         self.kcp.close_reason()
     }
 
-    /// The part of this connection in a drain of the endpoint.
+    /// Whether and how long a drain of the endpoint waits for this connection.
     pub(in super::super) fn drain_state(&self, now: Instant) -> DrainState {
         if self.is_in_use() {
             return DrainState::Waits;

@@ -16,7 +16,7 @@ use crate::config::{CONNECTION_COST, Config, Setting};
 use crate::core::connection::{Kcp, PacketType};
 use crate::core::open::{InitialHash, OpenedBy};
 use crate::core::path::validation::{PathChallenge, PathValidation};
-use crate::core::segment::{Header, InputError};
+use crate::core::segment::InputError;
 use crate::core::seq::Sn;
 use crate::driver::connection::lifecycle::{Lifecycle, Reported};
 use crate::driver::memory::{Holder, Memory, SHORT_QUOTA};
@@ -53,7 +53,7 @@ pub(super) struct AddressValidation {
 
 #[derive(Debug)]
 pub(super) struct Conn {
-    kcp: Kcp,
+    pub(super) kcp: Kcp,
     shared: Arc<Shared>,
     span: Span,
     path: Path,
@@ -253,25 +253,15 @@ impl Conn {
         }
     }
 
-    /// The peer has answered a Retry (RFC 9000 8.1.2): its address is validated from the start.
-    pub(super) fn on_retry_answered(&mut self) {
-        self.kcp.on_address_validated();
-    }
-
     /// Whether both peers have accepted this connection and neither has opened it.
     pub(super) fn is_simultaneous_passive_open(&self) -> bool {
-        self.kcp.is_opened_by_nobody()
+        self.kcp.is_simultaneous_passive_open()
     }
 
     /// Whether the peer's endpoint answered the validation with "unknown connection": the initial segment was
     /// forged.
     pub(super) fn has_forged_initial(&self) -> bool {
         self.is_unvalidated() && self.kcp.is_unknown_to_peer()
-    }
-
-    /// A ping that shows the peer a simultaneous passive open.
-    pub(super) fn last_ping(&mut self) -> Header {
-        self.kcp.last_ping()
     }
 
     /// Ends a simultaneous passive open. It is kept a moment longer, since data of the peer's application
@@ -314,7 +304,7 @@ impl Conn {
         self.is_connecting() && !self.is_unanswered() && !self.is_simultaneous_passive_open()
     }
 
-    /// Whether nothing has answered the initial segment without data.
+    /// Whether the initial segment without data is unanswered.
     pub(super) fn is_unanswered(&self) -> bool {
         self.kcp.is_initial_outstanding()
     }
@@ -333,11 +323,6 @@ impl Conn {
     pub(super) fn connect(&mut self, now: Instant, deadline: Instant) {
         self.lifecycle = Lifecycle::Connecting { deadline };
         self.kcp.open(now);
-    }
-
-    /// See [`Kcp::set_replaces`].
-    pub(super) fn set_replaces(&mut self, replaces: bool) {
-        self.kcp.set_replaces(replaces);
     }
 
     /// Opens the connection with its first data, or without data after [`EARLY_DATA_WAIT`].
@@ -382,8 +367,8 @@ impl Conn {
         self.opened_by.is_by_peer() && self.kcp.awaits_first_data()
     }
 
-    /// Records first data, see [`Self::on_first_data`], if `initial`, the hash of the initial segment of
-    /// `datagram`, may be that.
+    /// Calls [`Self::on_first_data`] if `initial`, the hash of the initial segment of `datagram`, may be
+    /// first data.
     pub(super) fn on_possible_first_data(&mut self, initial: InitialHash, datagram: &[u8]) {
         if self.awaits_first_data()
             && matches!(initial, InitialHash::Data(_))
@@ -488,10 +473,6 @@ impl Conn {
     ) -> PathValidation {
         let is_new = self.kcp.has_something_new(datagram);
         self.kcp.validate_other_path(now, path, (datagram, is_new), cookie)
-    }
-
-    pub(super) fn path_challenge(&mut self, challenge: PathChallenge) -> Header {
-        self.kcp.path_challenge(challenge)
     }
 
     /// The response to a datagram that came to the IP `local` of this host. `None` if it is the local IP

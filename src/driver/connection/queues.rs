@@ -28,11 +28,6 @@ impl Conn {
         self.deliver(scratch)
     }
 
-    /// Lets a delayed ACK leave with the next transmission. Returns whether there was one.
-    pub(in super::super) fn end_ack_delay(&mut self) -> bool {
-        self.kcp.end_ack_delay()
-    }
-
     /// Whether the ACK of data that has just woken a reader waits until the next turn, so that it can leave
     /// with an answer (RFC 9293 3.8.6.3). The reader usually runs before that turn (`driver/task.rs`).
     pub(in super::super) fn delays_ack(&mut self, now: Instant, wakes_reader: bool) -> bool {

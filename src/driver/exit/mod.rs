@@ -12,7 +12,7 @@
 //! sender.
 //!
 //! If the runtime or process ends under a driver with connections, a thread is held for a moment: the driver
-//! sends what the windows take and what the path loses until everything is acknowledged, then one last
+//! sends the remaining data and retransmits lost data until everything is acknowledged, then sends one last
 //! datagram to each peer. A kernel would go on sending for a process that is gone.
 
 pub(super) mod state;
@@ -278,7 +278,7 @@ impl<S: Socket> Driver<S> {
                 }
                 let before = self.output.budget;
                 match self.routing.conns.get_mut(slot) {
-                    Some(conn) if conn.has_last_words() => conn.hurry(),
+                    Some(conn) if conn.has_last_words() => conn.kcp.hurry(),
                     _ => continue,
                 }
                 self.transmit_one(now, slot)?;

@@ -1,5 +1,5 @@
 //! State of a driver that ends: the wait of its socket for peers, the request for its port, and the time that
-//! it holds its thread. The first and the last share a limit of the process.
+//! it holds its thread. The process limits the first and the last.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
@@ -20,7 +20,7 @@ const MAX_EXIT_TIME: Duration = Duration::from_millis(50);
 /// Endpoints that hold a thread within this time after the first one share its [`MAX_EXIT_TIME`]: a process
 /// may have thousands, each with one connection.
 const EXIT_PERIOD: Duration = Duration::from_secs(1);
-/// When the first one began to hold its thread.
+/// When the first endpoint began to hold its thread.
 static FIRST_HELD: Mutex<Option<Instant>> = Mutex::new(None);
 
 /// The TIME-WAIT of one socket.

@@ -147,12 +147,12 @@ impl Output {
         flushed
     }
 
-    /// Another socket takes the place of the one so far.
+    /// Another socket replaces the current one.
     pub(super) fn on_rebound(&mut self) {
         self.ip_fragmentation = false;
     }
 
-    /// Discards the datagrams of a batch that may be sealed in part.
+    /// Discards the batch, which may be sealed in part.
     pub(super) fn discard(&mut self) {
         (self.tx, self.blocked) = (SendBatch::default(), false);
     }
