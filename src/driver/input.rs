@@ -117,7 +117,6 @@ impl RecvBackoff {
         true
     }
 
-    /// Whether receiving pauses.
     pub(super) fn is_active(&self) -> bool {
         self.until.is_some()
     }

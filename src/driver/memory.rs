@@ -55,13 +55,11 @@ impl Memory {
         (self.held + self.outlived).saturating_add(self.shared.unsent())
     }
 
-    /// Bytes that connections and the FEC of their addresses hold.
     #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn held(&self) -> usize {
         self.held
     }
 
-    /// Bytes that unvalidated peers hold.
     pub(super) fn unvalidated(&self) -> usize {
         self.unvalidated
     }

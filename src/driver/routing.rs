@@ -344,7 +344,6 @@ impl Demux {
         true
     }
 
-    /// The open connection under `key`.
     pub(super) fn find(&self, key: &Key) -> Option<ConnId> {
         match &self.recent {
             Some((recent, id)) if recent == key => Some(*id),
@@ -553,7 +552,6 @@ impl PeerTable {
         Self { links, map, fec, fec_decode, max_shard_len, decoders: 0, stats }
     }
 
-    /// Adds the connection in `slot` to the list of `addr`.
     pub(super) fn join(&mut self, addr: SocketAddr, slot: u32) {
         let next = match self.map.entry(addr) {
             Entry::Occupied(mut peer) => std::mem::replace(&mut peer.get_mut().first, slot),
@@ -573,7 +571,6 @@ impl PeerTable {
         }
     }
 
-    /// Removes the connection in `slot` from the list of `addr`.
     pub(super) fn leave(&mut self, addr: SocketAddr, slot: u32, memory: &mut Memory) {
         let Some(Link { previous, next }) = self.links.get(slot as usize).copied() else { return };
         let neighbour = if next == NONE { previous } else { next };
@@ -637,7 +634,7 @@ impl PeerTable {
         (sharer != NONE && sharer != slot).then_some(sharer as usize)
     }
 
-    /// FEC towards `addr`; `None` without FEC.
+    /// `None` without FEC.
     pub(super) fn fec_sender(
         &mut self,
         addr: SocketAddr,
@@ -740,7 +737,6 @@ impl PeerTable {
         Some(DataShards { decoder, max_len: self.max_shard_len, stats: &mut self.stats })
     }
 
-    /// Statistics of the decoder of `addr`, if there is one.
     pub(super) fn stats_of(&self, addr: SocketAddr) -> Option<FecStats> {
         if self.decoders == 0 {
             return None;
@@ -754,7 +750,6 @@ impl PeerTable {
         self.map.values().map(|peer| peer.held + peer.encoder).sum()
     }
 
-    /// Addresses that have a connection.
     #[cfg(feature = "_testkit")]
     pub(super) fn len(&self) -> usize {
         self.map.len()
@@ -809,7 +804,7 @@ fn feed(
 #[derive(Debug, Default)]
 pub(super) struct LiveConvs {
     ids: HashMap<u32, ()>,
-    /// Number of further connections with an id, at other addresses.
+    /// Further connections with an id, at other addresses.
     further: HashMap<u32, u32>,
 }
 
@@ -837,7 +832,6 @@ impl LiveConvs {
         self.ids.contains_key(&conv)
     }
 
-    /// Connections.
     #[cfg(feature = "_testkit")]
     pub(super) fn len(&self) -> usize {
         let further: usize = self.further.values().map(|count| *count as usize).sum();

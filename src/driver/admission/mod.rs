@@ -121,12 +121,10 @@ impl Admission {
         self.accept.as_ref()
     }
 
-    /// Whether there is a listener that accepts connections.
     pub(super) fn is_listening(&self) -> bool {
         self.accept.as_ref().is_some_and(|accept| accept.is_open())
     }
 
-    /// Begins to listen, with a new queue.
     pub(super) fn listen(&mut self) -> Arc<AcceptQueue> {
         self.accept.insert(AcceptQueue::new()).clone()
     }
@@ -261,12 +259,10 @@ impl UnvalidatedPeers {
         Self { total: 0, allowances: ExpiringMap::default(), max }
     }
 
-    /// Whether more than half of the places are taken.
     pub(super) fn is_crowded(&self) -> bool {
         self.total > self.max / CROWDED_DIVISOR
     }
 
-    /// Counts a connection.
     pub(super) fn enter(&mut self) {
         self.total += 1;
     }
@@ -358,7 +354,6 @@ impl ConnectPacer {
         }
     }
 
-    /// When the next initial datagrams may leave.
     pub(super) fn deadline(&self) -> Option<Instant> {
         (!self.waiting.is_empty()).then_some(self.renewal)
     }

@@ -43,7 +43,6 @@ impl ConnectionsBySource {
         }
     }
 
-    /// Connections of the source of `ip`.
     pub(crate) fn count(&self, ip: IpAddr) -> usize {
         self.0.get(&Source::of(ip)).copied().unwrap_or(0)
     }

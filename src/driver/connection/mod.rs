@@ -187,7 +187,6 @@ impl Conn {
         !std::mem::replace(&mut self.ready, true)
     }
 
-    /// Whether `connect` waits for the peer.
     pub(super) fn is_connecting(&self) -> bool {
         self.lifecycle.connect_deadline().is_some()
     }
@@ -196,7 +195,6 @@ impl Conn {
         self.ready = false;
     }
 
-    /// Whether this is a passive open.
     pub(super) fn is_opened_by_peer(&self) -> bool {
         self.opened_by.is_by_peer()
     }
@@ -417,7 +415,6 @@ impl Conn {
         self.memory_release_at.is_some_and(|at| now >= at) && self.release_memory(now)
     }
 
-    /// Feeds a received datagram to the state machine.
     pub(super) fn input(
         &mut self,
         now: Instant,
@@ -524,7 +521,6 @@ impl Conn {
         }
     }
 
-    /// Changes the local IP of the path.
     pub(super) fn set_local_ip(&mut self, local: LocalIp) {
         if self.path.local != local {
             self.kcp.leave_path();

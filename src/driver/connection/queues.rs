@@ -142,7 +142,6 @@ impl Conn {
         }
     }
 
-    /// Delivers a received out-of-band datagram.
     pub(in super::super) fn on_datagram(
         &mut self,
         now: Instant,

@@ -80,7 +80,6 @@ impl Output {
         self.budget = TURN_PACKETS;
     }
 
-    /// Whether no datagram waits to leave.
     pub(super) fn is_empty(&self) -> bool {
         self.tx.is_empty() && !self.raw_pending
     }
@@ -173,7 +172,6 @@ pub(super) struct AckDelay {
 }
 
 impl AckDelay {
-    /// A turn begins, which ends a wait.
     fn on_turn(&mut self, now: Instant) {
         let Some(since) = self.since.take() else { return };
         let is_short = now.saturating_duration_since(since) <= MAX_SHORT_WAIT;
@@ -261,7 +259,6 @@ impl PacketCodec {
         Self { encryption, overhead: config.cipher.overhead(), sealed: 0 }
     }
 
-    /// Datagrams sealed so far.
     pub(crate) fn sealed(&self) -> u64 {
         self.sealed
     }
@@ -371,7 +368,6 @@ impl PacketCodec {
         fec.on_parity_sent(count, bytes);
     }
 
-    /// Appends an out-of-band packet for `path`.
     pub(crate) fn encode_out_of_band(
         &self,
         tx: &mut SendBatch,
