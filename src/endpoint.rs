@@ -22,7 +22,7 @@ use tokio::time::{Sleep, sleep};
 use self::port_reuse::Bound;
 use crate::config::{Config, SEGMENT_HEADER, SocketConfig};
 use crate::driver::Driver;
-use crate::driver::shard_state::ShardState;
+use crate::driver::ShardState;
 use crate::driver::task::DriverTask;
 use crate::error::{ConfigError, ConnectionError, unresolved};
 use crate::shared::accept_queue::AcceptQueue;

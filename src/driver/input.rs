@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::driver::admission::replay::ReplayFilter;
 use crate::driver::expiring_map::ExpiringMap;
-use crate::error::Heard;
+use crate::error::TimeoutCause;
 use crate::util::path::LocalIp;
 
 /// Time between two turns after which datagrams may wait that the runtime has not reported yet: the process
@@ -182,7 +182,7 @@ impl Unusable {
     }
 
     /// Why a connection with `peer` may have timed out, from the most telling of its unusable datagrams.
-    pub(super) fn heard(&self, now: Instant, peer: SocketAddr) -> Heard {
+    pub(super) fn heard(&self, now: Instant, peer: SocketAddr) -> TimeoutCause {
         let counts = self.addresses.get_live(now, &peer).copied().unwrap_or_default();
         let is_refusal = |(at, of): (Instant, SocketAddr)| {
             of == peer && now.saturating_duration_since(at) <= UNUSABLE_PERIOD
@@ -252,7 +252,7 @@ mod tests {
         unusable.on_refused(now, from(1));
         assert_eq!(unusable.heard(now, from(1)), TimeoutCause::Refusal);
         unusable.on_unreadable(now, from(1), true);
-        assert_eq!(unusable.heard(now, from(1)), Heard::Unreadable(1));
-        assert_eq!(unusable.heard(now + 2 * UNUSABLE_PERIOD, from(1)), Heard::Nothing);
+        assert_eq!(unusable.heard(now, from(1)), TimeoutCause::Unreadable(1));
+        assert_eq!(unusable.heard(now + 2 * UNUSABLE_PERIOD, from(1)), TimeoutCause::Nothing);
     }
 }

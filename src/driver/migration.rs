@@ -15,7 +15,7 @@ use crate::core::segment::Header;
 use crate::driver::Driver;
 use crate::driver::admission::Refusal;
 use crate::driver::connection::ApparentMigration;
-use crate::shared::conn_id::ConnId;
+use crate::shared::notifier::ConnId;
 use crate::sys::Socket;
 use crate::util::path::Path;
 

@@ -59,9 +59,9 @@ use crate::shared::requests::RequestQueue;
 use crate::stats::EndpointStats;
 use crate::sys::Socket;
 use crate::trace;
-use crate::util::deadline::earliest;
+use crate::util::earliest;
 use crate::util::sync::{Arc, Mutex};
-use crate::util::wake::wake_all;
+use crate::util::task::wake_all;
 
 /// Shortest time between two turns that a timer starts while the socket is blocked: little that a timer makes
 /// due can be sent then.

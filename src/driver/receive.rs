@@ -21,7 +21,7 @@ use crate::driver::connection::Conn;
 use crate::driver::output::{OpenFailure, Opened, PacketCodec};
 use crate::driver::routing::{DataShards, Demux, PREFETCH_BATCH, Route, Routing, conn_mut};
 use crate::fec::{FecFlag, datagram_of, fec_flag, oob};
-use crate::shared::conn_id::ConnId;
+use crate::shared::notifier::ConnId;
 use crate::stats::EndpointStats;
 use crate::sys::{RecvFault, RxBatch, Socket, classify_recv, count};
 use crate::trace;

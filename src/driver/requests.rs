@@ -13,7 +13,7 @@ use crate::driver::Driver;
 use crate::driver::input::RecvBackoff;
 use crate::error::unresolved;
 use crate::shared::accept_queue::AcceptHandle;
-use crate::shared::conn_id::ConnId;
+use crate::shared::notifier::ConnId;
 use crate::shared::requests::{Drain, Rebind, Request};
 use crate::sys::{Socket, UdpSocket};
 
@@ -108,9 +108,9 @@ impl<S: Socket> Driver<S> {
             match drain {
                 Drain::Wait => {}
                 // It has no stream yet that could end.
-                Drain::Close if conn.is_connecting() => conn.shared().abort(),
-                Drain::Close => conn.shared().close_write(),
-                Drain::Abort => conn.shared().abort(),
+                Drain::Close if conn.is_connecting() => conn.shared().send.abort(),
+                Drain::Close => conn.shared().send.close(),
+                Drain::Abort => conn.shared().send.abort(),
             }
         }
         self.waiters.wait_drained(reply);

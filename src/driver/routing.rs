@@ -25,12 +25,12 @@ use crate::driver::expiring_map::ExpiringMap;
 use crate::driver::fec::FecSender;
 use crate::driver::memory::{Holder, Memory};
 use crate::fec::{FecConfig, FecDecoder, FecFlag, FecStats, datagram_of, fec_flag};
-use crate::shared::conn_id::ConnId;
+use crate::shared::notifier::ConnId;
 use crate::shared::requests::TimeWaitEntry;
 use crate::sys::prefetch;
 use crate::util::path::{LocalIp, Path};
+use crate::util::shrink_sparse;
 use crate::util::sync::{Arc, Mutex, lock};
-use crate::util::table::shrink_sparse;
 
 /// Visits of other connections between the prefetch of a connection, the prefetch of its shared part, and its
 /// visit.

@@ -10,11 +10,11 @@ use crate::driver::memory::Holder;
 use crate::driver::output::send_batch::Flushed;
 use crate::driver::routing::{Routing, conn_mut};
 use crate::driver::scratch::Scratch;
-use crate::error::Heard;
-use crate::shared::conn_id::ConnId;
+use crate::error::TimeoutCause;
+use crate::shared::notifier::ConnId;
 use crate::sys::Socket;
 use crate::trace;
-use crate::util::deadline::earliest;
+use crate::util::earliest;
 
 /// Datagrams that one connection may send before the other ready connections come first: three GSO batches,
 /// half of what a turn may send (tests/fairness.rs).
@@ -155,7 +155,7 @@ impl<S: Socket> Driver<S> {
         }
         conn.publish_max_fec_shards(peers.max_fec_shards(conn.peer()));
         let heard = |peer| match self.input.unusable.heard(now, peer) {
-            Heard::Nothing if peers.has_several(peer) => Heard::SharedAddress,
+            TimeoutCause::Nothing if peers.has_several(peer) => TimeoutCause::SharedAddress,
             heard => heard,
         };
         let time_wait = conn.advance_lifecycle(now, heard, &mut self.scratch);

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use crate::driver::connection::DrainState;
 use crate::driver::routing::Routing;
-use crate::shared::conn_id::ConnId;
+use crate::shared::notifier::ConnId;
 
 #[derive(Debug, Default)]
 pub(super) struct Waiters {

@@ -23,8 +23,8 @@ use crate::driver::expiring_map::ExpiringMap;
 use crate::driver::memory::Memory;
 use crate::driver::routing::{Demux, Routing};
 use crate::shared::accept_queue::AcceptQueue;
-use crate::shared::conn_id::ConnId;
 use crate::shared::connection::Handle;
+use crate::shared::notifier::ConnId;
 use crate::stats::EndpointStats;
 use crate::util::sync::{Arc, Mutex, lock};
 

@@ -469,7 +469,7 @@ impl Conn {
         cookie: u32,
     ) -> PathValidation {
         let is_new = self.kcp.has_something_new(datagram);
-        self.kcp.validate_other_path(now, path, (datagram, is_new), cookie)
+        self.kcp.validate_other_path(now, path, datagram, is_new, cookie)
     }
 
     /// The response to a datagram that came to the IP `local` of this host. `None` if it is the local IP
@@ -510,7 +510,7 @@ impl Conn {
             return None;
         };
         let path = Path { local, ..self.path };
-        match self.kcp.validate_other_path(now, path, (datagram, is_new), cookie) {
+        match self.kcp.validate_other_path(now, path, datagram, is_new, cookie) {
             PathValidation::Unvalidated => None,
             PathValidation::Challenge(challenge) => Some(challenge),
             PathValidation::Validated => {

@@ -219,7 +219,11 @@ impl Conn {
             count += appended.datagrams;
             in_gso_batch = appended.in_gso_batch;
             self.prefer_stream = false;
-            if !in_gso_batch || count >= limit || out.tx.is_full() || self.shared.has_datagrams() {
+            if !in_gso_batch
+                || count >= limit
+                || out.tx.is_full()
+                || self.shared.datagrams.has_outgoing()
+            {
                 break;
             }
         }
@@ -230,14 +234,14 @@ impl Conn {
     /// implementations would take the out-of-band datagram for the initial segment.
     fn transmit_out_of_band(&mut self, now: Instant, out: &mut PacketWriter<'_>) -> usize {
         let may_send = self.kcp.has_started() && self.kcp.send_budget().may_send_extras();
-        if !self.shared.has_datagrams() || !may_send {
+        if !self.shared.datagrams.has_outgoing() || !may_send {
             return 0;
         }
         self.rate_limited_until = self.kcp.rate_limited_until(now);
         if self.rate_limited_until.is_some() {
             return 0;
         }
-        let Some(payload) = self.shared.next_datagram() else { return 0 };
+        let Some(payload) = self.shared.datagrams.next_outgoing() else { return 0 };
         let before = out.tx.bytes();
         out.codec.encode_out_of_band(out.tx, self.path, self.shared.conv, &payload);
         self.kcp.on_out_of_band_sent(now, out.tx.bytes() - before);

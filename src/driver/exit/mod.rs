@@ -29,11 +29,11 @@ use tokio::sync::oneshot;
 use crate::core::time_wait::{TIME_WAIT_DURATION, TimeWait};
 use crate::driver::Driver;
 use crate::driver::exit::state::ExitClock;
-use crate::error::{ConnectionError, Heard};
+use crate::error::{ConnectionError, TimeoutCause};
 use crate::shared::requests::TimeWaitEntry;
 use crate::sys::Socket;
 use crate::trace;
-use crate::util::wake::wake_all;
+use crate::util::task::wake_all;
 
 /// Most bytes that leave at the end, about.
 const MAX_LAST_BYTES: usize = 16_000_000;
@@ -198,7 +198,8 @@ impl<S: Socket> Driver<S> {
             conn.end_early(ConnectionError::EndpointClosed);
             conn.publish_stats(None);
             // From now on it sends only its RST.
-            let _time_wait = conn.advance_lifecycle(now, |_| Heard::Nothing, &mut self.scratch);
+            let _time_wait =
+                conn.advance_lifecycle(now, |_| TimeoutCause::Nothing, &mut self.scratch);
             self.routing.ready.push_back(conn.id());
         }
         // A connection is served once or twice; each round serves some, or is the last.

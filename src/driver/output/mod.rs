@@ -20,7 +20,7 @@ use crate::fec::{self, oob};
 use crate::shared::requests::RequestQueue;
 use crate::stats::EndpointStats;
 use crate::sys::Socket;
-use crate::util::framing::Framing;
+use crate::util::Framing;
 use crate::util::path::Path;
 
 /// Datagrams sent per turn, duplicates and parity included: six GSO batches of 46 datagrams. A batch has at

@@ -245,9 +245,9 @@ fn initial_segment_replaces_no_other_connection_of_the_socket() {
         assert!(numbers.len() >= 6 && numbers.iter().all(|(sn, _)| *sn != 0), "{numbers:?}");
         world.run_for(2 * SECOND);
         let error = result.try_recv().unwrap().unwrap_err();
-        let shared = ConnectionError::ConnectTimeout(Heard::SharedAddress);
+        let shared = ConnectionError::ConnectTimeout(TimeoutCause::SharedAddress);
         // The other connection has just given up too.
-        let alone = ConnectionError::ConnectTimeout(Heard::Nothing);
+        let alone = ConnectionError::ConnectTimeout(TimeoutCause::Nothing);
         assert_eq!(cause(&error), Some(if answers { shared } else { alone }));
         assert!(!answers || error.to_string().contains("another connection with that address"));
     }

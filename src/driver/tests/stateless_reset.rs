@@ -17,7 +17,7 @@ use crate::core::seq::{Sn, Ts};
 use crate::core::stateless_reset::stateless_reset;
 use crate::crypto::{Algorithm, Cipher};
 use crate::driver::ShardState;
-use crate::error::{ConnectionError, Heard};
+use crate::error::{ConnectionError, TimeoutCause};
 use crate::testkit::link::{CERTAIN, LinkConfig};
 
 /// A server with the same key that has no connection, and accepts none.
