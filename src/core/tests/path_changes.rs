@@ -324,7 +324,7 @@ fn path_longer_than_the_initial_rto_is_used_from_the_start() {
 
 /// A window of 1 to 2.8 times the path's capacity, with a queue smaller than the rest.
 #[test]
-fn window_that_exceeds_path_and_queue_is_not_filled_in_vain() {
+fn window_beyond_path_and_queue_is_not_filled() {
     for window in [128, 160, 200, 256] {
         let path = Steady { mbit: 20, rtt: 50 * MILLIS, queue: 20 };
         let mut flow = Flow::new(path, window, |_| {});
@@ -336,7 +336,7 @@ fn window_that_exceeds_path_and_queue_is_not_filled_in_vain() {
 
 /// The largest window that kcptun sets, across a fast and long path.
 #[test]
-fn window_of_1024_segments_is_not_filled_in_vain_at_80_ms() {
+fn window_of_1024_segments_is_not_filled_at_80_ms() {
     let path = Steady { mbit: 100, rtt: 80 * MILLIS, queue: 80 };
     let figures = Flow::new(path, 1_024, |_| {}).run(20, 10);
     assert!(figures.goodput > 0.85 * 96.0 && figures.wire < 1.10, "{figures:?}");
