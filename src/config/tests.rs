@@ -50,8 +50,11 @@ fn config_error_names_the_field() {
         "length of device (bytes) must be between 1 and 15, got 16"
     );
     assert_eq!(refused(|c| c.duplicates = 9), "duplicates must be between 0 and 8, got 9");
-    assert!(refused(|c| c.kcp.recv_memory = Some(1)).starts_with("recv_memory (bytes) is 1,"));
-    assert!(refused(|c| c.limits.backlog = 0).starts_with("backlog is 0,"));
+    assert!(
+        refused(|c| c.kcp.recv_memory = Some(1))
+            .starts_with("recv_memory (bytes) must be between 1540 and ")
+    );
+    assert!(refused(|c| c.limits.backlog = 0).starts_with("backlog must be between 1 and "));
     assert_eq!(
         refused(|c| c.limits.memory = 1),
         "memory (bytes) must be between 16777216 and 1099511627776, got 1"
