@@ -1,24 +1,14 @@
-//! Chat: lines travel in the stream, and who is there travels beside it.
+//! Chat: lines travel in the stream, presence beside it.
 //!
-//! A line must arrive, and in order. That a guest is still there is said every second, and the
-//! next time will do if one is lost: such presence datagrams are out-of-band datagrams, which are neither
-//! retransmitted nor kept back behind lines that were lost.
-//!
-//! ```sh
-//! cargo run --release --example chat
-//! ```
-//!
-//! or in several terminals:
-//!
-//! ```sh
-//! cargo run --release --example chat -- server --listen 127.0.0.1:4005
-//! cargo run --release --example chat -- client 127.0.0.1:4005 --name alice
-//! ```
+//! A line must arrive, and in order. Each guest says every second that it is still there; a lost one does
+//! not matter, so these are datagrams, which are neither retransmitted nor kept back behind lost lines.
 
 #[path = "common/log.rs"]
 mod log;
 #[path = "common/signals.rs"]
 mod signals;
+#[path = "common/usage.rs"]
+mod usage;
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -46,6 +36,14 @@ const AWAY: Duration = Duration::from_secs(5);
 /// Chat with lines in the stream and presence datagrams beside it; without a command, a lobby with two guests
 /// in this process.
 #[derive(Parser)]
+#[command(after_help = "\
+Both sides in one process:
+  cargo run --release -p kcpx-examples --example chat
+In several terminals:
+  cargo run --release -p kcpx-examples --example chat -- server --listen 127.0.0.1:4005
+  cargo run --release -p kcpx-examples --example chat -- client 127.0.0.1:4005 --name alice
+
+RUST_LOG=kcpx=debug logs what the library does.")]
 struct Args {
     #[command(subcommand)]
     role: Option<Role>,
@@ -55,15 +53,15 @@ struct Args {
 enum Role {
     /// The lobby: passes on what each client sends, until Ctrl-C
     Server {
-        /// Where to listen, as HOST:PORT; port 0 picks a free one
+        /// Address to listen on, as HOST:PORT; port 0 picks a free one
         #[arg(long, default_value = "127.0.0.1:4005")]
         listen: String,
     },
     /// Joins the lobby: sends the lines of its input, prints what others send, until its input ends
     Client {
-        /// Where the server is, as HOST:PORT
+        /// Address of the server, as HOST:PORT
         addr: String,
-        /// What the others see, at most 32 bytes
+        /// The name for others, at most 32 bytes
         #[arg(long, default_value = "guest")]
         name: String,
     },
@@ -83,7 +81,7 @@ async fn main() -> Result<()> {
             listener.wait_idle().await;
             Ok(())
         }
-        Some(Role::Client { addr, name }) => talk(&addr, &name).await,
+        Some(Role::Client { addr, name }) => talk(&addr, &usage::checked(valid(name))).await,
         None => demo().await,
     }
 }
@@ -98,16 +96,16 @@ async fn bind(addr: &str) -> Result<KcpListener> {
     })
 }
 
-/// What goes from one side to the other.
+/// A message between the sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Post {
     /// With its newline.
     Line(String),
-    /// From a client: it is there. To a client: the name of who is.
+    /// From a client: it is there. To a client: the name of a guest who is there.
     Presence(Bytes),
 }
 
-/// What the other side sends, whichever way it comes.
+/// The messages of the other side, from the stream and from datagrams.
 struct Inbox {
     reader: OwnedReadHalf,
     datagrams: Datagrams,
@@ -174,8 +172,8 @@ impl Lobby {
         self.with(|guests| Self::post_to(guests, from, post));
     }
 
-    /// Adds a guest and posts it to the others in one step, so that of two who join at once exactly
-    /// one sees the other join.
+    /// Adds a guest and posts it to the others in one step: when two join at once, exactly one sees the
+    /// other join.
     fn join(&self, number: u64, queue: mpsc::Sender<Post>, post: &Post) {
         self.with(|guests| {
             guests.insert(number, queue);
@@ -243,13 +241,17 @@ async fn deliver(writer: &mut OwnedWriteHalf, post: &Post) -> std::io::Result<()
     }
 }
 
-/// Joins the lobby at `addr`.
-async fn join(addr: &str, name: &str) -> Result<(Inbox, OwnedWriteHalf)> {
+fn valid(name: String) -> Result<String> {
     ensure!(
         (1..=NAME).contains(&name.len()) && !name.contains('\n'),
-        "the name has {} bytes, allowed are 1 to {NAME} in one line",
+        "--name must have 1 to {NAME} bytes in one line, got {}",
         name.len()
     );
+    Ok(name)
+}
+
+/// Joins the lobby at `addr`.
+async fn join(addr: &str, name: &str) -> Result<(Inbox, OwnedWriteHalf)> {
     let mut stream = KcpStream::connect_with(addr, config()).await.with_context(|| {
         format!("cannot connect to {addr:?}: start the server there, or correct HOST:PORT")
     })?;

@@ -3,17 +3,6 @@
 //! The server takes the incoming streams of a `KcpListener`, the client a `KcpConnector`. The
 //! service and its client are in `common/sums.rs`, written by hand, so that no protocol compiler
 //! is needed; generated ones are used in the same way.
-//!
-//! ```sh
-//! cargo run --release --example grpc
-//! ```
-//!
-//! or in two terminals:
-//!
-//! ```sh
-//! cargo run --release --example grpc -- server --listen 127.0.0.1:4002
-//! cargo run --release --example grpc -- client http://127.0.0.1:4002
-//! ```
 
 #[path = "common/ending.rs"]
 mod ending;
@@ -23,6 +12,8 @@ mod log;
 mod signals;
 #[path = "common/sums.rs"]
 mod sums;
+#[path = "common/usage.rs"]
+mod usage;
 
 use std::net::SocketAddr;
 
@@ -35,6 +26,7 @@ use tonic::transport::Server;
 
 use self::ending::closed;
 use self::sums::{Number, PEER, Sums, SumsClient};
+use self::usage::checked;
 
 /// How many numbers are streamed each way.
 const NUMBERS: i64 = 10_000;
@@ -43,6 +35,14 @@ const ROUNDS: i64 = 100;
 
 /// gRPC over KCP; without a command, both sides in this process.
 #[derive(Parser)]
+#[command(after_help = "\
+Both sides in one process:
+  cargo run --release -p kcpx-examples --example grpc
+In two terminals:
+  cargo run --release -p kcpx-examples --example grpc -- server --listen 127.0.0.1:4002
+  cargo run --release -p kcpx-examples --example grpc -- client http://127.0.0.1:4002
+
+RUST_LOG=kcpx=debug logs what the library does.")]
 struct Args {
     #[command(subcommand)]
     role: Option<Role>,
@@ -52,13 +52,13 @@ struct Args {
 enum Role {
     /// Serves kcpx.demo.Sums until Ctrl-C
     Server {
-        /// Where to listen, as HOST:PORT; port 0 picks a free one
+        /// Address to listen on, as HOST:PORT; port 0 picks a free one
         #[arg(long, default_value = "127.0.0.1:4002")]
         listen: String,
     },
     /// Calls each method and checks the answers
     Client {
-        /// Where the server is, as http://HOST:PORT
+        /// Address of the server, as http://HOST:PORT
         url: String,
     },
 }
@@ -112,8 +112,9 @@ async fn serve(listener: KcpListener, stop: impl Future<Output = ()>) -> Result<
 async fn call(url: String) -> Result<()> {
     // With an endpoint of our own we can wait below until the connection is closed.
     let endpoint = Endpoint::bind_with("0.0.0.0:0", config()).await?;
-    let channel = tonic::transport::Endpoint::new(url.clone())
-        .with_context(|| format!("{url:?} is no URL: expected http://HOST:PORT"))?
+    let server = tonic::transport::Endpoint::new(url.clone())
+        .with_context(|| format!("the URL must be http://HOST:PORT, got {url:?}"));
+    let channel = checked(server)
         .connect_with_connector(KcpConnector::with_endpoint(endpoint.clone()))
         .await
         .with_context(|| format!("cannot connect to {url}"))?;

@@ -2,17 +2,6 @@
 //!
 //! Neither depends on TCP: `axum::serve` takes a `KcpListener`, and hyper-util's
 //! client a `KcpConnector`.
-//!
-//! ```sh
-//! cargo run --release --example http
-//! ```
-//!
-//! or in two terminals:
-//!
-//! ```sh
-//! cargo run --release --example http -- server --listen 127.0.0.1:4001
-//! cargo run --release --example http -- client http://127.0.0.1:4001
-//! ```
 
 #[path = "common/ending.rs"]
 mod ending;
@@ -22,6 +11,8 @@ mod hash;
 mod log;
 #[path = "common/signals.rs"]
 mod signals;
+#[path = "common/usage.rs"]
+mod usage;
 
 use anyhow::{Context, Result, ensure};
 use axum::Router;
@@ -36,14 +27,23 @@ use tokio::sync::oneshot;
 
 use self::ending::closed;
 use self::hash::{pseudo_random, sha256};
+use self::usage::checked;
 
-/// What the server says at `/`.
+/// The answer at `/`.
 const GREETING: &str = "hello over KCP\n";
 /// Bytes of each upload to `/sha256`.
 const UPLOAD: usize = 1_000_000;
 
 /// HTTP over KCP; without a command, both sides in this process.
 #[derive(Parser)]
+#[command(after_help = "\
+Both sides in one process:
+  cargo run --release -p kcpx-examples --example http
+In two terminals:
+  cargo run --release -p kcpx-examples --example http -- server --listen 127.0.0.1:4001
+  cargo run --release -p kcpx-examples --example http -- client http://127.0.0.1:4001
+
+RUST_LOG=kcpx=debug logs what the library does.")]
 struct Args {
     #[command(subcommand)]
     role: Option<Role>,
@@ -53,13 +53,13 @@ struct Args {
 enum Role {
     /// Serves until Ctrl-C: a greeting at /, and the SHA-256 of what is posted to /sha256
     Server {
-        /// Where to listen, as HOST:PORT; port 0 picks a free one
+        /// Address to listen on, as HOST:PORT; port 0 picks a free one
         #[arg(long, default_value = "127.0.0.1:4001")]
         listen: String,
     },
     /// Fetches the greeting, uploads data and checks the hashes
     Client {
-        /// Where the server is, as http://HOST:PORT
+        /// Address of the server, as http://HOST:PORT
         url: String,
         /// Uploads of 1 MB
         #[arg(long, default_value_t = 8)]
@@ -122,13 +122,16 @@ async fn serve(
 }
 
 async fn fetch(url: &str, uploads: u32) -> Result<()> {
+    let root =
+        url.parse().with_context(|| format!("the URL must be http://HOST:PORT, got {url:?}"));
+    let root = checked(root);
     // With an endpoint of our own we can wait below until the connections are closed.
     let endpoint = Endpoint::bind_with("0.0.0.0:0", config()).await?;
     let connector = KcpConnector::with_endpoint(endpoint.clone());
     let client = Client::builder(TokioExecutor::new()).build::<_, Full<Bytes>>(connector);
 
     let response = client
-        .get(url.parse().with_context(|| format!("{url:?} is no URL: expected http://HOST:PORT"))?)
+        .get(root)
         .await
         .with_context(|| format!("no response from {url}; is the server running there?"))?;
     let version = response.version();

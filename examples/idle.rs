@@ -1,13 +1,8 @@
-//! What connections cost that do nothing: CPU time and memory of a server process.
+//! The cost of idle connections: CPU time and memory of a server process.
 //!
 //! Starts a server process with one listener, opens many connections with it, sends 64 bytes over
 //! each and reads the echo, and then lets them rest; once with keepalive and idle timeout off, once
 //! with the defaults. The server serves each connection in a task of its own.
-//!
-//! ```sh
-//! cargo run --release --example idle
-//! cargo run --release --example idle -- --connections 1000 --seconds 5 --sockets
-//! ```
 //!
 //! Linux only: it reads `/proc`.
 
@@ -46,6 +41,12 @@ const TWO_KEEPALIVES: u64 = 30;
 
 /// Measures what idle connections cost a server process.
 #[derive(Parser)]
+#[command(after_help = "\
+Examples:
+  cargo run --release -p kcpx-examples --example idle
+  cargo run --release -p kcpx-examples --example idle -- --connections 1000 --seconds 5 --sockets
+
+RUST_LOG=kcpx=debug logs what the library does.")]
 struct Args {
     /// Connections with the one listener
     #[arg(
@@ -58,7 +59,7 @@ struct Args {
     /// How long they rest; with the defaults 30 s at least, since keepalive acts every 15 s
     #[arg(long, default_value_t = 10, value_parser = value_parser!(u64).range(1..=3_600))]
     seconds: u64,
-    /// Open them evenly over so many seconds, so that their keepalives do not fall together
+    /// Seconds over which connections open evenly, so that their keepalives do not coincide
     #[arg(long, default_value_t = 0, value_parser = value_parser!(u64).range(0..=3_600))]
     over: u64,
     /// Give each connection a client socket of its own, instead of 4 for all
@@ -105,7 +106,7 @@ fn main() -> Result<()> {
     println!();
     println!("{} idle connections on one listener    measured", args.connections);
     let row = |what: &str, measured: f64, limit: f64, unit: &str| {
-        // What one process has in any case is divided by the connections.
+        // The fixed cost of a process is spread over its connections.
         let verdict = match (args.connections >= LIMITS_FROM, measured < limit) {
             (false, _) => String::new(),
             (true, true) => format!("  within {limit}"),

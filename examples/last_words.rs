@@ -1,10 +1,5 @@
-//! Sends a megabyte to a listener, and ends: how a program must end so that
-//! nothing is lost. KCP lives in the process; no kernel goes on sending when that is gone.
-//!
-//! ```sh
-//! cargo run --release --example last_words -- 127.0.0.1:4000
-//! cargo run --release --example last_words -- 127.0.0.1:4000 --in-a-hurry
-//! ```
+//! Sends a megabyte to a listener, and ends: how a program must end so that nothing is lost. KCP lives in
+//! the process; no kernel goes on sending when it is gone.
 
 #[path = "common/log.rs"]
 mod log;
@@ -16,10 +11,17 @@ use clap::Parser;
 use kcpx::KcpStream;
 use tokio::io::AsyncWriteExt;
 
-/// Sends a megabyte to a listener, and ends.
+/// Sends a megabyte to a listener and ends, in order or in a hurry.
 #[derive(Parser)]
+#[command(after_help = "\
+Examples:
+  cargo run --release --example echo_server
+  cargo run --release -p kcpx-examples --example last_words -- 127.0.0.1:4000
+  cargo run --release -p kcpx-examples --example last_words -- 127.0.0.1:4000 --in-a-hurry
+
+RUST_LOG=kcpx=debug logs what the library does.")]
 struct Args {
-    /// Where to send it
+    /// Address of a listener, such as echo_server's
     addr: SocketAddr,
     /// Drop the stream and end at once, as a program may that leaves the rest to TCP's kernel
     #[arg(long)]
@@ -37,15 +39,15 @@ async fn main() -> Result<()> {
     stream.write_all(&data).await?;
 
     if in_a_hurry {
-        // What was written is on its way in the background, and this ends the background.
+        // Delivery goes on in the background, which ends with the process.
         drop(stream);
         println!("left at once");
     } else {
         // Ok: the peer has acknowledged every byte.
         stream.shutdown().await?;
         drop(stream);
-        // Until everything is acknowledged, the FIN included. It is all that a program
-        // needs which dropped its streams, without `shutdown`, wherever that was convenient.
+        // Waits until everything is acknowledged, the FIN included. A program that drops its streams
+        // without `shutdown` needs only this.
         endpoint.wait_idle().await;
         println!("delivered");
     }

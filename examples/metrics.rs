@@ -1,20 +1,7 @@
 //! An echo server over KCP with metrics for Prometheus.
 //!
-//! Beside the KCP listener a small HTTP server on TCP answers `/metrics` with what the endpoint and
-//! its connections have counted. `common/exporter.rs` is the part to take into a program of your
-//! own.
-//!
-//! ```sh
-//! cargo run --release --example metrics
-//! ```
-//!
-//! or in three terminals:
-//!
-//! ```sh
-//! cargo run --release --example metrics -- server --listen 127.0.0.1:4007 --metrics 127.0.0.1:9464
-//! cargo run --release --example metrics -- client 127.0.0.1:4007
-//! curl http://127.0.0.1:9464/metrics
-//! ```
+//! Beside the KCP listener a small HTTP server on TCP answers `/metrics` with the counters of the endpoint
+//! and its connections. Take `common/exporter.rs` into a program of your own.
 
 #[path = "common/exporter.rs"]
 mod exporter;
@@ -52,6 +39,15 @@ const BYTES: usize = 4_000_000;
 /// An echo server over KCP with metrics for Prometheus; without a command, a server and a client
 /// in this process.
 #[derive(Parser)]
+#[command(after_help = "\
+Both sides in one process:
+  cargo run --release -p kcpx-examples --example metrics
+In three terminals:
+  cargo run --release -p kcpx-examples --example metrics -- server --listen 127.0.0.1:4007 --metrics 127.0.0.1:9464
+  cargo run --release -p kcpx-examples --example metrics -- client 127.0.0.1:4007
+  curl http://127.0.0.1:9464/metrics
+
+RUST_LOG=kcpx=debug logs what the library does.")]
 struct Args {
     #[command(subcommand)]
     role: Option<Role>,
@@ -61,16 +57,16 @@ struct Args {
 enum Role {
     /// Sends back what its clients send, until Ctrl-C
     Server {
-        /// Where to listen for KCP, as HOST:PORT; port 0 picks a free one
+        /// Address for KCP, as HOST:PORT; port 0 picks a free one
         #[arg(long, default_value = "127.0.0.1:4007")]
         listen: String,
-        /// Where to serve /metrics over plain HTTP, as HOST:PORT; port 0 picks a free one
+        /// Address of /metrics over plain HTTP, as HOST:PORT; port 0 picks a free one
         #[arg(long, default_value = "127.0.0.1:9464")]
         metrics: String,
     },
     /// Sends data to the echo and checks what comes back
     Client {
-        /// Where the server is, as HOST:PORT
+        /// Address of the server, as HOST:PORT
         addr: String,
     },
 }
@@ -223,7 +219,7 @@ async fn close(mut stream: KcpStream) -> Result<()> {
     Ok(())
 }
 
-/// What Prometheus gets.
+/// The text for Prometheus.
 async fn scrape(addr: &str) -> Result<String> {
     let tcp = TokioIo::new(TcpStream::connect(addr).await?);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(tcp).await?;

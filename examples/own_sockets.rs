@@ -1,13 +1,8 @@
-//! What connections cost a client that have a socket each, beside connections of the kernel's TCP.
+//! The cost of connections with a socket each for a client, beside connections of the kernel's TCP.
 //!
 //! Starts a server process, opens all connections at once, each with `KcpStream::connect` and so a
 //! socket of its own, or with `TcpStream::connect`, sends 1 KiB over each and reads the echo. Prints the
-//! time until the last echo, and what each connection takes of the client's memory once it is idle.
-//!
-//! ```sh
-//! cargo run --release --example own_sockets
-//! cargo run --release --example own_sockets -- --connections 1000 --rounds 3
-//! ```
+//! time until the last echo, and the client's memory for each connection once it is idle.
 //!
 //! Linux only: it reads `/proc`.
 
@@ -42,6 +37,12 @@ const REST: Duration = Duration::from_secs(3);
 
 /// Measures connections that have a socket each, beside kernel TCP.
 #[derive(Parser)]
+#[command(after_help = "\
+Examples:
+  cargo run --release -p kcpx-examples --example own_sockets
+  cargo run --release -p kcpx-examples --example own_sockets -- --connections 1000 --rounds 3
+
+RUST_LOG=kcpx=debug logs what the library does.")]
 struct Args {
     /// Connections that are opened at once
     #[arg(long, default_value_t = 10_000, value_parser = value_parser!(u32).range(1..=50_000))]
@@ -98,7 +99,7 @@ fn main() -> Result<()> {
         Some(Role::Dial { transport, server, connections }) => {
             let figures = runtime.block_on(dial(transport, server, connections))?;
             println!("{} {} {}", figures.micros, figures.resident, figures.heap);
-            // How they end is not what is measured.
+            // Their end is not measured.
             std::process::exit(0);
         }
     }
@@ -106,7 +107,7 @@ fn main() -> Result<()> {
 
 // ----- the measurement -----
 
-/// Of one round: microseconds until the last echo, and bytes of memory for each connection.
+/// One round: microseconds until the last echo, and bytes of memory for each connection.
 #[derive(Clone, Copy)]
 struct Figures {
     micros: u64,

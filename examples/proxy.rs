@@ -9,11 +9,11 @@
 //! proxy client --listen 127.0.0.1:8388 --remote HOST:4006 --key "a passphrase"
 //! ```
 //!
-//! where `proxy` is `cargo run --release --example proxy --`. Its options have the names and most
-//! of the defaults of kcptun's, whose multiplexing and compression this proxy does not have: the
-//! other side must be this one, too. Ctrl-C or SIGTERM resets what is open, a second one ends at once:
-//! nobody takes a part for the whole. Half of the CPUs have a worker thread, which the variable
-//! `TOKIO_WORKER_THREADS` changes. Without a command it carries data between two proxies in this process.
+//! `proxy` is `cargo run --release -p kcpx-examples --example proxy --`. Its options have kcptun's names and
+//! most of its defaults. The other side must be this proxy too: it has neither kcptun's multiplexing nor its
+//! compression. Ctrl-C or SIGTERM resets open connections, so that no user takes a part for the whole; a
+//! second signal ends at once. Half of the CPUs have a worker thread; the variable `TOKIO_WORKER_THREADS`
+//! changes that. Without a command it carries data between two proxies in this process.
 
 #[path = "common/hash.rs"]
 mod hash;
@@ -25,6 +25,8 @@ mod log;
 mod signals;
 #[path = "common/tunnel.rs"]
 mod tunnel;
+#[path = "common/usage.rs"]
+mod usage;
 
 use std::net::SocketAddr;
 use std::{env, thread};
@@ -38,9 +40,18 @@ use tokio::runtime::{Builder, Runtime};
 
 use self::hash::{pseudo_random, sha256};
 use self::link::Link;
+use self::usage::checked;
 
-/// Carries TCP connections over KCP.
+/// Carries TCP connections over KCP: one proxy beside the users of a TCP service, the other beside the
+/// service. Without a command it carries data between two proxies in this process.
 #[derive(Parser)]
+#[command(after_help = "\
+Example, with `proxy` for `cargo run --release -p kcpx-examples --example proxy --`:
+  proxy server --listen 0.0.0.0:4006 --target 127.0.0.1:80 --key SECRET
+  proxy client --listen 127.0.0.1:8388 --remote HOST:4006 --key SECRET
+
+TOKIO_WORKER_THREADS sets the number of worker threads [default: half of the CPUs].
+RUST_LOG=kcpx=debug logs what the library does.")]
 struct Args {
     #[command(subcommand)]
     role: Option<Role>,
@@ -50,10 +61,10 @@ struct Args {
 enum Role {
     /// Takes TCP connections and carries them to a proxy server
     Client {
-        /// Where to take TCP connections, as HOST:PORT; port 0 picks a free one
+        /// Address for TCP connections, as HOST:PORT; port 0 picks a free one
         #[arg(long, short, default_value = "127.0.0.1:8388")]
         listen: String,
-        /// Where the proxy server is, as HOST:PORT
+        /// Address of the proxy server, as HOST:PORT
         #[arg(long, short)]
         remote: String,
         #[command(flatten)]
@@ -61,7 +72,7 @@ enum Role {
     },
     /// Takes KCP connections and carries each to the target
     Server {
-        /// Where to take KCP connections, as HOST:PORT; port 0 picks a free one
+        /// Address for KCP connections, as HOST:PORT; port 0 picks a free one
         #[arg(long, short, default_value = "0.0.0.0:4006")]
         listen: String,
         /// The TCP service behind the proxy, as HOST:PORT
@@ -81,9 +92,9 @@ fn main() -> Result<()> {
     runtime()?.block_on(run(role))
 }
 
-/// With a worker thread for every second CPU, unless `TOKIO_WORKER_THREADS` has their number. The kernel's
-/// side of both sockets is on the other CPUs, as is whoever the TCP connections are with; and what two
-/// workers exchange costs more CPU time for each byte (docs/lab.md).
+/// With a worker thread for every second CPU, unless `TOKIO_WORKER_THREADS` has their number. The other CPUs
+/// are for the kernel's side of both sockets and for the TCP users; and data that two workers exchange costs
+/// more CPU time for each byte (docs/lab.md).
 fn runtime() -> Result<Runtime> {
     let threads = match env::var_os(WORKER_THREADS) {
         None => thread::available_parallelism().map_or(1, |cpus| cpus.get().div_ceil(2)),
@@ -92,7 +103,7 @@ fn runtime() -> Result<Runtime> {
             .and_then(|text| text.parse().ok())
             .filter(|threads| *threads > 0)
             .with_context(|| {
-                format!("{WORKER_THREADS} is {value:?}, allowed is a number from 1 on")
+                format!("{WORKER_THREADS} must be a number from 1 on, got {value:?}")
             })?,
     };
     Ok(Builder::new_multi_thread().worker_threads(threads).enable_all().build()?)
@@ -101,7 +112,7 @@ fn runtime() -> Result<Runtime> {
 async fn run(role: Option<Role>) -> Result<()> {
     match role {
         Some(Role::Client { listen, remote, link }) => {
-            let config = link.config()?;
+            let config = checked(link.config());
             let listener = TcpListener::bind(&listen).await.with_context(|| refused(&listen))?;
             println!("listening on {}", listener.local_addr()?);
             let endpoint = dialer(&remote, config).await?;
@@ -109,7 +120,7 @@ async fn run(role: Option<Role>) -> Result<()> {
             endpoint.0.wait_idle().await;
         }
         Some(Role::Server { listen, target, link }) => {
-            let listener = KcpListener::bind_with(&listen, link.config()?)
+            let listener = KcpListener::bind_with(&listen, checked(link.config()))
                 .await
                 .with_context(|| refused(&listen))?;
             println!("listening on {}", listener.local_addr()?);
@@ -142,7 +153,7 @@ async fn until_interrupted(proxy: impl Future<Output = Result<()>>) -> Result<()
     }
 }
 
-/// Of the demonstration: TCP connections at once, and bytes on each of them.
+/// The demonstration: TCP connections at once, and bytes on each of them.
 const CONNECTIONS: u64 = 4;
 const BYTES: usize = 16_000_000;
 

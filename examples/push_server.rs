@@ -3,17 +3,6 @@
 //! The source of the ticks never waits. Each subscriber has a task of its own and a bounded
 //! queue; one that reads too slowly loses the oldest ticks and gets their number, while the others
 //! go on. A client only connects, and the server speaks first.
-//!
-//! ```sh
-//! cargo run --release --example push_server
-//! ```
-//!
-//! or in several terminals:
-//!
-//! ```sh
-//! cargo run --release --example push_server -- server --listen 127.0.0.1:4004
-//! cargo run --release --example push_server -- client 127.0.0.1:4004
-//! ```
 
 #[path = "common/log.rs"]
 mod log;
@@ -37,6 +26,14 @@ const PADDING: usize = 1_000;
 
 /// One writer, many readers; without a command, a server and its clients in this process.
 #[derive(Parser)]
+#[command(after_help = "\
+Both sides in one process:
+  cargo run --release -p kcpx-examples --example push_server
+In several terminals:
+  cargo run --release -p kcpx-examples --example push_server -- server --listen 127.0.0.1:4004
+  cargo run --release -p kcpx-examples --example push_server -- client 127.0.0.1:4004
+
+RUST_LOG=kcpx=debug logs what the library does.")]
 struct Args {
     #[command(subcommand)]
     role: Option<Role>,
@@ -46,7 +43,7 @@ struct Args {
 enum Role {
     /// Pushes ticks until Ctrl-C
     Server {
-        /// Where to listen, as HOST:PORT; port 0 picks a free one
+        /// Address to listen on, as HOST:PORT; port 0 picks a free one
         #[arg(long, default_value = "127.0.0.1:4004")]
         listen: String,
         /// Ticks per second
@@ -55,7 +52,7 @@ enum Role {
     },
     /// Subscribes and prints what comes
     Client {
-        /// Where the server is, as HOST:PORT
+        /// Address of the server, as HOST:PORT
         addr: String,
         /// Ticks to print
         #[arg(long, default_value_t = 10)]
@@ -209,7 +206,7 @@ async fn demo() -> Result<()> {
         while ticks.receiver_count() < 3 {
             tokio::task::yield_now().await;
         }
-        println!("3 subscribers at {addr}, of which one does not read");
+        println!("3 subscribers at {addr}; one of them does not read");
         for number in 0..TICKS {
             ticks.send(number)?;
             for subscription in &mut fast {

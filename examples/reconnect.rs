@@ -5,11 +5,6 @@
 //! the new server that its connection is gone, waits its share of the jitter, and connects again. The
 //! server serves each connection in a task of its own.
 //!
-//! ```sh
-//! cargo run --release --example reconnect
-//! cargo run --release --example reconnect -- --connections 50000 --jitter 2000
-//! ```
-//!
 //! Linux only: it reads `/proc`, and the loopback interface has all of 127.0.0.0/8.
 
 #[path = "common/greeting.rs"]
@@ -39,8 +34,8 @@ use self::greeting::{echo, greet};
 
 /// Connections that are being opened at the same time before the restart.
 const AT_ONCE: usize = 256;
-/// Sockets that the clients share, each with an address of its own: a crowd has many addresses, and
-/// what a server answers to one of them is limited.
+/// Sockets that the clients share, each with an address of its own: a server limits its answers to one
+/// address, and a crowd has many.
 const ENDPOINTS: u8 = 200;
 /// The longest time until the last client is served again.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -50,6 +45,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Measures how soon clients are served again after a restart of their server.
 #[derive(Parser)]
+#[command(after_help = "\
+Examples:
+  cargo run --release -p kcpx-examples --example reconnect
+  cargo run --release -p kcpx-examples --example reconnect -- --connections 50000 --jitter 2000
+
+RUST_LOG=kcpx=debug logs what the library does.")]
 struct Args {
     /// Connections with the one listener
     #[arg(long, default_value_t = 10_000, value_parser = value_parser!(u32).range(1..=200_000))]
@@ -78,8 +79,8 @@ fn main() -> Result<()> {
     }
 }
 
-/// That of clients and servers. A restart meets all clients at once, so nothing waits for an accept
-/// loop; the other limits are the defaults, but for the number of connections.
+/// The configuration of both sides. All clients come back at once, so the backlog holds them all; the
+/// other limits are the defaults.
 fn config(connections: u32) -> Config {
     let mut config = Config::new();
     let connections = connections as usize;
@@ -95,7 +96,7 @@ struct Outcome {
     notified: Instant,
     served: Instant,
     attempts: u64,
-    /// Open until all are served, as the server's memory is that of all.
+    /// Kept open until all are served, so that the server's memory includes them all.
     stream: KcpStream,
 }
 
@@ -130,7 +131,7 @@ async fn measure(args: &Args) -> Result<()> {
             timeout_at(end, client).await.context("a client was not served within two minutes")?
         });
     }
-    // Whoever holds a permit has not had its echo.
+    // Each permit belongs to a client without an echo.
     drop(at_once.acquire_many(AT_ONCE as u32).await?);
 
     server.kill()?;

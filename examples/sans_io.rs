@@ -4,11 +4,6 @@
 //! deadline; everything else is up to the caller. Here the caller is a link that loses packets and
 //! a clock that jumps from one event to the next, so seconds of virtual time take an instant, and
 //! the same seed gives the same run.
-//!
-//! ```sh
-//! cargo run --release --example sans_io
-//! cargo run --release --example sans_io -- --loss 30 --rtt 200 --seed 7
-//! ```
 
 #[path = "common/log.rs"]
 mod log;
@@ -24,6 +19,12 @@ use kcpx::{KcpConfig, Timing};
 
 /// Moves bytes between two KCP state machines over a simulated link.
 #[derive(Parser)]
+#[command(after_help = "\
+Examples:
+  cargo run --release -p kcpx-examples --example sans_io
+  cargo run --release -p kcpx-examples --example sans_io -- --loss 30 --rtt 200 --seed 7
+
+RUST_LOG=kcpx=debug logs what the library does.")]
 struct Args {
     /// Bytes to move
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
@@ -34,7 +35,7 @@ struct Args {
     /// Round-trip time in milliseconds
     #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u64).range(..=10_000))]
     rtt: u64,
-    /// What the losses are drawn from: the same seed gives the same run
+    /// Seed of the losses: the same seed gives the same run
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -101,7 +102,6 @@ fn main() -> Result<()> {
             break;
         }
 
-        // Whatever is due leaves.
         for (from, end) in ends.iter_mut().enumerate() {
             let mut datagram = Vec::new();
             while end.poll_transmit(now, &mut datagram).is_some() {

@@ -1,19 +1,7 @@
 //! TLS over KCP: tokio-rustls around a `KcpStream`, with a certificate made at start.
 //!
-//! This is how a stream gets secrecy that lasts and a server that can prove who it is, which the
-//! packet ciphers with their one key for everybody cannot give. The client uploads data, the server
-//! sends it back, both under TLS.
-//!
-//! ```sh
-//! cargo run --release --example tls
-//! ```
-//!
-//! or in two terminals; the server writes its certificate where the client reads it:
-//!
-//! ```sh
-//! cargo run --release --example tls -- server --listen 127.0.0.1:4003
-//! cargo run --release --example tls -- client 127.0.0.1:4003
-//! ```
+//! TLS gives a stream forward secrecy and a server that proves its identity. The packet ciphers cannot, since
+//! all peers have the same key. The client uploads data, the server sends it back, both under TLS.
 
 #[path = "common/hash.rs"]
 mod hash;
@@ -43,6 +31,14 @@ const BLOCK: usize = 64 * 1024;
 
 /// TLS over KCP; without a command, both sides in this process.
 #[derive(Parser)]
+#[command(after_help = "\
+Both sides in one process:
+  cargo run --release -p kcpx-examples --example tls
+In two terminals; the server writes its certificate where the client reads it:
+  cargo run --release -p kcpx-examples --example tls -- server --listen 127.0.0.1:4003
+  cargo run --release -p kcpx-examples --example tls -- client 127.0.0.1:4003
+
+RUST_LOG=kcpx=debug logs what the library does.")]
 struct Args {
     #[command(subcommand)]
     role: Option<Role>,
@@ -52,7 +48,7 @@ struct Args {
 enum Role {
     /// Sends back what its clients send, until Ctrl-C
     Server {
-        /// Where to listen, as HOST:PORT; port 0 picks a free one
+        /// Address to listen on, as HOST:PORT; port 0 picks a free one
         #[arg(long, default_value = "127.0.0.1:4003")]
         listen: String,
         #[command(flatten)]
@@ -60,7 +56,7 @@ enum Role {
     },
     /// Sends data and checks what comes back
     Client {
-        /// Where the server is, as HOST:PORT
+        /// Address of the server, as HOST:PORT
         addr: String,
         /// How much to send, in MB
         #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1_024))]
@@ -72,7 +68,7 @@ enum Role {
 
 #[derive(ClapArgs)]
 struct CertificateFile {
-    /// Where the server writes its certificate (DER), and the client reads whom to trust
+    /// File of the server's certificate (DER), which the client trusts
     #[arg(long, value_name = "FILE",
         default_value_os_t = std::env::temp_dir().join("kcpx-tls-certificate.der"))]
     certificate: PathBuf,

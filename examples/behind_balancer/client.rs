@@ -40,11 +40,11 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// refused; resets, how often one failed otherwise; skipped, those that were due while 1,000 others had no
 /// answer yet; longest_wait_ms, from connect to the answer.
 ///
-/// Ends with status 1 if an answer was wrong, or nobody has answered at all.
+/// Ends with status 1 if an answer was wrong, or if none came at all.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// Where the service is, as HOST:PORT: that of the balancer
+    /// Address of the service, as HOST:PORT: the balancer's
     addr: String,
     /// Connections to keep, each from a socket of its own
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -85,7 +85,7 @@ pub(crate) async fn run(args: Args) -> Result<()> {
         interrupted = interrupted() => interrupted?,
     }
     end.send_replace(());
-    // What has not ended by then is left to the server's timeouts.
+    // The server's timeouts end the rest.
     drop(timeout(CLOSE_TIMEOUT, connections.join_all()).await);
     let totals = client.totals();
     println!("total {}", totals.line(totals.longest_gap, args.newcomers > 0));
@@ -170,7 +170,7 @@ impl Client {
         let mut more = [0; 1];
         tokio::select! {
             () = sleep_until(due) => return false,
-            // An answer that nobody has asked for is wrong.
+            // An answer without a question is wrong.
             read = open.read(&mut more) => self.totals().bad_checksums += read.unwrap_or(0) as u64,
         }
         self.lose(stream);
@@ -226,7 +226,7 @@ impl Client {
             }
         };
         self.served_newcomer(began.elapsed());
-        // An error: the server has gone meanwhile.
+        // Fails if the server is gone by now.
         drop(stream.shutdown().await);
     }
 

@@ -1,4 +1,4 @@
-//! What a balancer and Prometheus ask for over TCP: `/healthz` and `/metrics`.
+//! `/healthz` for a balancer and `/metrics` for Prometheus, over TCP.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 
 use super::exporter::{self, Exporter};
 
-/// Where `/healthz` and `/metrics` are served.
+/// Serves `/healthz` and `/metrics`.
 pub(crate) struct Http {
     pub(crate) tcp: TcpListener,
     /// Whether the server drains.

@@ -3,14 +3,14 @@
 //! In four terminals: two servers, and the same client with each of them.
 //!
 //! ```sh
-//! cargo build --release --example behind_balancer
+//! cargo build --release -p kcpx-examples --example behind_balancer
 //! cd target/release/examples
 //! ./behind_balancer server --id one --listen 127.0.0.1:4008 --health 127.0.0.1:9470
 //! ./behind_balancer server --id two --listen 127.0.0.1:4009 --health 127.0.0.1:9471
 //! ./behind_balancer client 127.0.0.1:4008 --connections 100 --for 60
 //! ```
 //!
-//! **Drain.** What takes a server out of service for good; a balancer sees `/healthz` change first.
+//! **Drain.** Takes a server out of service for good; a balancer sees `/healthz` change first.
 //!
 //! ```sh
 //! curl -i http://127.0.0.1:9470/healthz                      # 200, serving
@@ -20,8 +20,8 @@
 //! ```
 //!
 //! **Restart without downtime.** Something that stays has the sockets: systemd (`ListenDatagram=` in a
-//! `.socket` unit, `KillSignal=SIGHUP` in the `.service`), or here `supervise`. Nobody is refused: clients
-//! that connect meanwhile are in the socket's buffer, or send their first datagram again.
+//! `.socket` unit, `KillSignal=SIGHUP` in the `.service`), or here `supervise`. No client is refused: one
+//! that connects during the restart waits in the socket's buffer, or sends its first datagram again.
 //!
 //! ```sh
 //! ./behind_balancer supervise --listen 127.0.0.1:4008 -- --id one --health 127.0.0.1:9470
@@ -29,7 +29,7 @@
 //! kill -HUP PID                                              # of supervise
 //! ```
 //!
-//! What a client prints each second:
+//! A client prints each second:
 //!
 //! ```text
 //! t=3 connected=200 reconnects=0 longest_gap_ms=4 servers=one bad_checksums=0
@@ -47,6 +47,8 @@ mod supervise;
 mod exporter;
 #[path = "../common/signals.rs"]
 mod signals;
+#[path = "../common/usage.rs"]
+mod usage;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};

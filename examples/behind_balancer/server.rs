@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout};
 use super::BLOCK;
 use super::http::Http;
 use super::signals::interrupted;
+use super::usage::checked;
 
 /// Longest id: one byte has its length.
 const MAX_ID: usize = 255;
@@ -21,25 +22,25 @@ const MAX_ID: usize = 255;
 /// How long streams that are still open after `--drain-timeout` have to end in order.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Echoes, with its id in each answer. SIGTERM or Ctrl-C: accepts nobody any more, and ends once its last
-/// client has gone; a second time: ends at once. SIGHUP: ends for the next process on the same sockets.
+/// Echoes, with its id in each answer. SIGTERM or Ctrl-C: accepts no more clients, and ends once the last
+/// one has gone; a second time: ends at once. SIGHUP: ends for the next process on the same sockets.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Who it is, in each answer and in the metrics; 1 to 255 bytes
+    /// Its name in each answer and in the metrics; 1 to 255 bytes
     #[arg(long, default_value = "server")]
     id: String,
-    /// Where to listen, as HOST:PORT; port 0 picks a free one. Not used with sockets in LISTEN_FDS, as
+    /// Address to listen on, as HOST:PORT; port 0 picks a free one. Not used with sockets in LISTEN_FDS, as
     /// systemd and `supervise` pass them; several must have one address (ReusePort=)
     #[arg(long, default_value = "127.0.0.1:4008")]
     listen: String,
-    /// Where to serve /healthz (200, or 503 while it drains) and /metrics, over HTTP on TCP
+    /// TCP address for HTTP: /healthz (200, or 503 while it drains) and /metrics
     #[arg(long, default_value = "127.0.0.1:9470")]
     health: String,
     /// Seconds after SIGTERM in which clients may finish; then their streams are ended. A service manager
     /// has to wait longer (TimeoutStopSec=)
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     drain_timeout: u64,
-    /// Milliseconds after SIGHUP in which clients may end in order; newcomers wait meanwhile
+    /// Milliseconds after SIGHUP in which clients may end in order, while newcomers wait
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     handover_timeout: u64,
     /// The process that has to outlive this one
@@ -48,8 +49,8 @@ pub(crate) struct Args {
     supervisor: Option<u32>,
 }
 
-/// The sockets that this process was started with. They stay open when it ends: who has passed them on has
-/// them too.
+/// The sockets that this process was started with. They stay open when it ends: the process that passed
+/// them on has them too.
 pub(crate) fn inherited() -> Result<Vec<UdpSocket>> {
     let mut passed = ListenFd::from_env();
     let mut sockets = Vec::new();
@@ -59,12 +60,17 @@ pub(crate) fn inherited() -> Result<Vec<UdpSocket>> {
     Ok(sockets)
 }
 
-pub(crate) async fn run(args: Args, inherited: Vec<UdpSocket>) -> Result<()> {
+fn valid(id: &str) -> Result<()> {
     ensure!(
-        (1..=MAX_ID).contains(&args.id.len()),
-        "--id has {} bytes, allowed are 1 to {MAX_ID}",
-        args.id.len()
+        (1..=MAX_ID).contains(&id.len()),
+        "--id must have 1 to {MAX_ID} bytes, got {}",
+        id.len()
     );
+    Ok(())
+}
+
+pub(crate) async fn run(args: Args, inherited: Vec<UdpSocket>) -> Result<()> {
+    checked(valid(&args.id));
     #[cfg(target_os = "linux")]
     if let Some(id) = args.supervisor {
         super::supervise::end_with_supervisor(id)?;
@@ -173,14 +179,16 @@ impl HangUp {
         })
     }
 
-    /// Waits for one while somebody else has the sockets too.
+    /// Waits for one, while another process has the sockets too.
     #[cfg(unix)]
     async fn received(mut self, outlives: bool) {
         while self.signal.recv().await.is_some() {
             if outlives {
                 return;
             }
-            println!("SIGHUP ignored: the sockets are not inherited, nobody could go on with them");
+            println!(
+                "SIGHUP ignored: no other process has these sockets; start this one by `supervise` or systemd"
+            );
         }
         std::future::pending().await
     }

@@ -1,4 +1,4 @@
-//! What systemd does for a service with a `.socket` unit, as far as a restart needs it.
+//! The part of systemd that a restart needs: it holds the sockets of a service with a `.socket` unit.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -20,14 +20,14 @@ use tokio::time::Instant;
 /// The first descriptor of LISTEN_FDS.
 const FIRST_FD: i32 = 3;
 
-/// How the line begins that a server prints once it has its sockets, and handlers of its signals.
+/// Begins the line that a server prints once it has its sockets and handles its signals.
 const LISTENS: &str = "listening on ";
 
 /// Holds the sockets, and runs one server after the other on them: SIGHUP ends it with SIGHUP and starts
 /// the next; SIGTERM and Ctrl-C end it with SIGTERM, and are passed on to a server that drains.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where to listen, as HOST:PORT; port 0 picks a free one
+    /// Address to listen on, as HOST:PORT; port 0 picks a free one
     #[arg(long, default_value = "127.0.0.1:4008")]
     listen: SocketAddr,
     /// Sockets on that address, which share its clients
@@ -187,8 +187,8 @@ async fn print(output: ChildStdout, listening: oneshot::Sender<()>) {
 }
 
 /// Called by a server: the system kills it when its supervisor is gone, so that it does not keep the sockets
-/// from the next supervisor. What the system waits for is the end of the thread that has started the server,
-/// one of the runtime's.
+/// from the next supervisor. The system reacts to the end of the thread that started the server, which is one
+/// of the runtime's.
 pub(super) fn end_with_supervisor(id: u32) -> Result<()> {
     set_pdeathsig(Signal::SIGKILL)?;
     ensure!(getppid().as_raw().try_into() == Ok(id), "the supervisor, process {id}, has ended");

@@ -5,8 +5,6 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
-
 /// Width of every chart, and the left and right edge of its plot.
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 64.0;
@@ -24,8 +22,6 @@ const STYLE: &str = "
     .axis { stroke: #59636e }
     .grid { stroke: #d9dee3 }
     .bar { fill: #2f81c7 }
-    .other { fill: #8c959f }
-    .both .bar { fill-opacity: 0.7 }
     .curve { fill: none; stroke: #2f81c7; stroke-width: 1.5; stroke-linejoin: round }
     .label { stroke: #c2410c; stroke-width: 1.5; stroke-dasharray: 5 3 }
     .label-text { fill: #c2410c; font-weight: 600 }
@@ -36,7 +32,6 @@ const STYLE: &str = "
         .axis { stroke: #9da7b3 }
         .grid { stroke: #2b333d }
         .bar { fill: #58a6ff }
-        .other { fill: #6e7681 }
         .curve { stroke: #58a6ff }
         .label { stroke: #f0883e }
         .label-text { fill: #f0883e }
@@ -108,15 +103,6 @@ impl Picture {
         }
     }
 
-    /// The name of a series, with a patch of its colour, at the right.
-    fn legend(&mut self, class: &str, y: f64, name: &str) {
-        let (x, top) = (RIGHT - 14.0, y - 10.0);
-        self.add(format_args!(
-            r#"<rect class="{class}" x="{x:.1}" y="{top:.1}" width="12" height="12"/>"#
-        ));
-        self.text("", "end", x - 8.0, y, name);
-    }
-
     fn finish(mut self) -> String {
         self.out.push_str("</svg>\n");
         self.out
@@ -168,7 +154,7 @@ fn draw_panels(title: &str, note: &str, panels: &[Panel<'_>], least: f64) -> Str
     let end = panels.iter().flat_map(|panel| panel.points.last()).map(|(time, _)| *time);
     let end = end.fold(0.001, f64::max);
     for (index, panel) in panels.iter().enumerate() {
-        draw_panel(&mut picture, TOP + PANEL * index as f64, (end, least), panel);
+        draw_panel(&mut picture, TOP + PANEL * index as f64, end, least, panel);
     }
     picture.finish()
 }
@@ -180,7 +166,7 @@ impl Panel<'_> {
     }
 }
 
-fn draw_panel(picture: &mut Picture, top: f64, (end, least): (f64, f64), panel: &Panel<'_>) {
+fn draw_panel(picture: &mut Picture, top: f64, end: f64, least: f64, panel: &Panel<'_>) {
     let bottom = top + PLOT;
     let points = thinned(&panel.points);
     let most = panel.most().max(least);
@@ -221,27 +207,21 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 const HEIGHT: f64 = 400.0;
 const BOTTOM: f64 = HEIGHT - 56.0;
 
-/// Durations in nanoseconds, and what is said of them beside the chart.
-pub(crate) struct Series<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) durations: &'a Histogram<u64>,
-}
-
-/// Draws how the durations of one series, or of two, of things called `what`, are distributed up to
-/// `longest`, with a labelled line at each of `labels`, which are in ascending order. The first of
-/// two is drawn behind the second, in grey.
+/// Draws how durations, each with its count, are distributed up to `longest`, and a line at each of
+/// `labels`, which are in ascending order. `what` names the things that are counted.
 pub(crate) fn distribution(
-    (title, note, what): (&str, &str, &str),
-    series: &[Series<'_>],
+    title: &str,
+    note: &str,
+    what: &str,
+    durations: impl IntoIterator<Item = (Duration, u64)>,
     longest: Duration,
     labels: &[(&str, Duration)],
 ) -> String {
     let end = millis(longest).max(0.001);
     let width = round_step(end / 120.0);
-    let bars: Vec<Vec<u64>> =
-        series.iter().map(|one| counts_per_bar(one.durations, width, end)).collect();
-    let x_end = width * ((end / width) as usize + 1) as f64;
-    let most = bars.iter().flatten().copied().max().unwrap_or(0).max(1) as f64;
+    let bars = counts_per_bar(durations, width, end);
+    let x_end = width * bars.len() as f64;
+    let most = bars.iter().copied().max().unwrap_or(0).max(1) as f64;
     let y_tick = round_step(most / 5.0).max(1.0);
     let y_end = y_tick * (most / y_tick).ceil();
     let x = |value: f64| LEFT + value / x_end * (RIGHT - LEFT);
@@ -259,35 +239,30 @@ pub(crate) fn distribution(
     picture.text("note", "middle", f64::midpoint(LEFT, RIGHT), BOTTOM + 42.0, &unit);
     picture.text("note", "start", LEFT - 52.0, TOP - 32.0, what);
 
-    picture.add(format_args!(r#"<g class="{}">"#, if bars.len() > 1 { "both" } else { "one" }));
-    for (number, (one, bars)) in series.iter().zip(&bars).enumerate() {
-        let class = if number + 1 < series.len() { "other" } else { "bar" };
-        if series.len() > 1 {
-            picture.legend(class, TOP + 24.0 + 20.0 * number as f64, one.name);
-        }
-        for (index, &count) in bars.iter().enumerate().filter(|(_, count)| **count > 0) {
-            let (from, to) = (x(index as f64 * width), x((index + 1) as f64 * width));
-            let top = y(count as f64);
-            picture.add(format_args!(
-                r#"<rect class="{class}" x="{:.1}" y="{top:.1}" width="{:.1}" height="{:.1}"/>"#,
-                from + 0.5,
-                (to - from - 1.0).max(0.5),
-                BOTTOM - top,
-            ));
-        }
+    for (index, &count) in bars.iter().enumerate().filter(|(_, count)| **count > 0) {
+        let (from, to) = (x(index as f64 * width), x((index + 1) as f64 * width));
+        let top = y(count as f64);
+        picture.add(format_args!(
+            r#"<rect class="bar" x="{:.1}" y="{top:.1}" width="{:.1}" height="{:.1}"/>"#,
+            from + 0.5,
+            (to - from - 1.0).max(0.5),
+            BOTTOM - top,
+        ));
     }
-    picture.add(format_args!("</g>"));
     picture.labels(labels, x);
     picture.finish()
 }
 
 /// How many durations fall into each bar of `width` milliseconds up to `end`.
-fn counts_per_bar(durations: &Histogram<u64>, width: f64, end: f64) -> Vec<u64> {
+fn counts_per_bar(
+    durations: impl IntoIterator<Item = (Duration, u64)>,
+    width: f64,
+    end: f64,
+) -> Vec<u64> {
     let mut bars = vec![0_u64; (end / width) as usize + 1];
-    for value in durations.iter_recorded() {
-        let bar = value.value_iterated_to() as f64 / 1e6 / width;
-        if let Some(count) = bars.get_mut(bar as usize) {
-            *count += value.count_at_value();
+    for (duration, times) in durations {
+        if let Some(count) = bars.get_mut((millis(duration) / width) as usize) {
+            *count += times;
         }
     }
     bars

@@ -17,7 +17,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-/// What Prometheus expects of this text format.
+/// The content type of the text format, for Prometheus.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Name, help, kind, and where the value is among the statistics.
@@ -92,7 +92,7 @@ enum Kind {
     Gauge,
 }
 
-/// What a registry asks at each scrape.
+/// Asked by a registry at each scrape.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     endpoint: Endpoint,

@@ -10,8 +10,8 @@ use kcpx::{
     WritePolicy,
 };
 
-/// What both sides must have alike is the cipher and its key; the rest each chooses for what it
-/// sends, and for its own windows.
+/// Both sides need the same cipher and key; each chooses the rest for the data it sends and for its
+/// own windows.
 #[derive(Args)]
 #[command(next_help_heading = "Link (both sides need the same --key and --crypt)")]
 pub(crate) struct Link {
@@ -60,7 +60,7 @@ pub(crate) struct Link {
     /// Collect small writes for an interval
     #[arg(long)]
     writedelay: bool,
-    /// Send each datagram so many times more
+    /// Further copies of each datagram
     #[arg(long, value_name = "N", default_value_t = 0)]
     duplicates: u8,
     /// Bytes per second that leave on each connection, headers included; 0 is no limit
@@ -169,7 +169,7 @@ impl Link {
         };
         Cipher::from_name(&self.crypt, &key).with_context(|| match self.key {
             Some(_) => "--crypt".to_owned(),
-            None => format!("--crypt {} without a --key", self.crypt),
+            None => format!("--crypt {} needs a --key", self.crypt),
         })
     }
 

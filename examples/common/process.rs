@@ -1,4 +1,4 @@
-//! What the system says about this process (Unix).
+//! CPU time, memory and open files of this process (Unix).
 
 #![allow(dead_code, reason = "each program uses a part of it")]
 
@@ -31,7 +31,7 @@ pub(crate) fn resident_of(id: u32) -> Result<u64> {
     kib.map(|kib| kib * 1024).ok_or_else(|| Error::other("its status has no VmRSS"))
 }
 
-/// Allows this process as many open files as it may allow itself, and returns their number.
+/// Raises the limit of open files to the highest this process may set, and returns it.
 #[expect(unsafe_code, reason = "the standard library has no resource limits")]
 pub(crate) fn raise_file_limit() -> Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

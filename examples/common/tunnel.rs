@@ -22,7 +22,7 @@ pub(crate) async fn client(
         let (tcp, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Of one connection, or too many files are open, which passes.
+                // One connection failed, or too many files are open, which passes.
                 println!("cannot accept: {error}");
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 continue;
@@ -60,8 +60,8 @@ async fn carry(
     kcp: impl Future<Output = io::Result<KcpStream>>,
 ) -> io::Result<(u64, u64)> {
     tcp.set_nodelay(true)?;
-    // Whatever ends the TCP connection until both directions have ended resets it: an error, the end of
-    // this task, that of the process. The user must not take what has arrived so far for the whole.
+    // An error, or the end of this task or process, resets the TCP connection: the user must not take a
+    // part for the whole. Disarmed below, once both directions have ended.
     tcp.set_zero_linger()?;
     let mut kcp = ResetOnDrop { stream: kcp.await?, armed: true };
     let copied = {
@@ -92,7 +92,7 @@ async fn upload(tcp: &mut tcp::ReadHalf<'_>, kcp: &mut kcpx::WriteHalf<'_>) -> i
     Ok(total)
 }
 
-/// Copies from KCP to TCP, likewise.
+/// Copies from KCP to TCP until KCP ends, and ends TCP. Returns the number of bytes.
 async fn download(kcp: &mut kcpx::ReadHalf<'_>, tcp: &mut tcp::WriteHalf<'_>) -> io::Result<u64> {
     let mut total = 0;
     loop {
@@ -107,7 +107,7 @@ async fn download(kcp: &mut kcpx::ReadHalf<'_>, tcp: &mut tcp::WriteHalf<'_>) ->
     Ok(total)
 }
 
-/// Resets the connection, likewise, while it is armed.
+/// Resets the KCP connection when it is dropped while armed.
 struct ResetOnDrop {
     stream: KcpStream,
     armed: bool,

@@ -11,15 +11,15 @@
 //! positions that each client predicts.
 //!
 //! ```sh
-//! cargo run --release --example game
-//! cargo run --release --example game -- --loss 10 --rtt 150
+//! cargo run --release -p kcpx-examples --example game
+//! cargo run --release -p kcpx-examples --example game -- --loss 10 --rtt 150
 //! ```
 //!
 //! or in two terminals:
 //!
 //! ```sh
-//! cargo run --release --example game -- server --listen 127.0.0.1:4007
-//! cargo run --release --example game -- client 127.0.0.1:4007 --loss 5 --rtt 80
+//! cargo run --release -p kcpx-examples --example game -- server --listen 127.0.0.1:4007
+//! cargo run --release -p kcpx-examples --example game -- client 127.0.0.1:4007 --loss 5 --rtt 80
 //! ```
 
 #[path = "../common/chart.rs"]
@@ -67,7 +67,7 @@ const REST: Duration = Duration::from_secs(10);
 The stream that recovers like TCP is no TCP: the kernel's TCP does not cross this simulated link. It is a KCP
 stream with what makes TCP late: one ordered sequence, and a retransmission after three later acknowledgements
 or after an RTO that doubles each time. It is kinder than TCP: the RTO is 100 ms at least (Linux: 200), losses
-do not reduce its rate (as with BBR; with Reno half as many snapshots are on time), and retransmissions that
+do not reduce its rate (as with BBR; with Reno half of the snapshots are on time), and retransmissions that
 are likely to be lost leave twice. The KCP stream has the preset Config::interactive, which repairs most losses
 without a retransmission, for more bytes; see the column kB/s.
 
@@ -93,7 +93,7 @@ struct LinkArgs {
     /// Snapshots that are counted
     #[arg(long, global = true, default_value_t = 1_000, value_parser = value_parser!(u32).range(60..=100_000))]
     snapshots: u32,
-    /// What the losses are drawn from
+    /// Seed of the losses
     #[arg(long, global = true, default_value_t = 1)]
     seed: u64,
 }
@@ -102,7 +102,7 @@ struct LinkArgs {
 enum Role {
     /// Runs the world until Ctrl-C
     Server {
-        /// Where to listen, as HOST:PORT; port 0 picks a free one
+        /// Address to listen on, as HOST:PORT; port 0 picks a free one
         #[arg(long, default_value = "127.0.0.1:4007")]
         listen: String,
     },
@@ -226,7 +226,7 @@ async fn serve_client(mut stream: KcpStream, start: Instant) -> Result<()> {
     Ok(stream.shutdown().await?)
 }
 
-/// What a client saw.
+/// The observations of a client.
 struct Seen {
     view: View,
     /// Errors of the predicted position at each frame: seconds, metres.

@@ -22,7 +22,7 @@ pub(crate) fn distance(a: Place, b: Place) -> f32 {
     (a[0] - b[0]).hypot(a[1] - b[1])
 }
 
-/// Where a bot is at a time of the world: it runs some 4 m a second and turns all the time.
+/// The place of a bot: it runs some 4 m a second and turns all the time.
 pub(crate) fn position(bot: usize, at: Duration) -> Place {
     let (t, phase) = (at.as_secs_f64(), bot as f64);
     let x = 2.0 * (1.3 * t + phase).sin() + 0.8 * (3.1 * t).sin();
@@ -117,7 +117,7 @@ impl View {
         self.began.map(|began| began.elapsed())
     }
 
-    /// Where a bot is at `at`, if it runs on as the latest snapshot says.
+    /// The place of a bot at `at`, extrapolated from the latest snapshot.
     pub(crate) fn predict(&self, bot: usize, at: Duration) -> Place {
         let Some((_, latest)) = self.snapshots.last_key_value() else { return [0.0, 0.0] };
         let age = at.saturating_sub(latest.at).as_secs_f32();
@@ -125,7 +125,7 @@ impl View {
         [0, 1].map(|axis| place[axis] + velocity[axis] * age)
     }
 
-    /// Where a bot was at `at`, between the two snapshots around that; `None` without both.
+    /// The place of a bot at `at`, interpolated between the snapshots around it; `None` without both.
     pub(crate) fn interpolate(&self, bot: usize, at: Duration) -> Option<Place> {
         let (_, before) = self.snapshots.range(..=at).next_back()?;
         let (_, after) = self.snapshots.range(at..).next()?;

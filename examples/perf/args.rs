@@ -12,8 +12,8 @@ use super::meter::MAX_ROUND_TRIPS;
 
 /// Measures KCP between two processes, or two machines
 ///
-/// One server serves any number of clients, whatever they measure; each client measures one
-/// workload, shows a line per second, and reports what it took on both sides.
+/// One server serves any number of clients and all workloads; each client measures one workload,
+/// shows a line per second, and reports the cost on both sides.
 #[derive(Parser)]
 #[command(
     name = "perf",
@@ -37,7 +37,7 @@ pub(crate) enum Role {
 
 #[derive(Args)]
 pub(crate) struct ServerArgs {
-    /// Where to listen, as HOST:PORT; port 0 picks a free one
+    /// Address to listen on, as HOST:PORT; port 0 picks a free one
     #[arg(long, default_value = "0.0.0.0:4010")]
     pub(crate) listen: String,
     #[command(flatten)]
@@ -48,10 +48,10 @@ pub(crate) struct ServerArgs {
 
 #[derive(Args)]
 pub(crate) struct ClientArgs {
-    /// Where the server listens, as HOST:PORT
+    /// Address of the server, as HOST:PORT
     #[arg(long)]
     pub(crate) connect: String,
-    /// What to measure
+    /// The workload to measure
     #[arg(long, value_enum, default_value_t = Workload::Sink)]
     pub(crate) workload: Workload,
     /// How long: sink, source, echo 5 without --bytes; messages 10; idle 10; pingpong as long as
@@ -64,7 +64,7 @@ pub(crate) struct ClientArgs {
     /// Bytes written at once: sink, echo 65,536; pingpong 64; messages, many 1,024
     #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(8..=1 << 20))]
     size: Option<u32>,
-    /// Round trips of pingpong, 20,000 without --seconds; messages, as many as fit into --seconds
+    /// Round trips of pingpong, 20,000 without --seconds; messages, without it all that fit into --seconds
     #[arg(long, value_name = "N",
         value_parser = value_parser!(u64).range(1..=MAX_ROUND_TRIPS))]
     count: Option<u64>,
@@ -92,7 +92,7 @@ pub(crate) struct ClientArgs {
 /// How this process uses the machine.
 #[derive(Args)]
 pub(crate) struct Process {
-    /// Threads that run tasks; 1 runs everything on one thread. As many as there are CPUs
+    /// Threads that run tasks; 1 runs everything on one thread. Default: the number of CPUs
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=1_024))]
     pub(crate) threads: Option<u16>,
     /// Use this CPU alone, counted from 0 (Linux)
@@ -144,7 +144,7 @@ impl Workload {
     }
 }
 
-/// What a client is to do, with the defaults of its workload.
+/// The task of a client, with the defaults of its workload.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) workload: Workload,
@@ -176,7 +176,10 @@ impl ClientArgs {
         }
         if let Some(seconds) = self.seconds {
             let range = 0.1..=86_400.0;
-            ensure!(range.contains(&seconds), "--seconds is {seconds}, allowed is 0.1 to 86400");
+            ensure!(
+                range.contains(&seconds),
+                "--seconds must be between 0.1 and 86400, got {seconds}"
+            );
         }
         let default = match workload {
             Workload::Sink | Workload::Source | Workload::Echo if self.bytes.is_none() => Some(5.0),
@@ -210,14 +213,14 @@ impl ClientArgs {
     }
 }
 
-/// Reads the command line. Where it is wrong, or asks for help, this ends the process.
+/// Reads the command line. Ends the process if it is wrong or asks for help.
 pub(crate) fn parse() -> Role {
     let command = Cli::command().mut_subcommand("server", plain).mut_subcommand("client", plain);
     let mut matches: ArgMatches = command.get_matches();
     Cli::from_arg_matches_mut(&mut matches).map_or_else(|error| error.exit(), |cli| cli.role)
 }
 
-/// What is measured unless asked otherwise: KCP alone, with its liveliest preset.
+/// Defaults for measurements: KCP alone, with its fastest preset.
 fn plain(command: Command) -> Command {
     command
         .mut_arg("crypt", |arg| arg.default_value("null"))
@@ -263,20 +266,20 @@ Workloads:
   pingpong   100 round trips to warm up, then --count of them; the next one begins when the one
              before has ended.
   many       --connections of one socket begin at once; each sends 16 + --size bytes and reads
-             --size bytes back. What has not finished after --seconds has failed.
+             --size bytes back. A connection that has not finished after --seconds has failed.
   idle       --connections send 64 bytes, read them back, and rest: 1 s to drain, then --seconds
              in which CPU time is measured.
   messages   After the same warm-up --size bytes are sent every --every ms and come back. Latency
-             is that of the whole round trip; half of it approximates one way where both directions
-             are alike. It counts from when the message was handed over, or was to be: a message
-             that has to wait for capacity behind those before it counts from when it was due.
+             is the whole round trip; half of it approximates one way if both directions are alike.
+             It begins when the message is handed over; a message that waits for capacity behind
+             earlier ones counts from the time it was due.
 
 Lines per second, on standard error: goodput, or round trips; smoothed round-trip time; resent share
 of the segments that this side sent; CPU time of this process, 100 % being one core.
 
-Keys of --json, null where there is no value. CPU is user and system time, and what is said
-of the server is of its whole process: measure with one client at a time, and memory per
-connection with a server that was just started, since a process keeps what it has used once.
+Keys of --json, null where there is no value. CPU is user and system time. The server's values
+concern its whole process: measure with one client at a time, and memory per connection with a
+server that was just started, since a process keeps memory that it has used once.
   workload                    as given
   interrupted                 whether it was ended by Ctrl-C
   bytes                       payload that went all the way: to the server, the client, or back
@@ -291,7 +294,7 @@ connection with a server that was just started, since a process keeps what it ha
   cpu_s_per_gib               both together per 2^30 bytes: sink, source, echo
   rss_kib client_rss_kib      resident memory of the server, and of the client, at the end (Linux)
   kib_per_connection client_kib_per_connection
-                              what that grew by since the beginning, by connections: many, idle
+                              its growth since the beginning, by connections: many, idle
   retransmit_pct              segments sent again, of all segments with data that both sides sent
   wire_bytes_out datagrams_out
                               UDP payload that the client sent, with everything that is overhead

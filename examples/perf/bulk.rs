@@ -1,4 +1,4 @@
-//! Workloads that move as much as they can over one stream.
+//! Workloads that move bulk data over one stream.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use super::wire::Role;
 /// whole writes or whole segments compares equal.
 const PERIOD: usize = 65_521;
 
-/// How much is left to send: so many bytes, or until a time.
+/// The rest to send: a number of bytes, or until a time.
 struct Limit {
     end: Option<Instant>,
     left: u64,
@@ -71,7 +71,7 @@ pub(crate) async fn source(session: &Session) -> Result<()> {
     }
     session.end().await?;
     meter.set_final(stream.stats());
-    // What the server has sent is compared with it in the report.
+    // The report compares it with the bytes that the server sent.
     stream.shutdown().await?;
     Ok(())
 }
@@ -117,7 +117,7 @@ pub(crate) async fn echo(session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// One period, and as much of the next as a write that begins in it reaches into.
+/// One period, and the part of the next that a write begun in it reaches into.
 fn pattern(size: usize) -> Vec<u8> {
     let period = pseudo_random(1, PERIOD);
     period.iter().copied().cycle().take(PERIOD + size).collect()

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use super::args::{ClientArgs, Plan, Workload};
 use super::meter::Meter;
 use super::report::{Client, Report, Server};
+use super::usage::checked;
 use super::wire::{self, Answer, Ask, Header, Offer, Role, Sample};
 use super::{bulk, crowd, latency, system};
 
@@ -24,8 +25,8 @@ const ANSWER: Duration = Duration::from_secs(15);
 
 /// Runs the workload of the command line and reports it, whole or interrupted.
 pub(crate) async fn run(args: Box<ClientArgs>) -> Result<()> {
-    let plan = args.plan()?;
-    let config = args.link.config()?;
+    let plan = checked(args.plan());
+    let config = checked(args.link.config());
     let server = resolve(&args.connect).await?;
     eprintln!("connecting to {server}");
     let session = Session::open(plan.clone(), config, server).await.with_context(|| {

@@ -120,9 +120,9 @@ pub(crate) async fn messages(session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// What the latency of a message counts from: when its sender woke up for it, since timers are late
-/// by up to a millisecond, which is not the link's doing. But if it was due while its sender waited
-/// for capacity, which it did until `blocked`, then that wait is a part of it.
+/// The beginning of a message's latency: the moment when its sender woke up, since late timers are not
+/// the link's doing. If the message was due while its sender waited for capacity, until `blocked`, then
+/// the moment when it was due.
 fn origin(due: Instant, awake: Instant, blocked: Option<Instant>) -> Instant {
     if blocked.is_some_and(|until| due < until) { due } else { awake }
 }

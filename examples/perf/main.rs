@@ -1,15 +1,9 @@
-//! Measures KCP between two processes, or two machines: what iperf is for TCP.
+//! Measures KCP between two processes, or two machines, as iperf measures TCP.
 //!
-//! ```sh
-//! cargo run --release --example perf -- server --listen 0.0.0.0:4010
-//! cargo run --release --example perf -- client --connect HOST:4010
-//! cargo run --release --example perf -- client --connect HOST:4010 --workload pingpong --json
-//! ```
-//!
-//! One server serves any number of clients. Each says on a stream of its own what it is going to do
-//! and asks there how the server fares (`wire.rs`), so that its report has both sides. The options
-//! of the link have kcptun's names and are the proxy's, but for their defaults: nothing encrypted,
-//! no redundancy. `client --help` explains workloads and figures.
+//! One server serves any number of clients. Each client announces its run on a stream of its own and asks
+//! there for the server's counters (`wire.rs`), so that its report has both sides. The options of the link
+//! have kcptun's names and are the proxy's, but for their defaults: nothing encrypted, no redundancy.
+//! `client --help` has examples and explains workloads and figures.
 
 mod args;
 mod bulk;
@@ -37,6 +31,8 @@ mod link;
 mod process;
 #[path = "../common/signals.rs"]
 mod signals;
+#[path = "../common/usage.rs"]
+mod usage;
 
 use anyhow::Result;
 use tokio::runtime::{Builder, Runtime};
@@ -51,9 +47,9 @@ fn main() -> Result<()> {
     }
 }
 
-/// A runtime on the CPUs and with the threads that were asked for.
+/// A runtime with the CPU and the number of threads that the options set.
 fn start(process: &Process) -> Result<Runtime> {
-    // Before there are further threads, which inherit it.
+    // Before there are further threads: they inherit it.
     if let Some(cpu) = process.pin {
         system::pin(cpu)?;
     }
@@ -67,7 +63,7 @@ fn start(process: &Process) -> Result<Runtime> {
     Ok(builder.enable_all().build()?)
 }
 
-/// On a thread of the runtime: the main thread is none, and would have to be woken by them.
+/// Runs a role on a thread of the runtime, which need not wake the main thread then.
 fn run(runtime: &Runtime, role: impl Future<Output = Result<()>> + Send + 'static) -> Result<()> {
     runtime.block_on(runtime.spawn(role))?
 }

@@ -189,7 +189,7 @@ impl Meter {
         }
     }
 
-    /// What happened since the row before.
+    /// The changes since the previous row.
     fn row(&self, begin: &Snapshot, before: &Row) -> Row {
         let seconds = begin.at.elapsed().as_secs_f64();
         let (bytes, operations) = (self.bytes.load(Relaxed), self.operations.load(Relaxed));

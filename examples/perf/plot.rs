@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::args::Workload;
-use super::chart::{self, Panel, Series};
+use super::chart::{self, Panel};
 use super::meter::Row;
 use super::report::Report;
 
@@ -56,6 +56,8 @@ fn distribution(report: &Report) -> String {
     let (count, longest) = (latencies.len(), at(1.0).as_secs_f64() * 1e3);
     let beyond = count - latencies.count_between(0, latencies.value_at_quantile(0.999));
     let note = format!("{count} of them, {beyond} not shown, up to {longest:.3} ms");
-    let series = [Series { name: what, durations: latencies }];
-    chart::distribution((title, &note, what), &series, at(0.999), &labels)
+    let counted = latencies
+        .iter_recorded()
+        .map(|value| (Duration::from_nanos(value.value_iterated_to()), value.count_at_value()));
+    chart::distribution(title, &note, what, counted, at(0.999), &labels)
 }

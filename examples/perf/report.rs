@@ -1,4 +1,4 @@
-//! What a run comes to: a table, a line of JSON, a time series.
+//! The result of a run: a table, a line of JSON, a time series.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::wire::Sample;
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// What the client measured.
+/// The client's measurements.
 pub(crate) struct Client {
     pub(crate) measured: Measured,
     /// Memory before there was anything of the run.
@@ -25,7 +25,7 @@ pub(crate) struct Client {
     pub(crate) interrupted: bool,
 }
 
-/// What the server reported.
+/// The server's samples.
 pub(crate) struct Server {
     /// Before there was anything of the run.
     pub(crate) before: Sample,

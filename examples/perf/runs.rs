@@ -24,7 +24,7 @@ impl Runs {
     pub(crate) fn begin(&self, id: u64, offer: Offer) -> Result<Run, String> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= MOST {
-            return Err(format!("the server has {MOST} runs open, which is as many as it takes"));
+            return Err(format!("the server has {MOST} runs open, its limit: try again later"));
         }
         if open.contains_key(&id) {
             return Err("another run has the same number; try again".to_owned());

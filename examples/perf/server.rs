@@ -13,6 +13,7 @@ use super::args::ServerArgs;
 use super::hash::pseudo_random;
 use super::runs::{Member, Runs};
 use super::system;
+use super::usage::checked;
 use super::wire::{self, Answer, Ask, Header, Offer, Role, Sample};
 
 /// How long a stream may take to say what it is.
@@ -26,7 +27,7 @@ const LONGEST: f64 = 86_400.0;
 const LONGEST_RUN: Duration = Duration::from_secs(100_000);
 
 pub(crate) async fn run(args: ServerArgs) -> Result<()> {
-    let mut config = args.link.config()?;
+    let mut config = checked(args.link.config());
     // Many clients may start at once, and from one address: that is what is measured.
     config.limits.backlog = 1 << 16;
     config.limits.max_unvalidated = 1 << 20;
@@ -60,7 +61,7 @@ struct Server {
     block: Vec<u8>,
 }
 
-/// Serves one stream. What goes wrong with it is the client's to report.
+/// Serves one stream. The client reports its failures.
 async fn serve(server: Arc<Server>, mut stream: KcpStream, peer: SocketAddr) {
     let Ok(Ok(header)) = timeout(HELLO, Header::read(&mut stream)).await else {
         return stream.abort();

@@ -1,4 +1,4 @@
-//! What the system says about this process, where it says anything.
+//! CPU time and memory of this process, where the system reports them.
 
 #[cfg(target_os = "linux")]
 use std::collections::HashSet;

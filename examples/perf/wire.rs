@@ -19,7 +19,7 @@ pub(crate) const HEADER: usize = 16;
 const LINE: u64 = 4_096;
 const MAGIC: &[u8; 4] = b"kpf1";
 
-/// What the server does with a stream.
+/// The server's part of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Answers lines.
@@ -70,17 +70,17 @@ impl Header {
     }
 }
 
-/// What a client wants of a run.
+/// The wishes of a client for a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Offer {
     /// For the server's log, and for nothing else.
     pub(crate) workload: String,
-    /// What a source sends: so many bytes, for so long, or until the first of both.
+    /// The limits of a source: the first one reached ends it.
     pub(crate) bytes: Option<u64>,
     pub(crate) seconds: Option<f64>,
 }
 
-/// What a client asks during a run.
+/// A question of the client during a run.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Ask {
@@ -97,18 +97,18 @@ pub(crate) enum Answer {
     Refused(String),
 }
 
-/// What the server has used and counted so far. Two of them make a difference.
+/// The server's use and counters so far. The difference of two is the cost of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sample {
-    /// Of the process; `None` where the system does not report it.
+    /// The process's; `None` where the system does not report it.
     pub(crate) cpu_s: Option<f64>,
     pub(crate) rss_kib: Option<u64>,
     /// Datagrams that the kernel dropped since the socket's receive buffer was full.
     pub(crate) drops: Option<u64>,
-    /// Of the endpoint: datagrams that it received and did not take.
+    /// Datagrams that the endpoint received and did not take.
     pub(crate) discarded: u64,
     pub(crate) wire_bytes_out: u64,
-    /// Of the streams of the run that have ended.
+    /// In the streams of the run that have ended.
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
     pub(crate) sent_segments: u64,

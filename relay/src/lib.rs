@@ -35,26 +35,15 @@
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 mod link;
-
-#[cfg(target_os = "linux")]
-mod end;
-#[cfg(target_os = "linux")]
-mod netlink;
 #[cfg(target_os = "linux")]
 mod path;
-#[cfg(target_os = "linux")]
-mod privilege;
-#[cfg(target_os = "linux")]
-mod pump;
 
-#[cfg(target_os = "linux")]
-pub use end::{End, KernelCounts};
 pub use kcpx::testkit::trace::{DelayTrace, Trace};
+#[cfg(target_os = "linux")]
+pub use kcpx_netem::{End, KernelCounts, allow, die_with_parent};
 pub use link::{
     Bottleneck, Burst, Conditions, Counts, DelayReplay, Directions, Link, QueueDelay, RateReplay,
     Replay, Schedule, Step,
 };
 #[cfg(target_os = "linux")]
 pub use path::Path;
-#[cfg(target_os = "linux")]
-pub use privilege::{allow, die_with_parent};

@@ -32,10 +32,10 @@ pub use steps::{Directions, Schedule, Step};
 /// Bytes under way that one direction holds at most. A relay that gets more than that loses
 /// packets which the conditions did not ask to lose, and counts them as such.
 const MEMORY: usize = 128 << 20;
-/// What comes out later than this after it was due counts as late.
+/// A packet that comes out this much after it was due is late.
 const LATE: Duration = Duration::from_millis(1);
 
-/// What one direction has done so far. A snapshot.
+/// Counters of one direction so far. A snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Packets sent into it.
@@ -59,8 +59,8 @@ pub struct Counts {
     /// Packets that came out more than a millisecond after they were due, since the relay did not
     /// get the processor in time. Many of them come in bursts that the conditions did not ask for.
     pub late: u64,
-    /// Packets lost since the relay was out of memory or could not send them. Not what was asked for:
-    /// a measurement with any of these does not count.
+    /// Packets lost because the relay was out of memory or could not send them. The conditions did not ask
+    /// for it: a measurement with any of these does not count.
     pub relay_drops: u64,
 }
 
@@ -106,8 +106,7 @@ struct InFlight {
 }
 
 impl Link {
-    /// Nothing under way yet. The conditions are those of a [`Schedule`], or
-    /// [`Conditions`] which never change.
+    /// Makes an empty one with the conditions of a [`Schedule`], or with [`Conditions`] that never change.
     #[must_use]
     pub fn new(schedule: impl Into<Schedule>, seed: u64) -> Self {
         let schedule = schedule.into();
@@ -131,11 +130,6 @@ impl Link {
     /// To be called before the first packet.
     pub fn set_start(&mut self, start: Duration) {
         self.phases.set_start(start);
-    }
-
-    /// Whether no packet was sent into it yet.
-    pub(crate) fn is_unused(&self) -> bool {
-        self.counts.packets == 0
     }
 
     /// Sends an IP packet into it at `now`, which never decreases.
@@ -201,15 +195,10 @@ impl Link {
         self.in_flight.peek().map(|Reverse(in_flight)| in_flight.due)
     }
 
-    /// What happened so far.
+    /// Counters so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         Counts { queue_delay: self.queue.delays().summary(), ..self.counts }
-    }
-
-    /// What happened so far but for the delays of the queue, whose summary costs more.
-    pub(crate) fn counts_without_delay(&self) -> Counts {
-        self.counts
     }
 
     /// The delays of the queue, for another thread to read.
@@ -233,6 +222,35 @@ impl Link {
         self.sequence += 1;
         let (sequence, packet) = (self.sequence, packet.to_vec());
         self.in_flight.push(Reverse(InFlight { due, sequence, packet }));
+    }
+}
+
+impl kcpx_netem::Link for Link {
+    type Counts = Counts;
+
+    fn start(&mut self, first_packet: Duration) {
+        self.set_start(first_packet);
+    }
+
+    fn push(&mut self, now: Duration, packet: &[u8]) {
+        Self::push(self, now, packet);
+    }
+
+    fn next_due(&self) -> Option<Duration> {
+        Self::next_due(self)
+    }
+
+    fn pop_due_within(&mut self, now: Duration, grain: Duration) -> Option<Vec<u8>> {
+        Self::pop_due_within(self, now, grain)
+    }
+
+    fn refused(&mut self, len: usize) {
+        Self::refused(self, len);
+    }
+
+    /// Without the delays of the queue: their summary costs more.
+    fn counts(&self) -> Counts {
+        self.counts
     }
 }
 

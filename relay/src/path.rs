@@ -1,26 +1,20 @@
-//! The whole path: two ends and what carries packets between them.
+//! The whole path: conditions of both directions between two ends.
 
-use std::io::{self, PipeWriter};
-use std::net::Ipv4Addr;
+use std::io;
 
-use crate::end::End;
-use crate::link::{Counts, Directions, Link};
-use crate::pump::{Clock, Pump};
+use kcpx_netem::End;
 
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+use crate::link::{Counts, Directions, Link, QueueDelays};
 
 /// A path between two network namespaces, which ends with its value.
 ///
-/// The namespaces have no names and are those of threads and processes alone; paths exist side by
-/// side without knowing of each other.
+/// The namespaces have no names and belong to threads and processes alone; paths exist side by side
+/// without knowing of each other.
 #[derive(Debug)]
 pub struct Path {
-    server: End,
-    client: End,
-    /// Client to server, server to client. Empty only while it ends.
-    pumps: Option<[Pump; 2]>,
-    stop: Option<PipeWriter>,
+    path: kcpx_netem::Path<Link>,
+    /// Client to server, server to client.
+    queue_delays: [QueueDelays; 2],
 }
 
 impl Path {
@@ -34,17 +28,9 @@ impl Path {
     pub fn new(directions: impl Into<Directions>, seed: u64) -> anyhow::Result<Self> {
         let directions = directions.into();
         directions.validate()?;
-        let (server, client) = (End::new(SERVER)?, End::new(CLIENT)?);
         let [up, down] = Self::links(directions, seed);
-        let (stopped, stop) = io::pipe()?;
-        let (at_server, at_client) = (server.device(), client.device());
-        let clock = Clock::new();
-        let pump = |link, from, to, stopped, name| {
-            Pump::start(link, from, to, stopped, clock.clone(), name)
-        };
-        let up = pump(up, at_client.clone(), at_server.clone(), stopped.try_clone()?, "up")?;
-        let down = pump(down, at_server, at_client, stopped, "down")?;
-        Ok(Self { server, client, pumps: Some([up, down]), stop: Some(stop) })
+        let queue_delays = [up.queue_delays(), down.queue_delays()];
+        Ok(Self { path: kcpx_netem::Path::new(up, down)?, queue_delays })
     }
 
     /// The two directions that a path of this seed has: client to server, server to client.
@@ -58,44 +44,35 @@ impl Path {
     /// The end with the address 10.77.0.1.
     #[must_use]
     pub fn server(&self) -> &End {
-        &self.server
+        self.path.server()
     }
 
     /// The end with the address 10.77.0.2.
     #[must_use]
     pub fn client(&self) -> &End {
-        &self.client
+        self.path.client()
     }
 
-    /// What crossed from client to server so far.
+    /// Counters from client to server so far.
     ///
     /// # Errors
     ///
     /// When this direction failed and carries nothing any more.
     pub fn client_to_server(&self) -> io::Result<Counts> {
-        self.counts(0)
+        self.path.client_to_server().map(|counts| self.with_delay(counts, 0))
     }
 
-    /// What crossed from server to client so far.
+    /// Counters from server to client so far.
     ///
     /// # Errors
     ///
     /// When this direction failed and carries nothing any more.
     pub fn server_to_client(&self) -> io::Result<Counts> {
-        self.counts(1)
+        self.path.server_to_client().map(|counts| self.with_delay(counts, 1))
     }
 
-    fn counts(&self, direction: usize) -> io::Result<Counts> {
-        let pump = self.pumps.as_ref().and_then(|pumps| pumps.get(direction));
-        pump.map_or_else(|| Err(io::Error::other("the path is gone")), Pump::counts)
-    }
-}
-
-impl Drop for Path {
-    fn drop(&mut self) {
-        // The threads see that their pipe has no writer any more.
-        self.stop = None;
-        self.pumps.take().into_iter().flatten().for_each(Pump::join);
+    fn with_delay(&self, counts: Counts, direction: usize) -> Counts {
+        Counts { queue_delay: self.queue_delays[direction].summary(), ..counts }
     }
 }
 

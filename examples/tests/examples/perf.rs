@@ -253,7 +253,7 @@ fn perf_interrupted_reports_what_was_measured() {
     }
 }
 
-/// What does not begin as a stream of this program must, or belongs to no run, is given up; the
+/// A stream with a wrong header, or without a run, is given up; the
 /// server serves the next.
 #[test]
 fn perf_server_survives_unknown_clients() {
@@ -293,14 +293,16 @@ fn perf_server_survives_unknown_clients() {
 
 #[test]
 fn perf_rejects_invalid_options_by_name() {
+    let start = |workload: &str, options: &[&str]| client("127.0.0.1:9", workload, options);
     let refused = |workload: &str, options: &[&str], text: &str| {
-        client("127.0.0.1:9", workload, options).fail_with(text);
+        start(workload, options).reject_with(text);
     };
     refused("sink", &["--count", "5"], "--count means nothing for sink, which takes --seconds");
     refused("idle", &["--bytes", "5"], "--bytes means nothing for idle, which takes --seconds");
-    refused("sink", &["--bytes", "5 apples"], "alone or with k, M, G, Ki, Mi or Gi");
-    refused("sink", &["--seconds", "0"], "--seconds is 0, allowed is 0.1 to 86400");
-    refused("dance", &[], "possible values: sink, source, echo, pingpong, many, idle, messages");
+    start("sink", &["--bytes", "5 apples"]).fail_with("alone or with k, M, G, Ki, Mi or Gi");
+    refused("sink", &["--seconds", "0"], "--seconds must be between 0.1 and 86400, got 0");
+    start("dance", &[])
+        .fail_with("possible values: sink, source, echo, pingpong, many, idle, messages");
     refused("sink", &["--mtu", "20"], "mtu (bytes) must be between 25 and ");
     Example::start("perf", &["client", "--connect", "nowhere"]).fail_with("write HOST:PORT");
     let lines = Example::start("perf", &["client", "--help"]).succeed().join("\n");

@@ -1,16 +1,17 @@
 //! The examples, as processes that are used from outside.
 
+mod arguments;
 #[cfg(target_os = "linux")]
 mod behind_balancer;
-#[path = "../common/mod.rs"]
+#[path = "../../../tests/common/mod.rs"]
 mod common;
-#[path = "../../examples/common/hash.rs"]
+#[path = "../../common/hash.rs"]
 mod hash;
 mod perf;
 mod process;
 mod process_end;
 mod proxy;
-#[path = "../../examples/common/sums.rs"]
+#[path = "../../common/sums.rs"]
 mod sums;
 
 use bytes::Bytes;
@@ -26,7 +27,7 @@ use self::hash::sha256;
 use self::process::Example;
 use self::sums::SumsClient;
 
-/// Where servers listen.
+/// The address that servers listen on.
 const ANYWHERE: &str = "127.0.0.1:0";
 
 /// Without arguments each one plays all roles, checks the outcome, and ends.
@@ -45,33 +46,22 @@ mod demo {
     demos!(chat, grpc, http, metrics, proxy, push_server, tls);
 }
 
+const MANIFEST: &str = include_str!("../../Cargo.toml");
+
 #[test]
-fn examples_log_what_rust_log_asks_for() {
-    let server = Example::start("echo_server", &[ANYWHERE]);
-    let line = server.line_after("listening on ");
-    let addr = line.split(',').next().unwrap_or_default();
-    for (log, expected) in [("kcpx=debug", true), ("", false)] {
-        let client = Example::start_with_log("echo_client", &[addr], log);
-        let lines = client.succeed();
-        assert_eq!(lines.iter().any(|line| line.contains("DEBUG")), expected, "{lines:?}");
-    }
+fn each_example_explains_its_arguments() {
+    arguments::check(MANIFEST);
 }
 
 #[test]
 fn each_example_can_log() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
-    let mut examples = 0;
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let main = if path.is_dir() { path.join("main.rs") } else { path };
-        // What several examples share has no `main`.
-        let Ok(source) = std::fs::read_to_string(&main) else { continue };
-        if source.contains("fn main(") {
-            assert!(source.contains("log::to_stderr()"), "{}", main.display());
-            examples += 1;
-        }
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/");
+    for name in arguments::names(MANIFEST) {
+        let files = [format!("{folder}{name}.rs"), format!("{folder}{name}/main.rs")];
+        let source = files.iter().find_map(|file| std::fs::read_to_string(file).ok()).unwrap();
+        assert!(source.contains("log::to_stderr()"), "{name}");
     }
-    assert!(examples >= 20, "{examples} examples");
+    assert!(arguments::names(MANIFEST).len() >= 16);
 }
 
 #[test]
@@ -107,7 +97,7 @@ fn http_example_serves_a_library_client_and_its_own() {
         assert_eq!(response.expect("a response").status(), 404);
     }));
     Example::start("http", &["client", &url, "--uploads", "2"]).succeed();
-    Example::start("http", &["client", "http//typo"]).fail_with("no URL");
+    Example::start("http", &["client", "http//typo"]).reject_with("must be http://HOST:PORT");
 }
 
 #[test]
@@ -135,6 +125,7 @@ fn grpc_example_serves_a_library_client_and_its_own() {
         }
     }));
     Example::start("grpc", &["client", &url]).succeed();
+    Example::start("grpc", &["client", "http//a b"]).reject_with("must be http://HOST:PORT");
 }
 
 #[test]
@@ -204,7 +195,8 @@ fn chat_example_carries_lines_and_datagrams_between_processes() {
     alice.hang_up();
     alice.succeed();
     let name = "x".repeat(33);
-    Example::start("chat", &["client", &addr, "--name", &name]).fail_with("allowed are 1 to 32");
+    Example::start("chat", &["client", &addr, "--name", &name])
+        .reject_with("must have 1 to 32 bytes");
 }
 
 #[test]

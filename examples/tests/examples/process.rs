@@ -1,5 +1,7 @@
 //! Examples as processes of their own, which end with the value that stands for them.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,7 +16,7 @@ const GUARD: Duration = Duration::from_secs(120);
 pub(crate) struct Example {
     name: String,
     child: Child,
-    /// What it prints, line by line; disconnected when it has ended.
+    /// Its output, line by line; disconnected when it has ended.
     lines: Receiver<String>,
 }
 
@@ -58,7 +60,7 @@ impl Example {
     pub(crate) fn serve(name: &str, args: &[&str]) -> (Self, SocketAddr) {
         let example = Self::start(name, args);
         let line = example.line();
-        // What the partner of the example takes as it is.
+        // The partner of the example takes the address with it.
         let scheme = if matches!(name, "http" | "grpc") { "http://" } else { "" };
         let addr = line.strip_prefix("listening on ").and_then(|addr| addr.strip_prefix(scheme));
         let addr = addr
@@ -121,7 +123,13 @@ impl Example {
     }
 
     /// Waits until it ends by itself. Returns whether it succeeded, and what it printed.
-    pub(crate) fn end(mut self) -> (bool, Vec<String>) {
+    pub(crate) fn end(self) -> (bool, Vec<String>) {
+        let (code, lines) = self.code();
+        (code == Some(0), lines)
+    }
+
+    /// Waits until it ends by itself. Returns its exit status, and what it printed.
+    pub(crate) fn code(mut self) -> (Option<i32>, Vec<String>) {
         self.hang_up();
         let mut lines = Vec::new();
         loop {
@@ -132,7 +140,7 @@ impl Example {
             }
         }
         let status = self.child.wait().expect("the status of a child");
-        (status.success(), lines)
+        (status.code(), lines)
     }
 
     /// Waits until it ends by itself, with success.
@@ -151,6 +159,20 @@ impl Example {
         let (success, lines) = self.end();
         assert!(!success, "{name} succeeded: {lines:#?}");
         assert!(lines.iter().any(|line| line.contains(text)), "no {text:?} in {lines:#?}");
+    }
+}
+
+impl Example {
+    /// Waits until it ends by itself because of a wrong argument: with status 2 and one line, which contains
+    /// this and leads to the help.
+    #[track_caller]
+    pub(crate) fn reject_with(self, text: &str) {
+        let name = self.name.clone();
+        let (code, lines) = self.code();
+        assert_eq!(code, Some(2), "{name}: {lines:#?}");
+        let [line] = &lines[..] else { panic!("{name}: {lines:#?}") };
+        assert!(line.starts_with("error: ") && line.contains("--help"), "{line}");
+        assert!(line.contains(text), "no {text:?} in {line}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a process needs before it makes namespaces, and how its children end with it.
+//! Permission to make namespaces, and children that end with their parent.
 
 use std::fs;
 

@@ -26,7 +26,7 @@ const CHUNKS: u64 = 256;
 
 /// Both proxies in front of a TCP service.
 struct Tunnel {
-    /// Where clients of the service connect to.
+    /// The address for clients of the service.
     addr: SocketAddr,
     client: Example,
     server: Example,
@@ -243,20 +243,16 @@ fn proxy_resets_when_the_service_is_unreachable() {
 
 #[test]
 fn proxy_rejects_invalid_options_by_name() {
-    let refused = |options: &[&str], text: &str| {
+    let start = |options: &[&str]| {
         let server = ["server", "--listen", ANYWHERE, "--target", "127.0.0.1:1"];
-        Example::start("proxy", &[&server, options].concat()).fail_with(text);
+        Example::start("proxy", &[&server, options].concat())
     };
-    refused(&[], "--crypt aes-128-gcm without a --key");
-    refused(
-        &["--key", "k", "--crypt", "aes-129"],
-        "unknown cipher \"aes-129\": use one of null, none",
-    );
-    refused(&["--key", "k", "--mode", "slow"], "possible values: normal, fast, fast2, fast3");
+    let refused = |options: &[&str], text: &str| start(options).reject_with(text);
+    refused(&[], "--crypt aes-128-gcm needs a --key");
+    refused(&["--key", "k", "--crypt", "aes-129"], "unknown cipher \"aes-129\": use one of null, none");
+    start(&["--key", "k", "--mode", "slow"])
+        .fail_with("possible values: normal, fast, fast2, fast3");
     refused(&["--key", "k", "--mtu", "40"], "mtu (bytes) must be between ");
     refused(&["--key", "k", "--sndwnd", "0"], "must be between 1 and 65535, got 0");
-    refused(
-        &["--key", "k", "--datashard", "0"],
-        "fec data shards must be between 1 and 255, got 0",
-    );
+    refused(&["--key", "k", "--datashard", "0"], "fec data shards must be between 1 and 255, got 0");
 }

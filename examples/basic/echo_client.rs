@@ -1,34 +1,41 @@
 //! Sends a text to an echo server and prints what comes back.
-//!
-//! ```sh
-//! cargo run --release --example echo_server
-//! cargo run --release --example echo_client -- 127.0.0.1:4000 "hello, world"
-//! ```
 
-#[path = "common/log.rs"]
+#[path = "log.rs"]
 mod log;
+#[path = "options.rs"]
+mod options;
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use clap::Parser;
 use kcpx::{Config, KcpStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Sends a text to an echo server and prints what comes back.
-#[derive(Parser)]
-struct Args {
-    /// Where echo_server listens, as HOST:PORT
-    addr: String,
-    /// What to send
-    #[arg(default_value = "hello, world")]
-    text: String,
-}
+use self::options::Options;
+
+const HELP: &str = "\
+Sends a text to an echo server and prints what comes back.
+
+usage: echo_client HOST:PORT [TEXT]
+
+  HOST:PORT  where echo_server listens, which prints it
+  TEXT       what to send [default: hello, world]
+
+In two terminals:
+
+  cargo run --release --example echo_server
+  cargo run --release --example echo_client -- 127.0.0.1:4000 \"hello, world\"
+
+RUST_LOG=kcpx=debug logs what the library does.
+";
 
 #[tokio::main]
 async fn main() -> Result<()> {
     log::to_stderr();
-    let Args { addr, text } = Args::parse();
+    let mut options = Options::new(HELP);
+    let addr = options.required("HOST:PORT of the server");
+    let text = options.positional().unwrap_or_else(|| "hello, world".into());
+    options.end();
 
     let config = Config::new().connect_timeout(Duration::from_secs(5));
     let mut stream = KcpStream::connect_with(&addr, config)
@@ -36,8 +43,8 @@ async fn main() -> Result<()> {
         .with_context(|| format!("cannot connect to {addr:?}: is echo_server running there?"))?;
     stream.write_all(text.as_bytes()).await?;
 
-    // `shutdown` is Ok once the peer has acknowledged every byte, and sends it a FIN: there are no
-    // more. It answers in kind, so the echo is complete at its end.
+    // `shutdown` sends a FIN and returns once the peer has acknowledged every byte. The server ends its
+    // side in turn, so the echo is complete at the end of the stream.
     let no_echo = || format!("no echo from {addr}; is echo_server running there?");
     stream.shutdown().await.with_context(no_echo)?;
     let mut echo = Vec::new();
@@ -45,7 +52,7 @@ async fn main() -> Result<()> {
     ensure!(echo == text.as_bytes(), "the echo differs from what was sent");
     println!("{}", String::from_utf8_lossy(&echo));
 
-    // The endpoint is given the time to deliver the rest, here the last acknowledgement.
+    // Delivers the rest, here the last acknowledgement.
     let endpoint = stream.endpoint();
     drop(stream);
     endpoint.wait_idle().await;

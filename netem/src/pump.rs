@@ -1,12 +1,12 @@
 //! The thread that carries packets in one direction.
 //!
-//! It owns a [`Link`] and the only clock. Under load it wakes up every [`TICK`] and takes and hands
-//! on whatever there is; otherwise it sleeps until a packet comes or is due. A packet arrives at
-//! most [`GRAIN`] early, and late by a tick and what the system's scheduler adds.
+//! It owns a [`Link`] and reads the clock. Under load it wakes up every [`TICK`] and takes and hands on
+//! what there is; otherwise it sleeps until a packet comes or is due. A packet arrives at most [`GRAIN`]
+//! early, and late by a tick and the delay of the system's scheduler.
 
 use std::io::{self, ErrorKind, PipeReader};
 use std::os::fd::AsFd as _;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -14,27 +14,22 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::prctl::set_timerslack;
 use nix::sys::time::TimeSpec;
-use thread_priority::{
-    RealtimeThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy,
-    set_thread_priority_and_policy, thread_native_id,
-};
-use tun_rs::SyncDevice;
 
-use crate::link::{Counts, Link, QueueDelays};
+use crate::link::Link;
+use crate::tun::Tun;
 
 /// How long it sleeps while packets keep coming.
 const TICK: Duration = Duration::from_micros(100);
-/// What is due so soon is handed on now, rather than waking up again for it.
-pub(crate) const GRAIN: Duration = Duration::from_micros(50);
+/// A packet due this soon is handed on now, instead of waking up again for it.
+const GRAIN: Duration = Duration::from_micros(50);
 /// Packets taken before those that are due get their turn.
 const BATCH: usize = 256;
 
 /// A direction at work, until the writing end of its pipe is closed.
 #[derive(Debug)]
-pub(crate) struct Pump {
+pub(crate) struct Pump<C> {
     thread: JoinHandle<()>,
-    shared: Arc<Mutex<Shared>>,
-    queue_delays: QueueDelays,
+    shared: Arc<Mutex<Shared<C>>>,
 }
 
 /// The clock that both directions of a path have in common.
@@ -56,37 +51,36 @@ impl Clock {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    counts: Counts,
+struct Shared<C> {
+    counts: C,
     failed: Option<(ErrorKind, String)>,
 }
 
-impl Pump {
+impl<C: Clone + Default + Send + 'static> Pump<C> {
     pub(crate) fn start(
-        mut link: Link,
-        from: Arc<SyncDevice>,
-        to: Arc<SyncDevice>,
+        mut link: impl Link<Counts = C>,
+        from: Arc<Tun>,
+        to: Arc<Tun>,
         stop: PipeReader,
         clock: Clock,
         name: &str,
     ) -> io::Result<Self> {
-        let queue_delays = link.queue_delays();
         let shared = Arc::new(Mutex::new(Shared::default()));
         let state = shared.clone();
         let thread = thread::Builder::new().name(name.into()).spawn(move || {
-            let publish = |counts| lock(&state).counts = counts;
+            let publish = |counts: C| lock(&state).counts = counts;
             if let Err(error) = run(&mut link, &from, &to, &stop, &clock, publish) {
                 lock(&state).failed = Some((error.kind(), error.to_string()));
             }
         })?;
-        Ok(Self { thread, shared, queue_delays })
+        Ok(Self { thread, shared })
     }
 
-    /// What happened so far, or why nothing happens any more.
-    pub(crate) fn counts(&self) -> io::Result<Counts> {
+    /// The counters so far, or why this direction failed.
+    pub(crate) fn counts(&self) -> io::Result<C> {
         let shared = lock(&self.shared);
         match &shared.failed {
-            None => Ok(Counts { queue_delay: self.queue_delays.summary(), ..shared.counts }),
+            None => Ok(shared.counts.clone()),
             Some((kind, text)) => Err(io::Error::new(*kind, text.clone())),
         }
     }
@@ -98,29 +92,37 @@ impl Pump {
     }
 }
 
-fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
+fn lock<C>(shared: &Mutex<Shared<C>>) -> MutexGuard<'_, Shared<C>> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run(
-    link: &mut Link,
-    from: &SyncDevice,
-    to: &SyncDevice,
+fn run<L: Link>(
+    link: &mut L,
+    from: &Tun,
+    to: &Tun,
     stop: &PipeReader,
     clock: &Clock,
-    publish: impl Fn(Counts),
+    publish: impl Fn(L::Counts),
 ) -> io::Result<()> {
     be_prompt();
     let mut packet = vec![0; usize::from(u16::MAX)];
+    let mut started = false;
     loop {
-        let taken = take(link, from, &mut packet, clock)?;
+        let taken = take(from, &mut packet, |packet| {
+            let now = clock.now();
+            if !started {
+                started = true;
+                link.start(*clock.first_packet.get_or_init(|| now));
+            }
+            link.push(now, packet);
+        })?;
         let now = clock.now();
         while let Some(due) = link.pop_due_within(now, GRAIN) {
             if to.send(&due).is_err() {
                 link.refused(due.len());
             }
         }
-        publish(link.counts_without_delay());
+        publish(link.counts());
         if taken == BATCH {
             continue;
         }
@@ -145,29 +147,29 @@ fn run(
     }
 }
 
-/// Has the system wake this thread when it asked for it: by default it rounds sleeps up by 50 us,
-/// and lets a busy program finish its turn of some milliseconds, whose packets then come in a burst
-/// beyond the conditions. Without the right to this, the relay is only less precise, and says so in
-/// its count of late packets.
+/// Has the system wake this thread on time: by default it rounds sleeps up by 50 us, and lets a busy
+/// program finish its turn of some milliseconds, so that packets come out in bursts. Without permission
+/// for this, more packets are late.
+#[expect(unsafe_code, reason = "the standard library sets no priorities")]
 fn be_prompt() {
     let _ = set_timerslack(1);
-    let realtime = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
-    let _ = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, realtime);
+    // SAFETY: a structure of integers may be all 0; the calls read it, and concern this thread.
+    unsafe {
+        let mut param: libc::sched_param = std::mem::zeroed();
+        param.sched_priority = libc::sched_get_priority_min(libc::SCHED_FIFO);
+        libc::pthread_setschedparam(libc::pthread_self(), libc::SCHED_FIFO, &raw const param);
+    }
 }
 
 /// Takes the packets that wait at `from`, at most a batch; how many.
-fn take(link: &mut Link, from: &SyncDevice, packet: &mut [u8], clock: &Clock) -> io::Result<usize> {
+fn take(from: &Tun, packet: &mut [u8], mut push: impl FnMut(&[u8])) -> io::Result<usize> {
     for taken in 0..BATCH {
         match from.recv(packet) {
             Ok(len) => {
                 let packet = packet.get(..len).unwrap_or_default();
-                // The path is one of IPv4. What the kernel says by itself in IPv6 belongs to no path.
+                // The kernel sends IPv6 of its own accord, which does not belong to the path.
                 if packet.first().is_some_and(|byte| byte >> 4 == 4) {
-                    let now = clock.now();
-                    if link.is_unused() {
-                        link.set_start(*clock.first_packet.get_or_init(|| now));
-                    }
-                    link.push(now, packet);
+                    push(packet);
                 }
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(taken),

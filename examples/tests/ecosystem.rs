@@ -1,9 +1,10 @@
 //! The servers and clients of other crates on KCP, through the traits of the optional features.
 
+#[path = "../../tests/common/mod.rs"]
 mod common;
-#[path = "../examples/common/relay.rs"]
+#[path = "../common/relay.rs"]
 mod relay;
-#[path = "../examples/common/sums.rs"]
+#[path = "../common/sums.rs"]
 mod sums;
 
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! What arrives of the last words of a process.
+//! The last words of a process, and how many arrive.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::ANYWHERE;
 use super::common::{guarded, one_thread};
 use super::process::Example;
 
-/// What the process sends.
+/// Bytes that the process sends.
 const SIZE: usize = 1 << 20;
 
 /// Runs it against a listener that has enough of a silent peer after a second. Returns what it

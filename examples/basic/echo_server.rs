@@ -1,39 +1,46 @@
 //! Sends back whatever its clients send, until Ctrl-C or SIGTERM.
-//!
-//! ```sh
-//! cargo run --release --example echo_server
-//! cargo run --release --example echo_client -- 127.0.0.1:4000 "hello, world"
-//! ```
 
-#[path = "common/log.rs"]
+#[path = "log.rs"]
 mod log;
-#[path = "common/signals.rs"]
+#[path = "options.rs"]
+mod options;
+#[path = "../common/signals.rs"]
 mod signals;
 
 use std::pin::pin;
 
 use anyhow::{Context, Result};
-use clap::Parser;
 use kcpx::{KcpListener, KcpStream};
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 
-/// Sends back whatever its clients send, until Ctrl-C or SIGTERM.
-#[derive(Parser)]
-struct Args {
-    /// Address to listen on, as HOST:PORT; port 0 picks a free one
-    #[arg(default_value = "127.0.0.1:4000")]
-    addr: String,
-}
+use self::options::Options;
+
+const HELP: &str = "\
+Sends back whatever its clients send, until Ctrl-C or SIGTERM.
+
+usage: echo_server [HOST:PORT]
+
+  HOST:PORT  where to listen; port 0 picks a free one [default: 127.0.0.1:4000]
+
+In two terminals:
+
+  cargo run --release --example echo_server
+  cargo run --release --example echo_client -- 127.0.0.1:4000 \"hello, world\"
+
+RUST_LOG=kcpx=debug logs what the library does.
+";
 
 #[tokio::main]
 async fn main() -> Result<()> {
     log::to_stderr();
-    let Args { addr } = Args::parse();
+    let mut options = Options::new(HELP);
+    let addr = options.positional().unwrap_or_else(|| "127.0.0.1:4000".into());
+    options.end();
     let listener = KcpListener::bind(&addr).await.with_context(|| {
         format!("cannot listen on {addr:?}: expected a free HOST:PORT, as in 127.0.0.1:4000")
     })?;
-    println!("listening on {}, Ctrl-C ends", listener.local_addr()?);
+    println!("listening on {}", listener.local_addr()?);
 
     let mut connections = JoinSet::new();
     let mut interrupted = pin!(signals::interrupted());
@@ -48,16 +55,17 @@ async fn main() -> Result<()> {
         println!("{peer}: opened conversation id {}", stream.conv());
         while connections.try_join_next().is_some() {}
         connections.spawn(async move {
-            // A client of another implementation sends no FIN: its connection ends with
-            // an error after the idle timeout.
-            let reason =
-                echo(stream).await.err().map_or_else(|| "finished".into(), |e| e.to_string());
-            println!("{peer}: {reason}");
+            // A client of another implementation sends no FIN: its connection ends with an error
+            // after the idle timeout.
+            match echo(stream).await {
+                Ok(()) => println!("{peer}: finished"),
+                Err(error) => println!("{peer}: {error}"),
+            }
         });
     }
 
-    // Delivers what was echoed and is not acknowledged yet.
-    println!("ending; once more ends at once");
+    // Delivers what clients have not acknowledged yet.
+    println!("ending; another signal ends at once");
     connections.shutdown().await;
     listener.wait_idle().await;
     Ok(())

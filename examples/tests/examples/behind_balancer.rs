@@ -83,7 +83,7 @@ fn server_that_drains_serves_its_clients_and_ends_with_the_last() {
         }
         let refused = KcpStream::connect(addr).await.expect_err("a server that drains");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-        // Of a connection of another server, which the balancer had before.
+        // A connection of another server, which the balancer had before.
         let stray = UdpSocket::bind(ANYWHERE).await.unwrap();
         stray.send_to(&segment(77, PUSH, 5, 3, b"data"), addr).await.unwrap();
         until_counted(&http, "dropped_no_connection", 1).await;
@@ -116,7 +116,7 @@ fn server_ends_streams_at_its_drain_timeout_and_at_a_second_signal() {
 
         let (server, addr, _) = serve(&["--drain-timeout", "600"]);
         let _stream = connect(addr).await;
-        // Nobody could go on with its socket.
+        // No other process has its socket.
         server.signal(Signal::SIGHUP);
         server.line_after("SIGHUP ignored");
         server.signal(Signal::SIGTERM);
@@ -152,7 +152,7 @@ fn number(fields: &HashMap<String, String>, name: &str) -> u64 {
 }
 
 #[test]
-fn restart_by_handover_rejects_nobody_under_200_connections_and_newcomers() {
+fn restart_by_handover_rejects_no_client_under_200_connections_and_newcomers() {
     for sockets in ["1", "3"] {
         let supervise = ["supervise", "--listen", ANYWHERE, "--sockets", sockets, "--"];
         // Longer than a client that is refused takes to believe it; a connection that stays lets it last.
@@ -262,7 +262,7 @@ fn client_fails_on_wrong_answers_and_without_any() {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut answer = b"\x03two".to_vec();
             answer.extend(read(&mut stream, BLOCK.len()).await);
-            // The CRC is that of another block.
+            // The CRC belongs to another block.
             answer[20] ^= 1;
             let crc = crc32fast::hash(&answer);
             answer[20] ^= 1;
@@ -282,5 +282,5 @@ fn client_fails_on_wrong_answers_and_without_any() {
     let addr = silent.local_addr().unwrap().to_string();
     Example::start(NAME, &["client", &addr, "--for", "1"]).fail_with("no answer from");
     let options = ["server", "--listen", ANYWHERE, "--health", ANYWHERE, "--id", ""];
-    Example::start(NAME, &options).fail_with("--id has 0 bytes, allowed are 1 to 255");
+    Example::start(NAME, &options).reject_with("--id must have 1 to 255 bytes, got 0");
 }

@@ -1,21 +1,16 @@
 //! Moves a file between two processes, or two machines.
 //!
-//! Start the receiver, then the sender:
-//!
-//! ```sh
-//! cargo run --release --example file_transfer -- receive 127.0.0.1:4000 copy.bin
-//! cargo run --release --example file_transfer -- send 127.0.0.1:4000 original.bin
-//! ```
-//!
-//! A length comes first, for the progress bar and for other implementations, which hear of no
-//! end of a stream: the sender writes the length of the file in 8 bytes, the file, and its SHA-256
-//! in 32 bytes; the receiver answers with one byte, which says whether what arrived has that hash
-//! and is stored. Files are read, written and hashed on threads of their own; the queues in between
-//! are short, so memory does not grow with the file.
+//! The sender writes the length of the file in 8 bytes, the file, and its SHA-256 in 32 bytes; the
+//! receiver answers with one byte: whether it has stored a file of that hash. The length comes first for
+//! the progress bar, and because other implementations of KCP do not signal the end of a stream. Files
+//! are read, written and hashed on threads of their own; the queues in between are short, so memory does
+//! not grow with the file.
 
-#[path = "common/log.rs"]
+#[path = "log.rs"]
 mod log;
-#[path = "common/progress.rs"]
+#[path = "options.rs"]
+mod options;
+#[path = "progress.rs"]
 mod progress;
 
 use std::fs::File;
@@ -25,89 +20,76 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use clap::{Parser, Subcommand, ValueEnum};
 use kcpx::{Config, KcpListener, KcpStream, Timing};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
+use self::options::{Options, refuse};
 use self::progress::Progress;
 
 type Hash = [u8; 32];
 
-/// What the receiver answers.
+/// The answers of the receiver.
 const STORED: u8 = 1;
 const REFUSED: u8 = 0;
 
-/// Bytes read from the file at once, and how many such pieces wait for the network at most.
+/// Bytes of a piece read from the file, and the pieces that wait for the network at most.
 const PIECE: usize = 256 * 1024;
 const PIECES: usize = 8;
 /// Received chunks, of up to 64 KiB each, that wait for the disk at most.
 const CHUNKS: usize = 128;
 
-/// Moves a file over KCP, with the transfer verified by SHA-256.
-///
-/// Start `receive` first. It serves one transfer and ends; both sides print what it took.
-#[derive(Parser)]
-struct Args {
-    #[command(subcommand)]
-    role: Role,
-    /// Timing preset, by kcptun's names
-    #[arg(long, global = true, value_enum, default_value_t = Mode::Fast2)]
-    mode: Mode,
-    /// Datagrams under way at once; the receiver's holds if it is smaller
-    #[arg(long, global = true, value_name = "SEGMENTS", default_value_t = 1024,
-        value_parser = clap::value_parser!(u16).range(1..))]
-    window: u16,
-    /// Largest datagram in bytes, headers included
-    #[arg(long, global = true, value_name = "BYTES", default_value_t = 1400,
-        value_parser = clap::value_parser!(u16).range(25..=65507))]
-    mtu: u16,
-}
+const HELP: &str = "\
+Moves a file over KCP, verified by SHA-256. Start `receive` first; it takes one file and ends. Both sides
+print how long it took.
 
-#[derive(Subcommand)]
-enum Role {
-    /// Waits for a file and writes it to FILE, which must not exist yet
-    Receive {
-        /// Where to listen, as HOST:PORT
-        addr: String,
-        file: PathBuf,
-    },
-    /// Sends FILE to a receiver
-    Send {
-        /// Where the receiver listens, as HOST:PORT
-        addr: String,
-        file: PathBuf,
-    },
-}
+usage: file_transfer receive HOST:PORT FILE [options]
+       file_transfer send HOST:PORT FILE [options]
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Mode {
-    Normal,
-    Fast,
-    Fast2,
-    Fast3,
-}
+  HOST:PORT          where the receiver listens; with port 0 it picks a free one
+  FILE               the file; the receiver's must not exist yet
+
+  --mode MODE        timing preset, by kcptun's names: normal, fast, fast2, fast3 [default: fast2]
+  --window SEGMENTS  datagrams in flight, 1 to 65535; the receiver's counts if it is smaller [default: 1024]
+  --mtu BYTES        largest datagram, 25 to 65507 [default: 1400]
+
+In two terminals, or on two machines:
+
+  cargo run --release --example file_transfer -- receive 127.0.0.1:4000 copy.bin
+  cargo run --release --example file_transfer -- send 127.0.0.1:4000 original.bin
+
+RUST_LOG=kcpx=debug logs what the library does.
+";
 
 #[tokio::main]
 async fn main() -> Result<()> {
     log::to_stderr();
-    let args = Args::parse();
-    let preset = match args.mode {
-        Mode::Normal => Timing::NORMAL,
-        Mode::Fast => Timing::FAST,
-        Mode::Fast2 => Timing::FAST2,
-        Mode::Fast3 => Timing::FAST3,
+    let mut options = Options::new(HELP);
+    let mode = options.value("--mode").unwrap_or_else(|| "fast2".into());
+    let timing = match mode.as_str() {
+        "normal" => Timing::NORMAL,
+        "fast" => Timing::FAST,
+        "fast2" => Timing::FAST2,
+        "fast3" => Timing::FAST3,
+        _ => refuse(&format!("--mode must be normal, fast, fast2 or fast3, got {mode:?}")),
     };
+    let window = options.number("--window", 1_024, 1..=u16::MAX);
+    let mtu = options.number("--mtu", 1_400, 25..=65_507);
+    let role = options.required("`receive` or `send`");
+    let addr = options.required("HOST:PORT");
+    let file = PathBuf::from(options.required("FILE"));
+    options.end();
     let config = Config::new()
-        .timing(preset)
-        .windows(args.window, args.window)
-        .mtu(args.mtu)
+        .timing(timing)
+        .windows(window, window)
+        .mtu(mtu)
         .socket_buffers(Some(4 << 20), Some(4 << 20));
-    match args.role {
-        Role::Receive { addr, file } => receive(&addr, &file, config).await,
-        Role::Send { addr, file } => send(&addr, &file, config).await,
+    match role.as_str() {
+        "receive" => receive(&addr, &file, config).await,
+        "send" => send(&addr, &file, config).await,
+        _ => refuse(&format!("the first argument must be `receive` or `send`, got {role:?}")),
     }
 }
 
@@ -119,7 +101,7 @@ async fn send(addr: &str, path: &Path, config: Config) -> Result<()> {
         format!("cannot connect to {addr:?}: start the receiver there, or correct HOST:PORT")
     })?;
 
-    println!("waiting for the receiver at {}", stream.peer_addr()?);
+    println!("connecting to {}", stream.peer_addr()?);
     stream.write_all(&length.to_be_bytes()).await?;
     stream.established().await.with_context(|| format!("no receiver answers at {addr}"))?;
 
@@ -178,7 +160,7 @@ async fn receive(addr: &str, path: &Path, config: Config) -> Result<()> {
     let part = PathBuf::from(part);
     let file = File::create(&part).with_context(|| format!("cannot write {}", part.display()))?;
 
-    println!("waiting for a sender on {}", listener.local_addr()?);
+    println!("listening on {}", listener.local_addr()?);
     let (mut stream, peer) = listener.accept().await?;
     let result = match receive_into(file, &mut stream).await {
         Ok(summary) => std::fs::rename(&part, path)

@@ -4,6 +4,7 @@
 //! namespace has no name and ends with those who are in it, so nothing is left behind however the
 //! process ends.
 
+use std::ffi::CStr;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -16,35 +17,35 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context as _, anyhow};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
-use serde::Serialize;
-use tun_rs::{DeviceBuilder, SyncDevice};
 
 use crate::netlink;
+use crate::tun::Tun;
 
-const DEVICE: &str = "path";
-/// Packets that the kernel holds for the relay: what arrives while the relay is not running.
+const DEVICE: &CStr = c"path";
+/// Packets that the kernel holds while the relay is not running.
 const QUEUE: u32 = 65_536;
-const MTU: u16 = 1_500;
+const MTU: u32 = 1_500;
 
 type Job = Box<dyn FnOnce() + Send>;
 
 /// One end of a [`Path`](crate::Path).
 pub struct End {
     address: Ipv4Addr,
-    device: Arc<SyncDevice>,
-    /// What the thread in the namespace is to do. It ends when this is closed.
+    device: Arc<Tun>,
+    /// Jobs for the thread in the namespace. It ends when this is closed.
     jobs: Sender<Job>,
 }
 
-/// What the kernel dropped at one end. A snapshot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+/// Packets that the kernel dropped at one end. A snapshot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct KernelCounts {
     /// Datagrams that a full receive buffer of a socket could not hold.
     pub udp_receive_drops: u64,
     /// Datagrams that were not sent for want of buffers.
     pub udp_send_drops: u64,
-    /// Packets on their way out that the relay was too slow to take. Not what was asked for: a
-    /// measurement with any of these does not count.
+    /// Packets that the relay was too slow to take. The conditions did not ask for it: a measurement with
+    /// any of these does not count.
     pub device_drops: u64,
 }
 
@@ -97,7 +98,7 @@ impl End {
         self.ask(move || thread::Builder::new().name(name).spawn(work))?
     }
 
-    /// What the kernel dropped at this end so far.
+    /// Packets that the kernel dropped at this end so far.
     ///
     /// # Errors
     ///
@@ -117,7 +118,7 @@ impl End {
         })?
     }
 
-    pub(crate) fn device(&self) -> Arc<SyncDevice> {
+    pub(crate) fn device(&self) -> Arc<Tun> {
         self.device.clone()
     }
 
@@ -144,22 +145,14 @@ fn serve(work: &Receiver<Job>) {
 }
 
 /// Puts this thread into a namespace of its own and makes the device there.
-fn enter(address: Ipv4Addr) -> anyhow::Result<SyncDevice> {
+fn enter(address: Ipv4Addr) -> anyhow::Result<Tun> {
     unshare(CloneFlags::CLONE_NEWNET).map_err(|error| match error {
         Errno::EPERM => anyhow!("making a network namespace is for root alone: run this as root"),
         other => anyhow!("making a network namespace: {other}"),
     })?;
     // A new namespace has its loopback down, and always as device 1.
     netlink::up(1).context("loopback in the new namespace")?;
-    let device = DeviceBuilder::new()
-        .name(DEVICE)
-        .ipv4(address, 30, None)
-        .mtu(MTU)
-        .build_sync()
-        .context("a TUN device (is /dev/net/tun there, and may this user open it?)")?;
-    netlink::queue(device.if_index()?, QUEUE).context("the queue of the TUN device")?;
-    device.set_nonblocking(true)?;
-    Ok(device)
+    Tun::new(DEVICE, address, MTU, QUEUE)
 }
 
 /// A counter of `/proc/net/snmp`: one line has the names, the next the values.
@@ -169,12 +162,13 @@ fn udp_counter(text: &str, name: &str) -> Option<u64> {
     lines.next()?.split_whitespace().nth(place)?.parse().ok()
 }
 
-/// What `/proc/net/dev` says of packets that the device could not take for sending.
+/// Packets that the device could not take for sending, of `/proc/net/dev`.
 fn device_drops(text: &str) -> Option<u64> {
     let of_device = |line: &str| -> Option<u64> {
         let (name, counters) = line.split_once(':')?;
         // Eight of what was received come first, then bytes, packets, errors, drops.
-        (name.trim() == DEVICE).then(|| counters.split_whitespace().nth(11)?.parse().ok())?
+        (name.trim().as_bytes() == DEVICE.to_bytes())
+            .then(|| counters.split_whitespace().nth(11)?.parse().ok())?
     };
     text.lines().find_map(of_device)
 }
