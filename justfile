@@ -1,4 +1,4 @@
-# Shorthands; `just --list` names them. What is also a step of CI is defined in .ci/run alone.
+# Shorthands; `just --list` names them. Steps of CI are defined in .ci/run alone.
 
 nightly := "cargo +nightly"
 host := "x86_64-unknown-linux-gnu"
@@ -65,7 +65,7 @@ attacks *ARGS:
     cargo run --release -p kcpx-hostile -- attacks {{ ARGS }}
 
 # With --target the flag leaves build scripts and procedural macros alone.
-# Unit tests under AddressSanitizer, leaks included; all, or those of a part: `just asan sys::`.
+# Unit tests under AddressSanitizer, leaks included; all, or a part: `just asan sys::`.
 asan *FILTERS:
     RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/asan \
         {{ nightly }} test --lib --target {{ host }} -- {{ FILTERS }}

@@ -1,5 +1,5 @@
-// kcp-go as a peer of kcpx-compare, whose --help has the protocol under "Another program". It has the
-// workloads msg and bulk over the wires plain and fec-10-3, on Linux.
+// kcp-go as a peer of kcpx-compare. The protocol is in `kcpx-compare --help` under "Another program". It has
+// the workloads msg and bulk over the wires plain and fec-10-3, on Linux.
 package main
 
 import (
@@ -122,11 +122,11 @@ func clock() int64 {
 type server struct {
 	sync.Mutex
 	bytes, connections uint64
-	// Of msg: messages read, the timestamp of the first, and nanoseconds that each took.
+	// For msg: messages read, the timestamp of the first, and nanoseconds that each took.
 	received    uint64
 	start       int64
 	first, rest []int64
-	// Of bulk: the first byte and the end of the last block, and what was read within the time.
+	// For bulk: the first byte and the end of the last block, and bytes read within the time.
 	began, ended time.Time
 	within       uint64
 }

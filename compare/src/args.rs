@@ -1,4 +1,4 @@
-//! What is measured, and with which settings: the command line and the names in it.
+//! The command line: what to measure, the settings, and the names of both.
 
 mod path;
 mod units;
@@ -20,28 +20,28 @@ pub(crate) const EXTERNAL: &str = "KCPX_COMPARE_PEER";
 /// MTU and windows of all KCP peers.
 pub(crate) const MTU: u16 = 1_400;
 pub(crate) const WINDOW: u16 = 1_024;
-/// What those that take a size of their queue of new connections get.
+/// New connections that a listener queues, if its transport has such a setting.
 #[cfg(feature = "together")]
 pub(crate) const BACKLOG: u16 = 16_384;
 pub(crate) const KEY: &[u8; 16] = b"sixteen key byte";
 /// How long a client may take beyond its `--seconds` to get everything across.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
-/// What a process may take to start and to answer.
+/// The time for a process to start and to answer.
 pub(crate) const PROMPT: Duration = Duration::from_secs(10);
 
 /// Measures kcpx and other transports side by side, with the same workloads in the same run.
 ///
 /// Each measurement starts a server process on CPU 0 and a client process on CPU 1, one thread
 /// each. The transports take turns within each run, so a slow moment of the machine meets all of
-/// them, and the tables on stdout show medians over the runs, with ratios. What a transport cannot
-/// do in time is an empty cell, and the reason is on stderr.
+/// them, and the tables on stdout show medians over the runs, with ratios. If a transport cannot do
+/// something in time, its cell is empty and the reason is on stderr.
 ///
 /// The workloads sink, echo, pingpong and many run over loopback; msg and bulk run across a path
 /// with delay and loss between two network namespaces, which needs root or a user who may make
 /// user namespaces.
 ///
-/// Build with --release. Leave the machine alone meanwhile: two busy processes want two CPUs. Linux
-/// only, whose /proc it reads.
+/// Build with --release. Leave the machine alone while it runs: two busy processes want two CPUs. It reads
+/// /proc, so it needs Linux.
 #[derive(Debug, Parser)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -49,7 +49,7 @@ pub(crate) const PROMPT: Duration = Duration::from_secs(10);
     after_long_help = include_str!("help.txt")
 )]
 pub(crate) struct Args {
-    /// What to do
+    /// Workloads to measure
     #[arg(long, value_enum, value_delimiter = ',', default_value = "sink,echo,pingpong,many")]
     pub(crate) workload: Vec<Workload>,
     /// With which; kcp-go only where KCPX_COMPARE_PEER names a program [default: all]
@@ -64,7 +64,7 @@ pub(crate) struct Args {
     pub(crate) runs: u32,
     #[command(flatten)]
     pub(crate) load: Load,
-    /// Congestion control of tcp, also of --beside tcp [default: that of the system]
+    /// Congestion control of tcp, also of --beside tcp [default: the system's]
     #[arg(long, value_enum, value_name = "NAME")]
     pub(crate) tcp_congestion: Option<TcpCongestion>,
     /// Seconds for which the connections of `many` do nothing, to see what that costs
@@ -76,7 +76,7 @@ pub(crate) struct Args {
     /// Write charts into this directory
     #[arg(long, value_name = "DIR")]
     pub(crate) svg: Option<PathBuf>,
-    // Last, since its heading is that of all that come after it.
+    // Last, since its heading applies to all that follow.
     #[command(flatten)]
     pub(crate) path: PathOptions,
     #[command(subcommand)]
@@ -111,7 +111,7 @@ pub(crate) struct Load {
     pub(crate) size: usize,
 }
 
-/// What a message holds at least: number and timestamp.
+/// The least bytes of a message: number and timestamp.
 const MESSAGE_HEADER: u64 = 16;
 
 fn number(least: u64, most: u64) -> RangedU64ValueParser<usize> {
@@ -289,8 +289,8 @@ pub(crate) enum Peer {
 }
 
 impl Peer {
-    /// quinn is never plain: in that row it has the cipher that it chooses by itself. The FEC of a row
-    /// of kcpx-auto is that of its server.
+    /// quinn is never plain: in the plain row it has its own choice of a cipher. kcpx-auto has the FEC of its
+    /// server.
     pub(crate) fn has(self, wire: Wire, server: Option<Self>) -> bool {
         match self {
             Self::Kcpx | Self::RustTokioKcp | Self::KcpGo => true,
@@ -341,7 +341,7 @@ impl Args {
         Ok(args)
     }
 
-    /// What is measured, in groups of rows that are compared with each other.
+    /// The measurements, in groups of rows that are compared with each other.
     pub(crate) fn groups(&self) -> anyhow::Result<Vec<Vec<Case>>> {
         let external = std::env::var_os(EXTERNAL).is_some();
         let peers: Vec<Peer> = if self.peers.is_empty() {

@@ -38,7 +38,7 @@ struct Bar {
     label: String,
     /// None for what could not be measured.
     value: Option<f64>,
-    /// What stands behind the figure.
+    /// The text behind the figure.
     remark: String,
     ours: bool,
 }

@@ -23,8 +23,8 @@ mod linux {
         Ok(nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?.into())
     }
 
-    /// A timer of the kernel, since that of Tokio rounds up to whole milliseconds, which would be
-    /// a part of every latency.
+    /// A timer of the kernel: Tokio's rounds up to whole milliseconds, which would be a part of every
+    /// latency.
     pub(crate) struct Alarm(AsyncFd<Timer>);
 
     impl Alarm {

@@ -1,5 +1,5 @@
-//! What the machine itself does in the place of a transport: the rows that say how much of a figure is
-//! the machine's. They have the processes, the CPUs and the turns of the sink.
+//! The machine in the place of a transport: rows that say how much of a figure is the machine's. They have
+//! the processes, the CPUs and the turns of the sink.
 
 mod memcpy;
 mod udp;

@@ -129,7 +129,7 @@ fn joined(
 ) -> anyhow::Result<Figures> {
     let read = after.bytes - before.bytes;
     let bytes = outcome.bytes;
-    // Of a copy in memory the server sees nothing.
+    // The server sees nothing of a copy in memory.
     let counted = case.peer != Peer::Memcpy;
     ensure!(!counted || read >= bytes, "the client counts {bytes} bytes, the server {read}");
     let server_cpu_s = after.cpu_s - before.cpu_s;
@@ -170,7 +170,7 @@ fn client_arguments(args: &Args, case: Case, listening: &Listening) -> Vec<Strin
     arguments
 }
 
-/// What both roles of all workloads are started with.
+/// The arguments of both roles of all workloads.
 pub(crate) fn role_arguments(role: &str, case: Case) -> Vec<String> {
     let mut arguments = vec![role.to_owned()];
     let mut option = |option: &str, value| arguments.extend([option.to_owned(), value]);

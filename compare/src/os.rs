@@ -44,7 +44,7 @@ mod linux {
     use nix::sys::time::{TimeVal, TimeValLike as _};
     use nix::unistd::Pid;
 
-    /// Binds this thread to one CPU, and with it the processes that it starts meanwhile.
+    /// Binds this thread to one CPU, and the processes that it starts until this is dropped.
     pub(crate) struct Pin(Option<CpuSet>);
 
     impl Pin {
@@ -78,7 +78,7 @@ mod linux {
         Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
     }
 
-    /// Allows this process as many open files as it may allow itself.
+    /// Raises the limit of open files to the highest this process may set.
     pub(crate) fn raise_file_limit() -> io::Result<()> {
         let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
         Ok(setrlimit(Resource::RLIMIT_NOFILE, most, most)?)

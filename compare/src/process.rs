@@ -16,7 +16,7 @@ use crate::protocol::Snapshot;
 
 pub(crate) const SERVER_CPU: usize = 0;
 pub(crate) const CLIENT_CPU: usize = 1;
-/// What a process may take to end.
+/// The time for a process to end.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A child, which is killed with its measurement if it does not end by itself.
@@ -28,7 +28,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Where the calling thread is: on its network, and of its user.
+    /// Starts it in the network namespace and as the user of the calling thread.
     pub(crate) fn start(cpu: usize, program: &OsStr, arguments: &[String]) -> anyhow::Result<Self> {
         // A child has the CPUs of the thread that starts it, from its first instruction on.
         let pin = Pin::to(cpu);
@@ -68,7 +68,7 @@ impl Process {
     async fn stop(mut self) {
         self.requests = None;
         if timeout(EXIT_TIMEOUT, self.child.wait()).await.is_err() {
-            // An error says that it has ended meanwhile.
+            // Fails if it has ended by now.
             let _ = self.child.kill().await;
         }
     }

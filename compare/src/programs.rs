@@ -18,8 +18,8 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Finds them, and builds what is missing: cargo makes one set of features for all crates of a
-    /// build, and with that of kcpx rust_tokio_kcp would not be at its best (Cargo.toml says why).
+    /// Finds them, and builds missing ones: cargo makes one set of features for all crates of a build, and
+    /// the features of kcpx would slow rust_tokio_kcp down (Cargo.toml says why).
     pub(crate) async fn of(mut peers: impl Iterator<Item = Peer>) -> anyhow::Result<Self> {
         let together = env::current_exe()?;
         let mut apart = None;
@@ -42,7 +42,7 @@ impl Programs {
         Ok(Self { together, apart, external: env::var_os(EXTERNAL) })
     }
 
-    /// What to start for a transport.
+    /// The program of a transport.
     pub(crate) fn program(&self, peer: Peer) -> anyhow::Result<OsString> {
         match peer {
             Peer::KcpGo => self.external.clone().context(EXTERNAL),

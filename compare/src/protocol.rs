@@ -8,7 +8,7 @@ use crate::args::Case;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Listening {
     pub(crate) addr: std::net::SocketAddr,
-    /// What the table should say beside the name.
+    /// A note of the table beside the name.
     #[serde(default)]
     pub(crate) note: Option<String>,
 }
@@ -24,10 +24,10 @@ pub(crate) struct Snapshot {
     pub(crate) bytes: u64,
     /// Connections it has accepted.
     pub(crate) connections: u64,
-    /// Of `msg` alone.
+    /// For `msg` alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) messages: Option<Messages>,
-    /// Of `bulk` alone, once its time is over.
+    /// For `bulk` alone, once its time is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) within: Option<Within>,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Latency {
     pub(crate) max_us: f64,
 }
 
-/// What a server read within its time, which begins with the first byte.
+/// Bytes that a server read within its time, which begins with the first byte.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Within {
     pub(crate) bytes: u64,
@@ -87,7 +87,7 @@ pub(crate) struct Outcome {
     pub(crate) complete: Option<bool>,
 }
 
-/// What one measurement gave.
+/// The result of one measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figures {
     #[serde(flatten)]

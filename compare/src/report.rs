@@ -12,7 +12,7 @@ pub(crate) struct Column {
     pub(crate) title: &'static str,
     digits: usize,
     pub(crate) value: fn(&Figures) -> Option<f64>,
-    /// Whether the table has kcpx's figure over that of the others.
+    /// Whether the table has kcpx's figure divided by each other one.
     ratio: bool,
 }
 

@@ -21,7 +21,7 @@ use crate::protocol::{Listening, Outcome, Snapshot};
 use crate::workload::{Seen, bulk, echo, many, msg, pingpong, sink};
 
 pub(crate) async fn play(role: Role) -> anyhow::Result<()> {
-    // Where it does not suffice, the workload says so.
+    // If the limit is still too low, the workload says so.
     os::raise_file_limit()?;
     match role {
         Role::Server { case, listen, load } => server(case, listen, load).await,
@@ -102,7 +102,7 @@ fn end_with_input(done: Arc<AtomicBool>) -> io::Result<JoinHandle<()>> {
         if done.load(Ordering::Acquire) {
             end();
         }
-        // Nobody may be left to read this.
+        // Fails if the reader of this is gone.
         let _ = writeln!(io::stderr(), "client: the input has ended before there was a result");
         std::process::exit(1);
     })

@@ -1,4 +1,4 @@
-//! What becomes of the processes of a measurement when the program that started them is gone.
+//! The processes of a measurement end when the program that started them is gone.
 #![cfg(feature = "together")]
 
 use std::net::TcpListener;
@@ -44,7 +44,7 @@ fn client_ends_when_its_parent_is_gone() {
     let mut client = Client(client);
     let (_stream, _) = listener.accept().expect("its connection");
     assert!(client.0.try_wait().expect("a child").is_none(), "it works");
-    // What the system does when the parent ends, however that happens.
+    // As the system does when the parent ends.
     drop(client.0.stdin.take());
     let status = wait(&mut client).expect("still there");
     assert!(!status.success(), "it had no result: {status}");

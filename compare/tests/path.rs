@@ -38,7 +38,7 @@ fn measure(workload: &str) -> (String, Vec<Value>) {
     (text, samples)
 }
 
-/// What a measurement with these options printed, and its samples.
+/// The output of a measurement with these options, and its samples.
 fn run(workload: &str, options: &[&str]) -> (String, Vec<Value>) {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let (process, number) = (std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -58,7 +58,7 @@ fn run(workload: &str, options: &[&str]) -> (String, Vec<Value>) {
     (String::from_utf8(output.stdout).expect("text"), samples.collect())
 }
 
-/// What holds for a sample of either workload.
+/// Checks a sample of either workload.
 fn check(sample: &Value) {
     assert_eq!(sample["error"], Value::Null, "{sample}");
     assert_eq!(sample["complete"], true, "{sample}");
@@ -154,7 +154,7 @@ fn transfers_beside_each_other_share_the_rate_of_the_path() {
         assert_eq!(sample["error"], Value::Null, "{sample}");
         let goodput = [&sample["goodput_mbit_per_s"], &sample["beside_mbit_per_s"]].map(number);
         assert!(goodput.iter().all(|goodput| *goodput > 0.0), "{sample}");
-        // What waits in the queue when the time is over came in before.
+        // Packets in the queue at the end of the time came in before.
         assert!(goodput[0] + goodput[1] <= 8.8, "{sample}");
     }
     assert!(text.contains("beside a bulk transfer of tcp"), "{text}");

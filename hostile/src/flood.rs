@@ -24,9 +24,9 @@ use crate::sources::Sources;
 const ADDRESSES: u32 = 512;
 /// Clients that connect during the flood, half of them without this crate.
 const CLIENTS: u64 = 100;
-/// What the established connection sends, bytes per second: 100 Mbit/s.
+/// Bytes per second of the established connection: 100 Mbit/s.
 const PACED: u64 = 12_500_000;
-/// What unvalidated peers may hold: a sixteenth of the default of `Limits::memory`.
+/// The limit of bytes for unvalidated peers: a sixteenth of the default of `Limits::memory`.
 const UNVALIDATED_MEMORY: u64 = 64 << 20;
 
 #[derive(Args)]
@@ -96,7 +96,7 @@ fn start(addr: SocketAddr, rate: u64) -> anyhow::Result<Running> {
     }))
 }
 
-/// The most bytes that unvalidated peers held in so many seconds.
+/// The most bytes that unvalidated peers held within these seconds.
 async fn highest_memory(server: &Server, seconds: u64) -> u64 {
     let mut highest = 0;
     for _ in 0..seconds * 20 {
@@ -106,7 +106,7 @@ async fn highest_memory(server: &Server, seconds: u64) -> u64 {
     highest
 }
 
-/// Connects [`CLIENTS`] over so many seconds. Returns how long those took that connected.
+/// Connects [`CLIENTS`] over these seconds. Returns how long each took that connected.
 async fn connect_all(addr: SocketAddr, seconds: u64) -> Vec<Duration> {
     let step = Duration::from_secs(seconds) / (CLIENTS as u32 + 25);
     let mut clients = Vec::new();
@@ -137,8 +137,8 @@ async fn connect(addr: SocketAddr) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a client of another implementation does: sends its first segment every 200 ms, and
-/// acknowledges whatever comes, until its data comes back.
+/// Acts as a client of another implementation: sends its first segment every 200 ms, and acknowledges all
+/// segments, until its data comes back.
 async fn connect_minimal(addr: SocketAddr) -> anyhow::Result<()> {
     let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await?;
     let (conv, wnd, una) = (7, 32, Sn(0));
@@ -196,7 +196,7 @@ async fn transfer(addr: SocketAddr, bytes: Arc<AtomicU64>) -> std::io::Result<()
     }
 }
 
-/// Megabytes per second over so many seconds.
+/// Megabytes per second over these seconds.
 async fn measure(name: &str, bytes: &AtomicU64, seconds: u64) -> f64 {
     let (start, from) = (Instant::now(), bytes.load(Ordering::Relaxed));
     tokio::time::sleep(Duration::from_secs(seconds)).await;

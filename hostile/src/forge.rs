@@ -1,4 +1,4 @@
-//! Datagrams that nobody honest sends: forged segments, FEC packets and garbage.
+//! Datagrams of an attacker: forged segments, FEC packets and garbage.
 
 use kcpx::proto::segment::{CONTROL_CAPABLE, Command, ControlType, Header};
 use kcpx::proto::seq::{Sn, Ts};

@@ -109,7 +109,7 @@ impl Forwarder {
         Ok(Self { shared, task })
     }
 
-    /// Where a client connects to.
+    /// The address that a client connects to.
     pub(crate) fn addr(&self) -> io::Result<SocketAddr> {
         self.shared.client_side.local_addr()
     }

@@ -28,7 +28,7 @@ const CLIENT_INTERVAL: Duration = Duration::from_millis(50);
 /// It counts as served if it has everything after so long.
 const SERVED_WITHIN: Duration = Duration::from_secs(3);
 
-/// What a stream consists of: position `n` has the same byte in every stream. A prime, so that no
+/// The period of a stream's bytes: position `n` has the same byte in every stream. A prime, so that no
 /// power of two shifts it onto itself.
 const PATTERN_LEN: usize = 65_521;
 
@@ -49,7 +49,7 @@ impl Pattern {
     }
 }
 
-/// What honest clients count together.
+/// The counters of all honest clients.
 #[derive(Debug)]
 pub(crate) struct Tally {
     pattern: Pattern,
@@ -81,8 +81,8 @@ impl Tally {
         })
     }
 
-    /// The longest time until a short connection had its first echo, and that of a message of the
-    /// echo connection, since the last call.
+    /// The longest time until a short connection had its first echo, and until a message of the echo
+    /// connection came back, since the last call.
     pub(crate) fn take_longest(&self) -> (Duration, Duration) {
         let take = |longest: &AtomicU64| Duration::from_micros(longest.swap(0, Ordering::Relaxed));
         (take(&self.longest_connect), take(&self.longest_echo))
@@ -101,7 +101,7 @@ impl Tally {
     }
 }
 
-/// A connection that sends so many bytes a second and reads the echo; another one when it is lost.
+/// A connection that sends at this rate and reads the echo; another one when it is lost.
 pub(crate) async fn paced(
     name: &'static str,
     addr: SocketAddr,
@@ -219,7 +219,7 @@ pub(crate) async fn connect(addr: SocketAddr, config: Config, tally: &Tally) -> 
     Ok(())
 }
 
-/// Sends so many bytes over a connection to an echo server, and compares what comes back.
+/// Sends `len` bytes over a connection to an echo server, and compares the echo.
 pub(crate) async fn echo(stream: &mut KcpStream, len: usize) -> io::Result<()> {
     let bytes = Rng::new(len as u64).bytes(len);
     let (mut reader, mut writer) = stream.split();

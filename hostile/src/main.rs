@@ -1,8 +1,9 @@
 //! Attacks on endpoints of kcpx over loopback sockets, and honest traffic under floods.
 //!
-//! `attacks` runs each attack for some seconds and prints what it cost beside the bound. `soak` has connections of every kind send for hours while one flood after the other arrives, and
-//! counts lost connections, wrong bytes and memory. Everything stays on loopback, and is bounded in
-//! rate and time. `flood` is one flood in depth. Linux, whose whole 127/8 is loopback.
+//! `attacks` runs each attack for some seconds and prints its cost beside the bound. `soak` has connections
+//! of every kind send for hours while one flood after the other arrives, and counts lost connections, wrong
+//! bytes and memory. `flood` is one flood in depth. Everything stays on loopback, with a limited rate and
+//! time. It needs Linux: there all of 127/8 is loopback.
 
 mod attacks;
 mod flood;
@@ -35,10 +36,10 @@ enum Mode {
     Soak(soak::Options),
     /// A flood of initial segments beside a busy connection and clients that connect.
     Flood(flood::Options),
-    /// What `attacks` starts: a server that ends with its standard input.
+    /// Started by `attacks`: a server that ends with its standard input.
     #[command(hide = true)]
     Serve(server::Profile),
-    /// What `attacks` starts in a network namespace.
+    /// Started by `attacks` in a network namespace.
     #[command(hide = true)]
     PacketTooBig {
         #[arg(long)]

@@ -17,7 +17,7 @@ pub(crate) fn heap_kib() -> u64 {
     (HEAP.allocated() / 1_024) as u64
 }
 
-/// What the system reports of a process.
+/// The system's report on a process.
 pub(crate) fn proc_dir(pid: u32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }

@@ -18,7 +18,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Calls `send` so many times a second.
+    /// Calls `send` at this rate per second.
     pub(crate) fn start(rate: u64, mut send: impl FnMut() + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let halt = stop.clone();

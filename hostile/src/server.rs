@@ -1,5 +1,5 @@
-//! A listener in a thread of its own, and in a process of its own: then its memory and its CPU time
-//! are those of the server alone.
+//! A listener in a thread of its own, or in a process of its own; the process has the memory and CPU time
+//! of the server alone.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,7 +24,7 @@ use crate::os;
 
 pub(crate) const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// What is done with an accepted connection.
+/// The task of an accepted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Service {
     /// Sends back what comes.
@@ -35,12 +35,12 @@ pub(crate) enum Service {
     Pour,
 }
 
-/// What a greeting server sends.
+/// Bytes that a greeting server sends.
 pub(crate) const GREETING: usize = 64 * 1024;
-/// What it consists of.
+/// The value of each.
 pub(crate) const GREETING_BYTE: u8 = 0x5A;
 
-/// What the application of a server has seen.
+/// The counters of a server's application.
 #[derive(Debug, Default)]
 struct Seen {
     accepted: AtomicU64,
@@ -200,7 +200,7 @@ impl Profile {
     }
 }
 
-/// What a server counts, of its endpoint and of its application.
+/// The counters of a server's endpoint and application.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
     /// Connections that the application got.
@@ -274,7 +274,7 @@ pub(crate) fn run(profile: &Profile) -> anyhow::Result<()> {
         line?;
         println!("{}", Counters::of(&server).to_line());
     }
-    // What runs is ended with the process.
+    // Ends the tasks with the process.
     std::process::exit(0)
 }
 

@@ -18,9 +18,9 @@ use crate::os;
 use crate::running::Running;
 use crate::server::{Server, Service};
 
-/// What the paced connection sends, bytes per second: 10 Mbit/s.
+/// Bytes per second of the paced connection: 10 Mbit/s.
 const PACED: u64 = 1_250_000;
-/// What the connections with FEC and under the cipher send, bytes per second.
+/// Bytes per second of the connections with FEC and under the cipher.
 const PACED_BESIDE: u64 = 125_000;
 #[derive(Args)]
 pub(crate) struct Options {
@@ -41,7 +41,7 @@ struct World {
     fec: Server,
     sealed: Server,
     greeting: Server,
-    /// They serve nobody: an attacker makes them talk to each other.
+    /// They have no clients: an attacker makes them talk to each other.
     _pair: [Server; 2],
     between_servers: Forwarder,
     plain_path: Forwarder,
@@ -164,7 +164,7 @@ fn print_row(cells: &[String]) {
     println!("{}", cells.collect::<Vec<_>>().join(" "));
 }
 
-/// What is counted over one flood, except its time.
+/// The counters over one flood, except its time.
 async fn one_phase(
     world: &World,
     tally: &Tally,
@@ -248,7 +248,7 @@ impl Memory {
         let highest: Vec<_> =
             rounds.clone().map(|round| round.iter().map(&kib).max().unwrap_or(0)).collect();
         println!("{name}, highest of each round, KiB: {highest:?}");
-        // Of all samples it would be wrong: within a round each flood has a level of its own.
+        // All samples would be wrong: within a round each flood has a level of its own.
         let ends = rounds.filter_map(|round| Some(round.last()?.time.as_secs_f64() / 3_600.0));
         let highest = highest.iter().map(|kib| *kib as f64);
         let later: Vec<_> = ends.zip(highest).skip(1).collect();

@@ -8,7 +8,7 @@ use socket2::{Domain, Socket, Type};
 /// Receive buffer of each socket, for what arrives between two sends.
 const RECV_BUFFER: usize = 64 * 1024;
 
-/// What an attacker sent and got back.
+/// The traffic of an attacker, both ways.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) sent: u64,

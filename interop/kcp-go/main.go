@@ -18,7 +18,7 @@ const usage = `usage: kcp-go-peer COMMAND --addr HOST:PORT [OPTIONS]
 
   server   listens, prints "listening HOST:PORT" as its first line, and returns every byte of every
            session and every out-of-band packet; ends when its standard input ends
-  client   sends --bytes bytes, SplitMix64 from --seed, reads as many and compares them
+  client   sends --bytes bytes, SplitMix64 from --seed, reads the same number and compares them
   clients  --count clients, each with a socket of its own; each sends one message of --bytes bytes and
            waits for all of them to return
   upload   sends --bytes bytes at once and waits for one byte

@@ -16,7 +16,7 @@ import (
 // socketBuffer is the size of a socket's buffers in bytes, so that a burst is not dropped there.
 const socketBuffer = 4 << 20
 
-// options are those of all commands.
+// options of all commands.
 type options struct {
 	addr         string
 	block        kcp.BlockCrypt

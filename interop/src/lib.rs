@@ -20,7 +20,7 @@ use std::ops::Range;
 /// The environment variable that replays one case.
 pub const SEED_VARIABLE: &str = "KCP_TEST_SEED";
 
-/// The environment variable that runs so many cases per test instead.
+/// The environment variable with the number of cases per test.
 pub const COUNT_VARIABLE: &str = "KCP_TEST_SEEDS";
 
 /// The seeds a test runs: `range`, unless [`SEED_VARIABLE`] or [`COUNT_VARIABLE`] is set.

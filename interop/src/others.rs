@@ -9,7 +9,7 @@ use kcpx::Mode;
 
 use crate::peer::{Peer, Settings};
 
-/// Where the other implementations write their datagrams.
+/// Collects the datagrams of the other implementations.
 #[derive(Clone, Debug, Default)]
 struct SentDatagrams(Rc<RefCell<Vec<Vec<u8>>>>);
 
@@ -24,7 +24,7 @@ impl io::Write for SentDatagrams {
     }
 }
 
-/// What the two have in common.
+/// The common part of both.
 #[derive(Debug)]
 struct Ticking {
     sent: SentDatagrams,

@@ -123,23 +123,23 @@ impl Pair {
         self.apps[1].reader = theirs;
     }
 
-    /// What our application writes, from now on as fast as it may.
+    /// Has our application write these, from now on as fast as it may.
     pub fn we_write(&mut self, writes: &[Vec<u8>]) {
         self.apps[0].writes.extend(writes.iter().cloned());
     }
 
-    /// What their application writes.
+    /// Has their application write these.
     pub fn they_write(&mut self, writes: &[Vec<u8>]) {
         self.apps[1].writes.extend(writes.iter().cloned());
     }
 
-    /// What our application has read.
+    /// The messages that our application has read.
     #[must_use]
     pub fn we_got(&self) -> &[Vec<u8>] {
         &self.apps[0].received
     }
 
-    /// What their application has read.
+    /// The messages that their application has read.
     #[must_use]
     pub fn they_got(&self) -> &[Vec<u8>] {
         &self.apps[1].received

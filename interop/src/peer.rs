@@ -82,7 +82,7 @@ pub struct Settings {
     /// The other implementations flush after every turn with input or writes, as an option of their
     /// wrappers does, instead of at the next tick alone.
     pub eager: bool,
-    /// What the wire clock starts from.
+    /// The start of the wire clock.
     pub epoch: u32,
 }
 

@@ -15,7 +15,7 @@ use crate::link::Rng;
 /// value.
 #[derive(Debug)]
 pub struct Relay {
-    /// Where the client sends to.
+    /// The address that the client sends to.
     pub addr: SocketAddr,
     _tasks: JoinSet<()>,
 }

@@ -12,7 +12,7 @@ use crate::pair::{CONV, Pair, Reader};
 use crate::peer::Settings;
 use crate::{SEED_VARIABLE, seeds, work};
 
-/// Runs `case` for each seed, and prints how to replay the one that fails.
+/// Runs `case` for each seed, and prints how to replay a failing one.
 ///
 /// # Panics
 ///
@@ -197,7 +197,7 @@ impl Transfer {
         let all = (bytes(&their_writes), bytes(&our_writes));
         pair.run_until(self.limit, |pair| pair.is_settled() && pair.bytes_read() == all)?;
         let finished = pair.now;
-        // Whatever is still on its way must not add anything.
+        // Datagrams still under way must not add anything.
         pair.run_for(2_000)?;
         pair.now = finished;
         let messages = self.ours.mode == Mode::Message && self.theirs.mode == Mode::Message;

@@ -1,4 +1,4 @@
-//! What the applications write.
+//! The data of the applications.
 
 use crate::link::Rng;
 
@@ -31,8 +31,8 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Random messages: a small one first (before its answer the peer's window is not known), sizes
-    /// around those of whole fragments, and at least one of the largest size.
+    /// Random messages: a small one first (before its answer the peer's window is not known), sizes around
+    /// whole fragments, and at least one of the largest size.
     #[must_use]
     pub fn draw(self, rng: &mut Rng) -> Vec<Vec<u8>> {
         let mut left = self.total;

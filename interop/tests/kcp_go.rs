@@ -120,7 +120,7 @@ impl Cell {
         config
     }
 
-    /// What both programs are started with.
+    /// The arguments of both programs.
     fn options(self) -> Vec<String> {
         let (data, parity) = self.fec.shards();
         let length = match self.cipher {
@@ -184,7 +184,7 @@ async fn matrix(role: &str, run: impl AsyncFn(KcpGo, Cell) -> String) {
     }
 }
 
-/// What our side saw.
+/// The observations of our side.
 fn seen(stream: &KcpStream) -> String {
     let stats = stream.stats();
     format!(
@@ -280,7 +280,7 @@ async fn kcp_go_client_connects_to_kcpx() {
     matrix("kcp-go dials", our_server).await;
 }
 
-/// kcp-go has one session for each address and port, and keeps that of a connection that is gone.
+/// kcp-go has one session for each address and port, and keeps it after its connection is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn endpoint_connects_again_to_a_kcp_go_that_keeps_the_session_before() {
     let cells = Cell::all().filter(|cell| cell.cipher == "aes-128" && cell.loss == 0);

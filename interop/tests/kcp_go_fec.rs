@@ -85,7 +85,7 @@ impl Sender {
         }
     }
 
-    /// A group, of which the second packet is lost if it `probes`.
+    /// Sends a group. Its second packet is lost if it `probes`.
     async fn send_group(&mut self, probes: bool) {
         self.groups += 1;
         for i in 0..self.encoder.config().data_shards() {
@@ -150,8 +150,8 @@ impl Sender {
         result.await.expect("the peer acknowledges");
     }
 
-    /// Of how many groups the receiver recovers a packet: of all, or until one more than `failures` were
-    /// not recovered, as by a receiver that had no CPU for a while.
+    /// The number of groups with a packet that the receiver recovers: all, or until more than `failures`
+    /// were not recovered, as by a receiver that had no CPU for a while.
     async fn probe(&mut self, groups: usize, failures: usize) -> usize {
         self.loss = 0;
         let (mut recovered, mut failed) = (0, 0);
@@ -168,7 +168,7 @@ impl Sender {
     }
 }
 
-/// What a receiver did with groups of another layout.
+/// The reaction of a receiver to groups of another layout.
 #[derive(Debug)]
 struct Outcome {
     /// Whether it recovers packets of the new layout.
@@ -206,7 +206,7 @@ async fn change_of_layout(
         sender.retransmit_until_acked().await;
     }
     let arrived = sender.arrived;
-    // What is measured is exact; where a result is required, the machine may be busy.
+    // A measurement is exact; a test allows for a busy machine.
     let recovered = sender.probe(PROBES, if runs_matrix() { 0 } else { 2 }).await;
     let report = program.finish().await.unwrap();
     let computed = report["snmp"]["FECRecovered"].as_u64().unwrap();

@@ -53,7 +53,7 @@ impl OurServer {
     }
 }
 
-/// What a crowd of clients reports. Their message is so short that three times what they sent is soon
+/// The report of a crowd of clients. Their message is short, so the amplification limit of three is soon
 /// reached.
 async fn crowd(version: KcpGo, server: SocketAddr, (count, loss): (u32, u32), seed: u64) -> Value {
     let (count, loss, seed) = (count.to_string(), loss.to_string(), seed.to_string());

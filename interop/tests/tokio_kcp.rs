@@ -215,7 +215,7 @@ async fn conv_0_of_a_tokio_kcp_client_is_assigned_an_id() {
     .await;
 }
 
-/// Its first segment is answered without state, by a ping, whose acknowledgement lets the next copy in.
+/// Its first segment is answered without state by a ping. The ping's acknowledgement lets the next copy in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokio_kcp_clients_are_let_in_by_a_retry() {
     within_deadline(async {

@@ -12,7 +12,7 @@ use kcpx_relay::{Conditions, Directions, Path, Schedule, Step};
 const PACKETS: u32 = 200;
 const TIMEOUT: Duration = Duration::from_secs(4);
 
-/// A path, or `None` and a word about it where namespaces or devices are not to be had.
+/// A path, or `None` and a printed reason where namespaces or devices are not permitted.
 fn path(directions: impl Into<Directions>, seed: u64) -> Option<Path> {
     match Path::new(directions, seed) {
         Ok(path) => Some(path),
@@ -23,7 +23,7 @@ fn path(directions: impl Into<Directions>, seed: u64) -> Option<Path> {
     }
 }
 
-/// Which of so many packets a simulated path of this seed lets through and back again.
+/// Which packets a simulated path of this seed lets through, and back again.
 fn survivors(conditions: Conditions, seed: u64) -> (BTreeSet<u32>, BTreeSet<u32>) {
     let [mut up, mut down] = Path::links(conditions, seed);
     let late = Duration::from_secs(60);
@@ -43,7 +43,7 @@ fn number(packet: &[u8]) -> u32 {
     u32::from_be_bytes(packet.try_into().expect("four bytes"))
 }
 
-/// Echoes so many packets, and returns their numbers.
+/// Echoes `count` packets, and returns their numbers.
 fn echo_packets(socket: &UdpSocket, count: usize) -> BTreeSet<u32> {
     socket.set_read_timeout(Some(TIMEOUT)).expect("a time-out");
     let mut buffer = [0; 4];

@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! The command line.
 
 use crate::peers::Peer;
 use crate::{CARRIERS, GO};

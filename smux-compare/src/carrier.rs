@@ -1,4 +1,4 @@
-//! What multiplexers run over.
+//! Carriers that multiplexers run over.
 
 use std::io;
 

@@ -1,13 +1,12 @@
 //! Transfers over several multiplexers, side by side: bytes one way, over TCP on loopback, a
 //! `KcpStream` on loopback, or an in-memory carrier, on two threads.
-//! `cargo run --release -p kcpx-smux-compare -- [MIB] [ROUNDS] [NAME]...`, where names are `tcp`,
-//! `duplex`, `kcp`, and parts of peers' names; without any, all of them are measured. Other arguments
-//! are refused.
+//! `cargo run --release -p kcpx-smux-compare -- [MIB] [ROUNDS] [NAME]...`: names are `tcp`, `duplex`, `kcp`,
+//! and parts of peers' names; without any, it measures all. It refuses other arguments.
 //!
-//! All of a round's peers run one after the other, so that a change of the machine's load meets each
-//! of them; the table has medians, and ratios are medians of those of each round. Reads and writes
-//! are 64 KiB, settings are those of `config` functions below, and the rest is each library's
-//! default. What fails is an empty cell, and the reason is on stderr.
+//! All peers of a round run one after the other, so that a change of the machine's load meets each of them;
+//! the table has medians, and medians of each round's ratios. Reads and writes are 64 KiB, the `config`
+//! functions below have the settings, and the rest is each library's default. A peer that fails has an
+//! empty cell, and the reason is on stderr.
 
 mod arguments;
 mod carrier;
@@ -24,7 +23,7 @@ use self::peers::Peer;
 
 const CARRIERS: [&str; 3] = ["tcp", "duplex", "kcp"];
 
-/// What one transfer took.
+/// The cost of one transfer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figures {
     /// Megabytes per second.
@@ -172,7 +171,7 @@ fn measure(carrier: &str, peer: Peer, streams: usize, total: usize) -> Result<Fi
     Ok(Figures { rate: bytes / 1e6 / seconds, cpu: cpu / (bytes / 1e9) })
 }
 
-/// Seconds that `run` took, and CPU seconds of this process meanwhile.
+/// Seconds and CPU seconds of this process that `run` took.
 async fn timed(run: impl Future<Output = Result<()>>) -> Result<(f64, f64)> {
     let (started, cpu) = (Instant::now(), cpu_seconds());
     run.await?;

@@ -13,7 +13,7 @@ use crate::carrier::Carrier;
 /// Bytes of a write, and of the buffer of a read.
 const PIECE: usize = 64 << 10;
 
-/// What all streams send: one buffer, as in the program in Go.
+/// The data of all streams: one buffer, as in the program in Go.
 static DATA: [u8; PIECE] = [7; PIECE];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

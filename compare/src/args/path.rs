@@ -10,7 +10,7 @@ use clap::{ArgMatches, CommandFactory as _};
 
 use super::{Args, Peer, Workload, name, units};
 
-/// Options that mean nothing over loopback, and the one that means nothing across a path.
+/// Options without a meaning over loopback, and the option without one across a path.
 const PATH_ONLY: [&str; 20] = [
     "rtt",
     "loss",
@@ -70,15 +70,15 @@ pub(crate) struct PathOptions {
     /// The same from server to client
     #[arg(long, value_name = "FILE", conflicts_with = "rate")]
     pub(crate) trace_down: Option<PathBuf>,
-    /// What each packet needs each way, instead of --rtt: each line is a delay in whole milliseconds,
+    /// Delay of each packet each way, instead of --rtt: each line is a delay in whole milliseconds,
     /// for 10 ms
     #[arg(long, value_name = "FILE", conflicts_with = "rtt")]
     pub(crate) trace_delay: Option<PathBuf>,
-    /// Where the traces begin with seed 1; each further seed begins 7 s later
+    /// Beginning within the traces for seed 1; each further seed begins 7 s later
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration,
           requires = "traces")]
     pub(crate) trace_offset: Duration,
-    /// What a packet needs more at most each way; packets overtake each other
+    /// Largest extra delay each way, drawn for each packet; packets overtake each other
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = units::duration)]
     pub(crate) jitter: Duration,
     /// Jitter reorders nothing: no packet is due before one that was sent before it
@@ -88,8 +88,8 @@ pub(crate) struct PathOptions {
     /// overtake them
     #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = units::percent)]
     pub(crate) reorder: f64,
-    /// Losses come in bursts: of so many packets on average, as in 3, or in bad periods of so long
-    /// on average, as in 25ms. --loss stays the share that is lost
+    /// Losses come in bursts of this many packets on average, as in 3, or in bad periods of this length on
+    /// average, as in 25ms. --loss stays the share that is lost
     #[arg(long, value_name = "PACKETS|TIME", value_parser = units::burst)]
     pub(crate) burst: Option<BurstLength>,
     /// A bulk transfer of this peer, plain, that shares the path during each measurement; wants a
@@ -99,8 +99,8 @@ pub(crate) struct PathOptions {
     /// The clients of all peers connect to a server of this one, which must speak their protocol
     #[arg(long, value_enum, value_name = "PEER")]
     pub(crate) server: Option<Peer>,
-    /// Limit of kcpx-auto: most bytes on the wire for a byte of data, 1.0 to 4.0 [default: that of
-    /// kcpx]
+    /// Limit of kcpx-auto: most bytes on the wire for a byte of data, 1.0 to 4.0 [default:
+    /// kcpx's]
     #[arg(long, value_name = "RATIO", value_parser = units::per_mille)]
     pub(crate) max_overhead: Option<u16>,
     /// Decides which packets are lost and where traces begin; each value is a run

@@ -14,7 +14,7 @@ const PLACES: f64 = 34.0;
 const NAME_HEIGHT: f64 = 16.0;
 /// Legible on light and on dark pages.
 const OURS: &str = "#0969da";
-/// Of the other lines.
+/// The colours of the other lines.
 const COLOURS: [&str; 8] =
     ["#bc4c00", "#8250df", "#1a7f37", "#bf3989", "#9a6700", "#6e7781", "#cf222e", "#1b7c83"];
 
@@ -53,7 +53,7 @@ pub(crate) fn svg(title: &str, places: &[String], lines: &[Line]) -> Option<Stri
     Some(out)
 }
 
-/// Where values stand in the picture.
+/// The places of values in the picture.
 struct Area {
     places: usize,
     /// Logarithms to base 10.
@@ -154,7 +154,7 @@ impl Area {
         let count = names.len();
         let mut least = Self::TOP;
         for (place, (y, label, colour)) in names.into_iter().enumerate() {
-            // What comes below still has to fit in.
+            // The names below still have to fit in.
             let most = Self::BOTTOM - (count - 1 - place) as f64 * NAME_HEIGHT;
             let y = y.max(least).min(most.max(least));
             least = y + NAME_HEIGHT;

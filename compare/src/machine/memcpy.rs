@@ -12,7 +12,7 @@ const BUFFER: usize = 4 << 20;
 
 pub(crate) fn run(load: Load) -> anyhow::Result<Outcome> {
     let (time, limit) = (load.time(Workload::Sink), load.bytes());
-    // Not zero: pages that nobody has written to are all the same one.
+    // Not zero: untouched pages are all the same one.
     let source = vec![0x5a_u8; BUFFER];
     let mut copy = vec![0xa5_u8; BUFFER];
     let meter = Meter::start()?;

@@ -1,5 +1,5 @@
-//! Datagrams as large as those of the KCP transports, sent as fast as the socket takes them, with
-//! nothing on top: no acknowledgement, no order. What arrives counts, what does not is in `drops`.
+//! Datagrams of the KCP transports' size, sent as fast as the socket takes them, without acknowledgement
+//! or order. Datagrams that arrive count, the others are in `drops`.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use crate::peers::wildcard;
 use crate::protocol::Outcome;
 use crate::workload::{Meter, Seen};
 
-/// What kcpx asks for.
+/// The size that kcpx asks for.
 const SOCKET_BUFFER: usize = 4 << 20;
 /// Requests how much has arrived. Shorter than any other datagram.
 const REQUEST: &[u8; 4] = b"sum?";
@@ -112,7 +112,7 @@ async fn arrived(socket: &UdpSocket) -> anyhow::Result<u64> {
 struct Sender<'a> {
     socket: &'a UdpSocket,
     server: SocketAddr,
-    /// Of batches that the kernel cuts into datagrams (GSO); without it each has a call of its own.
+    /// For batches that the kernel cuts into datagrams (GSO); without it each has a call of its own.
     state: Option<UdpSocketState>,
     data: Vec<u8>,
 }

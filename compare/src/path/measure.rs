@@ -132,7 +132,7 @@ async fn one(programs: &Programs, run: &Run) -> PathSample {
     PathSample { case, conditions, traces, seed, seconds, message, pinned, figures, error }
 }
 
-/// Whether these figures are those of the whole load on the path that was asked for.
+/// Checks that the whole load crossed the path under its conditions.
 fn verdict(run: &Run, message: Option<Message>, figures: &PathFigures) -> anyhow::Result<()> {
     let drops = figures.relay_drops();
     ensure!(drops == 0, "the relay itself lost {drops} packets: this run does not count");

@@ -117,7 +117,7 @@ pub(crate) struct PathSample {
     pub(crate) traces: Replays,
     pub(crate) seed: u64,
     pub(crate) seconds: u64,
-    /// Of `msg` alone.
+    /// For `msg` alone.
     #[serde(flatten)]
     pub(crate) message: Option<Message>,
     pub(crate) pinned: bool,
@@ -137,7 +137,7 @@ pub(crate) struct Message {
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct PathFigures {
-    /// Of the client.
+    /// The client's.
     #[serde(flatten)]
     pub(crate) outcome: Outcome,
     pub(crate) note: Option<String>,
@@ -146,13 +146,13 @@ pub(crate) struct PathFigures {
     pub(crate) read_bytes: u64,
     pub(crate) messages: Option<Messages>,
     pub(crate) goodput_mbit_per_s: Option<f64>,
-    /// What that is computed from.
+    /// The source of the goodput.
     pub(crate) within: Option<Within>,
     /// Goodput of the transfer beside.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) beside_mbit_per_s: Option<f64>,
-    /// Bytes of IP packets from client to server for each byte of payload that the servers have
-    /// read, that of the transfer beside included.
+    /// Bytes of IP packets from client to server for each byte of payload that the servers have read, the
+    /// transfer beside included.
     pub(crate) wire_ratio: f64,
     pub(crate) client_to_server: Counts,
     pub(crate) server_to_client: Counts,

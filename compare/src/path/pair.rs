@@ -20,7 +20,7 @@ pub(super) struct Pair {
     server: Process,
     addr: std::net::SocketAddr,
     pub(super) note: Option<String>,
-    /// Of the server, before there was a client.
+    /// The server's, before there was a client.
     pub(super) before: Snapshot,
     client_program: OsString,
     client: Option<Process>,
@@ -66,7 +66,7 @@ impl Pair {
         client.receive(limit).await.context("the client")
     }
 
-    /// What the server has seen so far.
+    /// The server's counters so far.
     pub(super) async fn snapshot(&mut self) -> anyhow::Result<Snapshot> {
         self.server.ask().await
     }

@@ -116,7 +116,7 @@ fn title(args: &Args, workload: Workload, samples: &[&PathSample]) -> String {
     title + if pinned { ", one CPU for each process" } else { ", not pinned" }
 }
 
-/// What the title says of recorded bottlenecks.
+/// The part of the title about recorded bottlenecks.
 fn traces(args: &Args) -> String {
     let mut text = String::new();
     let ways = [("up", &args.path.trace_up), ("down", &args.path.trace_down)].map(|(way, file)| {

@@ -32,7 +32,7 @@ pub(crate) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send + 'static {
 /// The accepting side of a transport.
 pub(crate) trait Accept: Sized + Send + 'static {
     type Stream: Duplex;
-    /// What the table should say beside the name.
+    /// A note of the table beside the name.
     const NOTE: fn(Case) -> Option<String> = |_| None;
 
     fn bind(case: Case, addr: SocketAddr) -> impl Future<Output = anyhow::Result<Self>> + Send;

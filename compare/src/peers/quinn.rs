@@ -1,8 +1,8 @@
 //! quinn: QUIC with its default transport, or with BBR instead of CUBIC; one bidirectional stream per
 //! connection.
 //!
-//! It is always encrypted: in the plain row with the cipher that it chooses by itself, in that of
-//! AES-128-GCM restricted to that one.
+//! It is always encrypted: in the plain row with its own choice of a cipher, in the row of AES-128-GCM with
+//! AES-128-GCM.
 
 use std::io;
 use std::net::SocketAddr;
@@ -167,8 +167,8 @@ impl Connect for Client {
     }
 }
 
-/// The server makes its certificate when it starts, so that the client cannot know it. What has to
-/// be computed for a signature is computed.
+/// Accepts any certificate: the server makes its own when it starts, so the client cannot know it. It still
+/// verifies signatures.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

@@ -10,7 +10,7 @@ use crate::args::{BACKLOG, Case, name};
 
 impl Duplex for TcpStream {}
 
-/// What the system uses where nothing else is asked for.
+/// The system's default.
 const SYSTEM_CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 fn set_congestion(socket: SockRef<'_>, case: Case) -> std::io::Result<()> {

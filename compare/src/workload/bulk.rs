@@ -52,8 +52,8 @@ pub(crate) async fn run(stream: &mut impl Duplex, load: Load) -> anyhow::Result<
         stream.read_exact(&mut answer).await?;
         anyhow::Ok(u64::from_le_bytes(answer))
     };
-    // What a transport has taken and not delivered by then is no part of its goodput: it need not
-    // wait for it for ever.
+    // Bytes that a transport has not delivered by then do not count as goodput: a limit keeps the client
+    // from waiting for ever.
     let arrived = timeout(time + TIMEOUT, exchange).await.ok().transpose()?;
     let (wall_s, bytes) = (meter.wall().as_secs_f64(), blocks.number * BLOCK as u64);
     if let Some(arrived) = arrived {
@@ -90,7 +90,7 @@ pub(crate) async fn run_all<C: Connect>(
     Ok((sum, streams))
 }
 
-/// What a server has read since its first byte.
+/// Bytes that a server has read since the first one.
 #[derive(Debug)]
 pub(crate) struct Goodput {
     start: Instant,

@@ -23,14 +23,14 @@ use crate::protocol::{Messages, Within};
 pub(crate) const BLOCK: usize = 64 * 1024;
 const LAST: u64 = 1 << 63;
 
-/// What a server has seen so far.
+/// A server's counters so far.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) bytes: AtomicU64,
     pub(crate) connections: AtomicU64,
-    /// Of `msg`, since its connection was accepted.
+    /// For `msg`, since its connection was accepted.
     latencies: Mutex<Option<msg::Latencies>>,
-    /// Of `bulk`, since its first byte.
+    /// For `bulk`, since its first byte.
     goodput: Mutex<Option<bulk::Goodput>>,
 }
 

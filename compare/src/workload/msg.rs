@@ -81,7 +81,7 @@ pub(crate) async fn run(stream: &mut impl Duplex, load: Load) -> anyhow::Result<
     })
 }
 
-/// What the server records, in nanoseconds.
+/// The latencies that the server records, in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Latencies {
     received: u64,
@@ -113,8 +113,7 @@ impl Latencies {
         if expected == 0 {
             self.start = stamp;
         }
-        let since =
-            stamp.checked_sub(self.start).context("a timestamp before that of message 0")?;
+        let since = stamp.checked_sub(self.start).context("a timestamp earlier than message 0")?;
         let part = if since < LEARNING { &mut self.first } else { &mut self.rest };
         part.saturating_record(u64::try_from(latency.as_nanos())?);
         self.received += 1;

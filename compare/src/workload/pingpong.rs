@@ -1,4 +1,4 @@
-//! Ping-pong: 64 bytes there and back, one at a time. The server is that of echo.
+//! Ping-pong: 64 bytes there and back, one at a time. The server is echo's.
 
 use std::time::Instant;
 

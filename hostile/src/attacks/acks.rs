@@ -17,7 +17,7 @@ const PEERS: u32 = 50;
 const WINDOW: u16 = 1_024;
 /// The longest datagram.
 const MTU: u64 = 1_400;
-/// What may be sent to all of them beyond their windows.
+/// Bytes that may be sent to all of them beyond their windows.
 const BESIDE: u64 = 6_000_000;
 
 /// To a server that sends as fast as it can.
@@ -39,11 +39,11 @@ pub(super) async fn none(setup: Setup) -> anyhow::Result<Row> {
         "peers_that_answer_pings_and_acknowledge_nothing_draw_their_windows",
     )
     .at_most("MB drawn", drawn as f64 / 1e6, (bound as f64 / 1e6).round());
-    // Of each connection the window and the send buffer, and those of the honest clients.
+    // The window and the send buffer of each connection, and of the honest clients.
     observer.finish(&server, row, 160).await
 }
 
-/// What a timeout lets leave at most, bytes: 32 segments.
+/// The most bytes that leave after a timeout: 32 segments.
 const INITIAL_WINDOW: f64 = 32.0 * 1_400.0;
 /// Between two datagrams of that peer.
 const UNA_INTERVAL: Duration = Duration::from_millis(1);

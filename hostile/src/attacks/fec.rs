@@ -16,7 +16,7 @@ use crate::server::{Process, Profile, Service};
 
 /// Forged packets per second; docs/threat-model.md, "Without a cipher".
 const RATE: u64 = 10;
-/// What the connection sends, bytes per second: parity comes before a retransmission.
+/// Bytes per second of the connection: parity comes before a retransmission.
 const PACED: u64 = 2_500_000;
 
 /// Recovered packets of 100 lost ones, with the forged packets and without.

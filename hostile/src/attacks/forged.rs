@@ -132,7 +132,7 @@ pub(super) async fn far_fin() -> anyhow::Result<Row> {
 }
 
 /// FINs, RSTs, ACKs and pings from the address of either end. Under a cipher their sender has no key;
-/// without one they are RSTs of the connection, whose sender does not see what it would have to echo.
+/// without one they are RSTs of the connection, and their sender does not see the value to echo.
 pub(super) async fn resets(setup: Setup, cipher: &'static str) -> anyhow::Result<Row> {
     let Pair { mut server, injector, mut observer, mut client, path: _path } =
         Pair::start(cipher).await?;
@@ -171,8 +171,7 @@ pub(super) async fn resets(setup: Setup, cipher: &'static str) -> anyhow::Result
     observer.finish(&server, row, SMALL_MIB).await
 }
 
-/// What either end sends comes back to it: the latest datagram at once, and under a cipher any other
-/// as well.
+/// Datagrams of either end come back to it: the latest one at once, and under a cipher any other as well.
 pub(super) async fn reflection(setup: Setup, cipher: &'static str) -> anyhow::Result<Row> {
     let Pair { mut server, injector, mut observer, mut client, path: _path } =
         Pair::start(cipher).await?;

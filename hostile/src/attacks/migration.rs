@@ -17,7 +17,7 @@ use crate::sources::Sources;
 /// Replayed datagrams per second.
 const RATE: u64 = 200;
 
-/// The client's address changes meanwhile.
+/// The client's address changes during the attack.
 pub(super) async fn candidates(setup: Setup) -> anyhow::Result<Row> {
     let profile = Profile { migration: true, ..Profile::sealed("aes-128-gcm") };
     let mut server = Process::start(profile)?;

@@ -40,7 +40,7 @@ fn most_bytes(traffic: Traffic) -> f64 {
     LIMIT + ALLOWANCES / traffic.sent_bytes.max(1) as f64
 }
 
-/// What the named host answers to a datagram.
+/// The answers of the named host to a datagram.
 type Answers = Box<dyn FnMut(&[u8]) -> Vec<Vec<u8>> + Send>;
 
 /// A host in whose name segments are forged. Both leave from one socket, which is the same to a server.
@@ -211,7 +211,7 @@ fn with_source(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> 
     packet
 }
 
-/// In the name of the server itself, whose socket sends to itself.
+/// In the name of the server itself: its socket sends to itself.
 pub(super) async fn own_address(setup: Setup) -> anyhow::Result<Row> {
     let row = Row::new(
         "initial segments in the name of the server itself, server sends first",

@@ -1,7 +1,7 @@
 //! ICMP messages that report a small path MTU, forged, which quote the addresses and ports of a connection.
 //!
-//! In a network namespace of its own, whose loopback has the MTU of Ethernet: there the system's counters
-//! are of this attack alone, and what the system remembers ends with it.
+//! It has a network namespace of its own with a loopback of Ethernet's MTU: there the system's counters belong
+//! to this attack alone, and the system forgets it all at its end.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,7 +19,7 @@ use crate::server::{Process, Profile, Service};
 /// The path MTU that is reported over each IP version, bytes: the least that Linux takes.
 const FORGED: [(IpAddr, u16); 2] =
     [(IpAddr::V4(Ipv4Addr::LOCALHOST), 552), (IpAddr::V6(Ipv6Addr::LOCALHOST), 1_280)];
-/// What is read before a figure is taken, bytes.
+/// Bytes read before a figure is taken.
 const WARM_UP: usize = 8_000_000;
 
 /// Runs [`measure`] in a namespace, or says why there is none.
@@ -50,13 +50,13 @@ pub(super) async fn forged(setup: Setup) -> anyhow::Result<Row> {
         let mut next = || anyhow::Ok(words.next().context("no figure")?.parse::<f64>()?);
         let row = row.at_most(&format!("{name}: fragments of a thousand sends"), next()?, 0.0);
         // Over IPv6 the datagrams are smaller afterwards.
-        let row = row.at_most(&format!("{name}: sends, % of before"), next()?, 200.0);
-        // A law of 110 would fail by what else the machine does.
-        Ok(row.at_most(&format!("{name}: CPU, % of before"), next()?, 300.0))
+        let row = row.at_most(&format!("{name}: sends, % of normal"), next()?, 200.0);
+        // Other work of the machine would break a bound of 110.
+        Ok(row.at_most(&format!("{name}: CPU, % of normal"), next()?, 300.0))
     })
 }
 
-/// What sending has cost, for each byte that arrived.
+/// The cost of sending, for each byte that arrived.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     sends: f64,

@@ -17,7 +17,7 @@ use crate::sources::Sources;
 
 /// Messages before and after the first replay.
 const MESSAGES: usize = 30;
-/// Of so many bytes, which are echoed before the next one.
+/// Bytes of a message; each is echoed before the next one.
 const MESSAGE: usize = 2_000;
 
 /// The connection loses some, initial segments too, so that transmissions are recorded that the server

@@ -2,7 +2,7 @@
 
 use crate::sources::Traffic;
 
-/// What a row has figures of, in the order of the table.
+/// The figures of a row, in the order of the table.
 #[derive(Clone, Copy, Debug)]
 enum Column {
     Datagrams,
@@ -58,7 +58,7 @@ impl Row {
         self
     }
 
-    /// What the attacker got back for what it sent. A bound that is infinite is none.
+    /// The answers to the attacker for its datagrams. An infinite bound is none.
     pub(super) fn traffic(self, traffic: Traffic, most_datagrams: f64, most_bytes: f64) -> Self {
         let datagrams = traffic.received as f64 / traffic.sent.max(1) as f64;
         let bytes = traffic.received_bytes as f64 / traffic.sent_bytes.max(1) as f64;

@@ -57,7 +57,7 @@ async fn flood(
     Ok(Flood { server, observer, traffic })
 }
 
-/// Connections that nobody validates fill their windows behind a gap, so that nothing is read.
+/// Unvalidated connections fill their windows behind a gap, so that nothing is read.
 pub(super) async fn memory(setup: Setup) -> anyhow::Result<Row> {
     const CONNECTIONS: u64 = 2_048;
     let payload = Rng::new(5).bytes(1_376);
@@ -136,7 +136,7 @@ pub(super) async fn amplification(setup: Setup) -> anyhow::Result<Row> {
     let test = "amplification_limit_holds_across_ports_of_one_ip_address";
     let row = Row::new("initial segments from 500 ports of an address, server sends first", test)
         .traffic(traffic, LIMIT, LIMIT);
-    // What the application writes to unvalidated peers is beyond their budget.
+    // The application's writes to unvalidated peers are beyond their budget.
     let written = (MAX_CONNECTIONS * GREETING as u64) >> 20;
     observer.finish(&server, row, BUDGET_MIB + written).await
 }

@@ -25,7 +25,7 @@ const MEMORY: usize = 32 << 20;
 const MOST_MIB: f64 = 35.2;
 /// Peers that fill it.
 const FILLERS: u32 = 200;
-/// Memory beside that of connections: tables, socket buffers, honest clients.
+/// Memory beside the connections: tables, socket buffers, honest clients.
 const BESIDE_MIB: u64 = 16;
 /// A connect of an honest client counts as served within this time.
 const SERVED_WITHIN: Duration = Duration::from_secs(3);

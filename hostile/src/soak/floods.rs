@@ -1,7 +1,7 @@
 //! The floods of the soak, one datagram at a time.
 //!
-//! What is a power of the attacker by design (docs/threat-model.md, "Attackers") is left out: without
-//! a cipher someone with address pair and conversation id can forge data, acknowledgements and FINs.
+//! Powers that an attacker has by design (docs/threat-model.md, "Attackers") are left out: without a cipher an
+//! attacker with address pair and conversation id can forge data, acknowledgements and FINs.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ use crate::sources::Sources;
 /// Addresses that datagrams come from.
 const ADDRESSES: u32 = 256;
 
-/// What arrives beside the honest traffic.
+/// The datagrams beside the honest traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flood {
     None,
@@ -148,7 +148,7 @@ impl Sender {
         };
     }
 
-    /// Of unvalidated peers, each behind an initial segment of its connection.
+    /// From unvalidated peers, each behind an initial segment of its connection.
     fn out_of_band(&mut self) {
         let conv = self.rng.next_u32();
         let to = if self.rng.below(2) == 0 { self.plain } else { self.fec };
@@ -161,7 +161,7 @@ impl Sender {
         self.addresses.send(&datagram, to);
     }
 
-    /// What was recorded: under a cipher from the same address, both ways, and from others; without
+    /// Replays recorded datagrams: under a cipher from the same address, both ways, and from others; without
     /// one from others.
     fn replay(&mut self) {
         let kind = self.rng.below(4);

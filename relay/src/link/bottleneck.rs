@@ -13,7 +13,7 @@ use super::replay::RateReplay;
 use super::steps::Phases;
 use super::{as_millis, micros_since};
 
-/// What waits longer counts as this in percentiles: an hour.
+/// An hour: in percentiles, longer waits count as this.
 const LONGEST_NANOS: u64 = 3_600_000_000_000;
 
 /// The queue of a bottleneck. Without one, packets leave when they come.
@@ -104,10 +104,10 @@ pub struct QueueDelay {
     /// The median, rounded up by less than 0.1 %.
     #[serde(rename = "p50_ms", serialize_with = "as_millis")]
     pub p50: Duration,
-    /// What 95 % of the packets waited at most, rounded up by less than 0.1 %.
+    /// The longest wait of 95 % of the packets, rounded up by less than 0.1 %.
     #[serde(rename = "p95_ms", serialize_with = "as_millis")]
     pub p95: Duration,
-    /// What 99 % of the packets waited at most, rounded up by less than 0.1 %.
+    /// The longest wait of 99 % of the packets, rounded up by less than 0.1 %.
     #[serde(rename = "p99_ms", serialize_with = "as_millis")]
     pub p99: Duration,
     /// The longest of all.
@@ -115,7 +115,7 @@ pub struct QueueDelay {
     pub max: Duration,
 }
 
-/// What [`QueueDelay`] is a summary of. Clones are the same record, for another thread to read.
+/// The record behind a [`QueueDelay`]. Clones share it, for another thread to read.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueDelays(Arc<Mutex<Record>>);
 
@@ -187,7 +187,7 @@ mod tests {
     /// One packet waits 0 ms, the next 1 ms, and so on.
     #[test]
     fn queue_delay_has_the_percentiles_of_those_that_were_not_dropped() {
-        // The allowed difference is that of three digits.
+        // Three digits are kept.
         let is_close = |measured: Duration, expected: Duration| {
             measured >= expected && measured <= expected + expected / 1_000
         };
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(link.counts().queue_delay, None);
         assert_eq!(slow(10).counts().queue_delay, None, "no packet yet");
 
-        // What is lost behind the bottleneck has waited like the others.
+        // A packet lost behind the bottleneck has waited like the others.
         let bottleneck = Some(Bottleneck { rate_mbit: 0.8, queue: 10 });
         let conditions = Conditions { bottleneck, loss: 100.0, ..Conditions::default() };
         let mut link = Link::new(conditions, 1);

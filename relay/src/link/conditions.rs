@@ -1,4 +1,4 @@
-//! What happens to packets on their way in one direction.
+//! The conditions of one direction.
 
 use std::time::Duration;
 
@@ -7,26 +7,26 @@ use serde::Serialize;
 
 use super::as_millis;
 
-/// Beyond this a packet would rather be lost, and times stay far from overflow.
+/// The longest delay; times stay far from overflow.
 const LONGEST: Duration = Duration::from_secs(10);
 /// Mean length of a burst in packets.
 const BURST_PACKETS: std::ops::RangeInclusive<f64> = 1.0..=1e6;
-/// Mean length of a bad period. From below it is bounded since each period costs a draw, also while
-/// no packet comes.
+/// Mean length of a bad period. It has a lower bound since each period costs a draw, even without
+/// packets.
 const BURST_TIME: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=LONGEST;
 
-/// What happens to packets on their way in one direction.
+/// The conditions of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Conditions {
-    /// What each packet needs at least. At most 10 s together with the jitter. Default 25 ms.
+    /// The least delay of a packet. At most 10 s together with the jitter. Default 25 ms.
     #[serde(rename = "delay_ms", serialize_with = "as_millis")]
     pub delay: Duration,
-    /// What a packet needs more at most. Each draws its own, so packets overtake each other unless
-    /// `ordered` is set. Default 0.
+    /// The largest extra delay. Each packet draws its own, so packets overtake each other unless `ordered`
+    /// is set. Default 0.
     #[serde(rename = "jitter_ms", serialize_with = "as_millis")]
     pub jitter: Duration,
-    /// Whether a packet is due no earlier than the one sent before it, whatever both draw: with
-    /// packets close together the mean delay nears delay and jitter together. Those that `reorder`
+    /// Whether a packet is due no earlier than the packet sent before it. If packets are close together, the
+    /// mean delay then nears delay and jitter together. Those that `reorder`
     /// holds back are overtaken all the same. Default false.
     pub ordered: bool,
     /// Percent of the packets that never arrive. Default 0.

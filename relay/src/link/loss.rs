@@ -89,7 +89,7 @@ impl ByTime {
         rng.set_stream(PERIODS + phase.index as u64);
         let bad = uniform(&mut rng) < loss;
         let mut process = Self { phase, loss, mean, rng, bad, until: phase.since };
-        // What is left of an exponentially distributed period is distributed as the whole is.
+        // The rest of an exponentially distributed period has the distribution of a whole one.
         process.until = phase.since.saturating_add(process.draw_period());
         process
     }
@@ -126,7 +126,7 @@ mod tests {
         Conditions { loss, burst: Some(burst), ..Conditions::default() }
     }
 
-    /// Which of so many packets are lost.
+    /// Which of `count` packets are lost.
     fn losses(conditions: Conditions, seed: u64, count: u32, gap: Duration) -> Vec<bool> {
         let mut lost = vec![true; count as usize];
         for (_, number) in pass(&mut Link::new(conditions, seed), count, gap) {
@@ -209,7 +209,7 @@ mod tests {
         assert!(expected.iter().zip(&dropping).all(|(lost, missing)| *missing || !lost));
     }
 
-    /// Whatever packets there are, the same times are bad.
+    /// The same times are bad for any packets.
     #[test]
     fn burst_by_time_depends_on_the_time_alone() {
         let plain = bursts(20.0, Burst::Time(20 * MS));

@@ -26,7 +26,7 @@ pub struct Replay {
 /// A recorded bottleneck with a queue that drops at its tail.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RateReplay {
-    /// Where it comes from, for reports.
+    /// Its file, for reports.
     pub file: String,
     /// When packets may leave. Whole IP packets count.
     #[serde(skip)]
@@ -42,7 +42,7 @@ pub struct RateReplay {
 /// and does not overtake those before it when the delay falls.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DelayReplay {
-    /// Where it comes from, for reports.
+    /// Its file, for reports.
     pub file: String,
     /// One delay for each 10 ms.
     #[serde(skip)]
@@ -56,7 +56,7 @@ impl RateReplay {
     /// Packets that the queue of a recorded bottleneck holds where nothing else is asked for.
     pub const QUEUE: usize = 300;
 
-    /// Reads a trace in mahimahi's format: each line is a millisecond, from 0 on and sorted, in which
+    /// Reads a trace in mahimahi's format: each line is a millisecond, from 0 on and sorted, at which
     /// 1,500 bytes may leave; the trace begins again after its last line.
     ///
     /// # Errors

@@ -11,15 +11,15 @@ use super::replay::Replay;
 
 /// The conditions of one direction, in the order of time.
 ///
-/// A packet meets those of the moment when it is sent into the path, but for the rate of the
+/// A packet meets the conditions of the moment when it is sent into the path, but for the rate of the
 /// bottleneck: a step that changes it does so for the packets in the queue as well, in the middle of
 /// a packet if need be.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Schedule {
-    /// Those at first.
+    /// The first conditions.
     #[serde(flatten)]
     pub initial: Conditions,
-    /// Those from later moments on, each later than the one before.
+    /// Changes, each later than the previous one.
     pub steps: Vec<Step>,
     /// A recorded network in place of their rate or delay, at all times.
     #[serde(skip_serializing_if = "Replay::is_empty")]
@@ -39,8 +39,7 @@ pub struct Step {
     pub conditions: Conditions,
 }
 
-/// The conditions of both directions. Those that are alike need no more than
-/// `Directions::from(conditions)`.
+/// The conditions of both directions. `Directions::from(conditions)` has the same for both.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Directions {
     /// Client to server.
@@ -123,7 +122,7 @@ pub(super) struct Phases {
     losses: LossPhase,
 }
 
-/// What a process of losses in time is a function of, together with the seed.
+/// The inputs of a process of losses in time, with the seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LossPhase {
     /// How many steps were taken when these losses began.
@@ -179,13 +178,13 @@ impl Phases {
             .skip_while(move |(_, end)| end.is_some_and(|end| end <= time))
     }
 
-    /// The conditions after so many steps.
+    /// The conditions after that number of steps.
     fn conditions_after(&self, steps: usize) -> &Conditions {
         let last = steps.checked_sub(1).and_then(|last| self.schedule.steps.get(last));
         last.map_or(&self.schedule.initial, |step| &step.conditions)
     }
 
-    /// When the conditions after so many steps end.
+    /// When the conditions after that number of steps end.
     fn end_of(&self, steps: usize) -> Option<Duration> {
         self.schedule.steps.get(steps).map(|step| self.start.saturating_add(step.at))
     }
@@ -293,7 +292,7 @@ mod tests {
         let seed = crate::link::tests::seed();
         let burst = |burst| Conditions { burst: Some(burst), ..lossy(20.0) };
         for bursts in [Burst::Packets(5.0), Burst::Time(5 * MS)].map(burst) {
-            // Of many links, the part that loses the first packet after the step.
+            // The part of many links that loses the first packet after the step.
             let lost = (0..2_000).filter(|number| {
                 let all = schedule(lossy(0.0), &[(MS, bursts)]);
                 let mut link = Link::new(all, seed.wrapping_add(*number));

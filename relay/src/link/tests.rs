@@ -73,7 +73,7 @@ fn same_seed_gives_the_same_run_and_another_seed_differs() {
     assert_ne!(run(3), run(4));
 }
 
-/// What else is asked for, or how fast packets come, changes nothing about which are lost.
+/// Neither other conditions nor the speed of packets change which ones are lost.
 #[test]
 fn packet_fate_depends_on_its_rank_alone() {
     let lossy = Conditions { loss: 5.0, ..Conditions::default() };
@@ -175,7 +175,7 @@ fn full_memory_drops_packets_and_counts_them() {
         link.push(Duration::ZERO, &numbered(number));
     }
     assert_eq!((link.in_flight.len(), link.counts().relay_drops), (2, 3));
-    // What leaves frees memory.
+    // A packet that leaves frees memory.
     assert!(link.pop_due(25 * MS).is_some());
     link.push(25 * MS, &numbered(9));
     assert_eq!((link.in_flight.len(), link.counts().relay_drops), (2, 3));
@@ -235,7 +235,7 @@ fn recorded_seeds_give_the_recorded_arrivals() {
     }
 }
 
-/// The seed of a test of random distributions, whose bounds hold for any.
+/// The seed of a test of random distributions. Its bounds hold for any.
 pub(super) fn seed() -> u64 {
     let seed = std::env::var("KCP_TEST_SEED").map_or(7, |seed| seed.parse().expect("a number"));
     println!("seed {seed}: KCP_TEST_SEED={seed} cargo test -p kcpx-relay --lib");

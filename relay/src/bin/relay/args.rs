@@ -18,8 +18,8 @@ use crate::{bulk, command, run};
 /// 1500 bytes.
 ///
 /// {server} in the commands becomes the server's address, 10.77.0.1. Commands are split as a shell
-/// splits them, but run without one; `sh -c '...'` gives one. What they print goes to the error
-/// output as it comes, and together with the counters into the JSON report at the end. When all
+/// splits them, but run without one; `sh -c '...'` gives one. Their output goes to the error output as
+/// it comes, and with the counters into the JSON report at the end. When all
 /// clients have ended, the server's input is closed; if it has not ended a second later, it is
 /// killed. The clients' input is empty. The relay ends with 0 if all clients did.
 ///
@@ -79,7 +79,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 60,
           value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
-    /// What the server prints when it is ready; without it any line will do
+    /// Text of the line that says that the server is ready; without it any line will do
     #[arg(long, value_name = "TEXT")]
     ready: Option<String>,
     /// The command at the first end
@@ -93,7 +93,7 @@ pub(crate) struct Args {
     role: Option<Role>,
 }
 
-/// What it starts itself as.
+/// Roles of the processes that it starts from its own program.
 #[derive(Debug, Subcommand)]
 enum Role {
     /// Becomes a command that ends with its parent.
@@ -105,7 +105,7 @@ enum Role {
     /// Counts what each client sends.
     #[command(hide = true)]
     BulkServer(bulk::ServerArgs),
-    /// Sends as much as it can for some time.
+    /// Sends at full speed for some time.
     #[command(hide = true)]
     BulkClient(bulk::ClientArgs),
 }

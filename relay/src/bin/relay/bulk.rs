@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 const WRITE: usize = 64 * 1024;
-/// What the client writes longer than the server counts, so that the server's time is full.
+/// The client writes this much longer than the server counts, so that the server's time is full.
 const MARGIN: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -38,10 +38,10 @@ struct Options {
     /// Data and parity shards, as in 10/3
     #[arg(long)]
     fec: Option<String>,
-    /// Bytes of the kernel's buffers; without it those of the system
+    /// Bytes of the kernel's buffers; without it the system's default
     #[arg(long)]
     buffers: Option<usize>,
-    /// TCP's congestion control; without it that of the system
+    /// TCP's congestion control; without it the system's default
     #[arg(long)]
     congestion: Option<String>,
 }

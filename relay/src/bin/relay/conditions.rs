@@ -39,27 +39,27 @@ const NAMES: [Name; 10] = [
     name!(
         "jitter-ms" or "jitter",
         "MS",
-        "What a packet needs more at most, in milliseconds; packets overtake each other \
+        "Largest extra delay in milliseconds, drawn for each packet; packets overtake each other \
          [default: 0]"
     ),
     name!(
         "ordered",
         "true|false",
-        "Has jitter reorder nothing: no packet is due before one that was sent before it. Where \
-         packets are close together the mean delay nears delay and jitter together"
+        "Keeps packets in order despite jitter; if they are close together, the mean delay nears delay \
+         and jitter together"
     ),
     name!("loss", "PERCENT", "Percent of the packets that never arrive [default: 0]"),
     name!(
         "burst",
         "PACKETS",
-        "Losses come in bursts of so many packets on average, 1 or more; --loss stays the share of \
+        "Losses come in bursts of this many packets on average, 1 or more; --loss stays the share of \
          packets lost (Gilbert-Elliott by packet, all packets lost in the bad state)"
     ),
     name!(
         "burst-ms",
         "MS",
-        "Losses come in bad periods of so many milliseconds on average, exponentially distributed, \
-         1 to 10000; --loss is the share of the time that they take. Not with --burst"
+        "Losses come in bad periods of this many milliseconds on average, exponentially distributed, \
+         1 to 10000; --loss is their share of the time. Not with --burst"
     ),
     name!(
         "reorder",
@@ -87,7 +87,7 @@ const HEADING: &str = "One direction, up (client to server) or down (server to c
 /// The options for a path.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PathArgs {
-    /// What is set for both directions, client to server, server to client: names and values.
+    /// Names and values for both directions, client to server, server to client.
     values: [Vec<(&'static str, String)>; 3],
     steps: Vec<String>,
     traces: TraceArgs,
@@ -108,8 +108,8 @@ impl Args for PathArgs {
                 .help(
                     "Changes conditions for both directions SECONDS after the first packet came \
                      onto the path, as in '5 loss=10 rate=5', or for one, as in '5 up-loss=10'. \
-                     Names are those of the options, the unit may be left out. May be given \
-                     several times",
+                     Names are the options' names, without the unit if you like. May be \
+                     given several times",
                 ),
         );
         TraceArgs::augment_args(command)
@@ -161,7 +161,7 @@ impl FromArgMatches for PathArgs {
 }
 
 impl PathArgs {
-    /// What they say of the path, checked.
+    /// The conditions of the path, checked.
     pub(crate) fn directions(&self) -> anyhow::Result<Directions> {
         let mut options = [Settings::default(); 3];
         for (settings, values) in options.iter_mut().zip(&self.values) {
@@ -194,7 +194,7 @@ impl PathArgs {
     }
 }
 
-/// What is set beside a trace, if there is one.
+/// The settings beside a trace, if there is one.
 fn beside(phases: &[(Duration, Settings)]) -> Beside {
     let queue = phases.first().and_then(|(_, settings)| settings.queue);
     Beside {
@@ -204,7 +204,7 @@ fn beside(phases: &[(Duration, Settings)]) -> Beside {
     }
 }
 
-/// Rejects what changes nothing at any time in any direction.
+/// Rejects settings without an effect at any time in any direction.
 fn check_use<'a>(
     phases: impl Iterator<Item = &'a Settings> + Clone,
     has_trace: bool,
@@ -223,7 +223,7 @@ fn check_use<'a>(
     Ok(())
 }
 
-/// Of steps at the same time the last one has what all of them set.
+/// The last one of steps at the same time has the settings of all of them.
 fn schedule(phases: &[(Duration, Settings)]) -> anyhow::Result<Schedule> {
     let mut phases = phases.iter();
     let initial =
@@ -263,7 +263,7 @@ fn parse_step(text: &str) -> anyhow::Result<(Duration, [Settings; 3])> {
     Ok((at, step))
 }
 
-/// What is set, of all that can be.
+/// The settings that were given.
 #[derive(Clone, Copy, Debug, Default)]
 struct Settings {
     delay: Option<Duration>,

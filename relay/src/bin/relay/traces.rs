@@ -10,7 +10,7 @@ use kcpx_relay::{DelayReplay, RateReplay, Replay};
 #[command(next_help_heading = "Recorded networks")]
 pub(crate) struct TraceArgs {
     /// When packets may leave from client to server, instead of --rate-mbit: a mahimahi trace.
-    /// Each line is a millisecond, sorted, in which 1500 bytes of the queue may leave; equal lines
+    /// Each line is a millisecond, sorted, at which 1500 bytes of the queue may leave; equal lines
     /// are several such moments, and the trace begins again after its last line. --queue holds
     /// 300 packets unless given
     #[arg(long, value_name = "FILE")]
@@ -18,17 +18,17 @@ pub(crate) struct TraceArgs {
     /// The same from server to client
     #[arg(long, value_name = "FILE")]
     trace_down: Option<PathBuf>,
-    /// What each packet needs each way, instead of --delay-ms: each line is a delay in whole
+    /// Delay of each packet each way, instead of --delay-ms: each line is a delay in whole
     /// milliseconds, for 10 ms; the trace begins again after its last line. Packets keep their order
     /// when the delay falls
     #[arg(long, value_name = "FILE")]
     trace_delay: Option<PathBuf>,
-    /// Where the traces begin [default: 0]
+    /// Beginning within the traces [default: 0]
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     trace_offset: Option<f64>,
 }
 
-/// What was given for one direction beside a trace.
+/// The settings of one direction beside a trace.
 pub(crate) struct Beside {
     pub(crate) queue: Option<usize>,
     pub(crate) delay: bool,
