@@ -249,10 +249,16 @@ fn proxy_rejects_invalid_options_by_name() {
     };
     let refused = |options: &[&str], text: &str| start(options).reject_with(text);
     refused(&[], "--crypt aes-128-gcm needs a --key");
-    refused(&["--key", "k", "--crypt", "aes-129"], "unknown cipher \"aes-129\": use one of null, none");
+    refused(
+        &["--key", "k", "--crypt", "aes-129"],
+        "unknown cipher \"aes-129\": use one of null, none",
+    );
     start(&["--key", "k", "--mode", "slow"])
         .fail_with("possible values: normal, fast, fast2, fast3");
     refused(&["--key", "k", "--mtu", "40"], "mtu (bytes) must be between ");
     refused(&["--key", "k", "--sndwnd", "0"], "must be between 1 and 65535, got 0");
-    refused(&["--key", "k", "--datashard", "0"], "fec data shards must be between 1 and 255, got 0");
+    refused(
+        &["--key", "k", "--datashard", "0"],
+        "fec data shards must be between 1 and 255, got 0",
+    );
 }
