@@ -1,6 +1,6 @@
-//! Listeners that are bound to all addresses of a host: each peer is answered from the address that
-//! it has sent to. Linux: the loopback interface has all of 127.0.0.0/8, and the tests with addresses
-//! of both IP versions make two hosts of network namespaces, which takes privileges.
+//! Listeners bound to a wildcard address answer each peer from the address that it sent to. Linux: the
+//! loopback interface has all of 127.0.0.0/8. The tests with addresses of both IP versions need privileges,
+//! for two hosts in network namespaces.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -20,7 +20,8 @@ use tokio::net::UdpSocket;
 
 const CONV: u32 = 7;
 
-/// An echo of `data` through a connection with `addr`, whose accepted end says that it is there.
+/// Echoes `data` over a connection to `addr`, and checks that the accepted end has `addr` as its local
+/// address.
 async fn echo(listener: &KcpListener, addr: SocketAddr, config: Config, data: &[u8]) {
     let connect = KcpStream::connect_with(addr, config);
     let (client, accepted) = tokio::join!(connect, listener.accept());
@@ -48,7 +49,7 @@ fn every_address_of_a_wildcard_listener_answers() {
             config.socket.dscp = dscp;
             for wildcard in ["0.0.0.0:0", "[::]:0", "[::ffff:0.0.0.0]:0"] {
                 let sharded = config.clone().shards(shards);
-                // Machines without IPv6 exist.
+                // Some machines have no IPv6.
                 let Ok(listener) = KcpListener::bind_with(wildcard, sharded).await else {
                     continue;
                 };
@@ -62,7 +63,7 @@ fn every_address_of_a_wildcard_listener_answers() {
     });
 }
 
-/// A segment without its data, and whom it came from.
+/// The header of a received segment, and its sender.
 #[derive(Clone, Copy, Debug)]
 struct Got {
     from: SocketAddr,
@@ -73,16 +74,16 @@ struct Got {
 }
 
 impl Got {
-    /// A ping: of the connection, of a Retry, or a PATH_CHALLENGE.
+    /// True for pings of a connection, of a Retry, and PATH_CHALLENGE.
     fn is_ping(&self) -> bool {
         self.command == PUSH && self.len == 0 && self.sn > 1 << 30
     }
 }
 
-/// A peer that the test plays.
+/// A peer without an implementation: the test sends and receives each datagram.
 struct Peer {
     socket: UdpSocket,
-    /// What has arrived and was not asked for yet.
+    /// Received segments that no call has taken yet.
     got: VecDeque<Got>,
 }
 
@@ -103,7 +104,7 @@ impl Peer {
         self.socket.send_to(&pong, to).await.unwrap();
     }
 
-    /// The next segment that `is_it`.
+    /// Returns the next segment for which `is_it` holds; later calls find the skipped ones.
     async fn next(&mut self, is_it: impl Fn(&Got) -> bool) -> Got {
         loop {
             if let Some(place) = self.got.iter().position(&is_it) {
@@ -121,13 +122,13 @@ impl Peer {
         }
     }
 
-    /// Where the next ACK of a data segment comes from.
+    /// Returns the source address of the ACK of segment `sn`.
     async fn acked(&mut self, sn: u32) -> SocketAddr {
         self.next(|got| got.command == ACK && got.sn == sn).await.from
     }
 }
 
-/// A listener at all addresses, and its address at each of 127.0.0.0/24.
+/// A listener at 0.0.0.0, and its address for a last byte of 127.0.0.0/24.
 async fn wildcard(config: Config) -> (KcpListener, impl Fn(u8) -> SocketAddr) {
     let listener = KcpListener::bind_with("0.0.0.0:0", config).await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -140,7 +141,7 @@ fn local_ip_follows_the_peer_until_it_is_validated_and_then_moves_by_path_valida
         let (listener, at) = wildcard(Config::new()).await;
         let mut peer = Peer::new().await;
 
-        // The first datagram was forged, or brought here by somebody: it decides nothing.
+        // Before validation, the local address follows the latest datagram.
         peer.push(0, at(2)).await;
         let (server, _) = listener.accept().await.unwrap();
         let local = || server.local_addr().unwrap();
@@ -151,12 +152,12 @@ fn local_ip_follows_the_peer_until_it_is_validated_and_then_moves_by_path_valida
         peer.pong(ping, at(3)).await;
         until(|| listener.stats().unvalidated_connections == 0).await;
 
-        // Whoever observes a datagram can bring it to another address first: it is received, and the
-        // path stays until the peer has answered on the other one.
+        // A replayed datagram from an on-path attacker can reach another address first. The listener receives
+        // it, and keeps its path until the peer answers a challenge there.
         peer.push(2, at(4)).await;
         let challenge = peer.next(|got| got.is_ping() && got.from == at(4)).await;
         assert_eq!((peer.acked(2).await, local()), (at(3), at(3)));
-        // The answer at another address is none, and nor is anything recorded.
+        // A pong from another address, or a replayed datagram, validates nothing.
         peer.pong(challenge, at(5)).await;
         peer.pong(challenge, at(3)).await;
         for _ in 0..3 {
@@ -182,7 +183,7 @@ fn answers_without_a_connection_leave_from_the_address_that_was_asked() {
         for last in 2..9 {
             let mut peer = Peer::new().await;
             peer.push(0, at(last)).await;
-            // The ping of a new connection, or that of a Retry once there are many.
+            // The ping of a new connection, or of a Retry above `max_unvalidated`.
             assert_eq!(peer.next(Got::is_ping).await.from, at(last));
         }
         assert!(listener.stats().retries_sent > 0);

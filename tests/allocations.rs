@@ -1,4 +1,4 @@
-//! Allocations per datagram of an established connection: none.
+//! An established connection allocates nothing per datagram.
 
 mod common;
 
@@ -12,13 +12,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Bytes of one write and of one read.
 const BLOCK: usize = 64 * 1024;
-/// Blocks until every queue and table has its final capacity, and blocks that count.
+/// Blocks until every queue and table has its final capacity, then blocks to measure.
 const WARM_UP: u64 = 128;
 const BLOCKS: u64 = 512;
-/// Allocations that any number of blocks may take beside these.
+/// Allocations allowed for the whole measurement, in addition to the ones for each block.
 const FEW: u64 = 64;
 
-/// The system's allocator, and how often each thread asked it for memory and for how many bytes.
+/// Counts the allocations of each thread and their bytes.
 struct Counting;
 
 thread_local! {
@@ -26,17 +26,17 @@ thread_local! {
 }
 
 #[expect(unsafe_code, reason = "an allocator cannot be made without")]
-// SAFETY: every call is handed to the system's allocator as it came.
+// SAFETY: each call goes to the system's allocator with unchanged arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let (times, bytes) = ASKED.get();
         ASKED.set((times + 1, bytes + layout.size() as u64));
-        // SAFETY: the caller's promise is the one that is asked for.
+        // SAFETY: the caller keeps the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is the one that is asked for.
+        // SAFETY: the caller keeps the same contract.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -44,7 +44,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What many blocks asked of the allocator.
+/// Allocations while [`BLOCKS`] blocks moved, and the datagrams sent.
 struct Asked {
     times: u64,
     bytes: u64,
@@ -52,10 +52,8 @@ struct Asked {
 }
 
 impl Asked {
-    /// Each block may cost so many allocations.
-    ///
-    /// What there has to be is what counts the references to a write that was taken, and the segment
-    /// that begins in one write and ends in the next. Buffers are used again.
+    /// Allows `most` allocations per block. One holds the reference count of a taken write, one a segment
+    /// that spans two writes. Buffers are reused.
     fn check(&self, most: u64) {
         assert!(self.times <= BLOCKS * most + FEW, "more than for each block");
         assert!(self.times * 10 < self.datagrams, "as for each datagram");
@@ -63,14 +61,13 @@ impl Asked {
     }
 }
 
-/// Has `work` move many blocks, with both ends and their drivers on this thread. One at a time: the
-/// buffers that are used again are those of the process.
+/// Has `work` move blocks, with both ends and their drivers on this thread. Runs one measurement at a time,
+/// since the whole process shares the buffer pool.
 fn measure(work: impl AsyncFn(&mut Pair, &[u8], u64)) -> Asked {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     one_thread().block_on(guarded(async {
-        // Nothing is to be lost, or there would be more to do than move data: the windows fit into
-        // the buffers of any system.
+        // A loss would allocate: these windows fit into the socket buffers of any system.
         let mut pair = pair(Config::new().windows(128, 128)).await;
         let block = bytes(1, BLOCK);
         work(&mut pair, &block, WARM_UP).await;
@@ -84,7 +81,6 @@ fn measure(work: impl AsyncFn(&mut Pair, &[u8], u64)) -> Asked {
     }))
 }
 
-/// Datagrams that both sides have sent.
 fn sent(pair: &Pair) -> u64 {
     pair.client.endpoint().stats().sent_datagrams + pair.listener.stats().sent_datagrams
 }
@@ -97,7 +93,7 @@ async fn write(stream: &mut KcpStream, block: &[u8], blocks: u64) {
 
 #[test]
 fn sink_allocates_nothing_per_datagram() {
-    // A queue with capacity for a part of a block takes that part as a write of its own.
+    // A full queue splits a block into two writes.
     let asked = measure(async |pair, block, blocks| {
         let mut got = vec![0; block.len()];
         let sink = async {
@@ -113,7 +109,7 @@ fn sink_allocates_nothing_per_datagram() {
 
 #[test]
 fn echo_allocates_nothing_per_datagram() {
-    // Nothing else is on its way, so that no segment holds parts of two blocks.
+    // Nothing else is in flight, so no segment spans two blocks.
     let asked = measure(async |pair, block, blocks| {
         let mut heard = vec![0; block.len()];
         let echo = async {
@@ -137,7 +133,7 @@ fn echo_allocates_nothing_per_datagram() {
 
 #[test]
 fn dropped_chunks_return_their_buffers() {
-    // As a sink, and what has a chunk come back.
+    // One more than a sink: the return of a chunk.
     let asked = measure(async |pair, block, blocks| {
         let sink = async {
             let mut left = blocks as usize * block.len();
@@ -161,7 +157,7 @@ fn small_reads_reuse_buffers() {
                 assert_same(&got, &block[..piece]);
             }
         });
-        // Writes below 16 KiB are copied into memory of their own.
+        // Writes below 16 KiB are copied into newly allocated memory.
         let written = if piece < 16 * 1024 { BLOCKS * BLOCK as u64 } else { 0 };
         assert!(asked.bytes < written + BLOCKS * BLOCK as u64 / 10, "{piece}");
     }

@@ -1,8 +1,8 @@
-//! Connections behind real balancers: nftables with conntrack, and nginx. Linux, with network
-//! namespaces: a client, a balancer, four servers. Needs root, iproute2, nftables, conntrack,
-//! nginx with its stream module; without one of them the tests that need it say SKIPPED.
+//! Connections behind real balancers: nftables with conntrack, and nginx. Linux, with network namespaces for
+//! a client, a balancer and four servers. Needs root, iproute2, nftables, conntrack, and nginx with its
+//! stream module; a test prints SKIPPED if one that it needs is missing.
 //!
-//! The configurations are those of docs/scaling, which users copy.
+//! The tests load the configuration files of docs/scaling.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -27,14 +27,14 @@ use std::time::{Duration, Instant};
 
 use kcpx::{Algorithm, Cipher, Config, Migration};
 
-/// Connections of a test, each with a socket of its own.
+/// Connections of a test, each with its own socket.
 const CROWD: usize = 200;
 
-/// Against tests that hang. Shorter than the timeouts of a peer that is gone, which would pass for
-/// a reset.
+/// Fails a test that hangs. Shorter than the timeouts for a silent peer, so a timeout does not pass for a
+/// reset.
 const GUARD: Duration = Duration::from_secs(45);
 
-/// Waits for something that is only seen by looking at it.
+/// Polls `condition` until it holds.
 #[track_caller]
 fn wait(what: &str, condition: impl Fn() -> bool) {
     let began = Instant::now();
@@ -44,7 +44,7 @@ fn wait(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// The configuration of all servers and clients: the default one, or one that migrates.
+/// The default configuration, or one with authenticated migration, for servers and clients.
 fn config(migrates: bool) -> Config {
     let mut config = Config::new();
     if migrates {

@@ -1,4 +1,4 @@
-//! Cancel safety: every await of the public API, dropped in `select!`, loses nothing.
+//! Every await of the public API can be cancelled in `select!` without loss.
 
 mod common;
 
@@ -12,8 +12,8 @@ use common::{
 use kcpx::{Config, Endpoint, KcpStream, Mode, OwnedReadHalf, OwnedWriteHalf};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
-/// Cancels futures that are not ready in time. After each cancelled one the next gets more turns of
-/// the runtime, so that one completes in the end.
+/// Cancels futures that are not ready in time. Each cancellation doubles the turns for the next future, so
+/// one completes in the end.
 #[derive(Default)]
 struct Canceller {
     calls: usize,
@@ -22,7 +22,7 @@ struct Canceller {
 }
 
 impl Canceller {
-    /// `None`: the future was cancelled.
+    /// Returns `None` if it cancelled the future.
     async fn with<F: Future>(&mut self, future: F) -> Option<F::Output> {
         self.calls += 1;
         tokio::select! {
@@ -40,7 +40,7 @@ impl Canceller {
     }
 }
 
-/// Small, so that writers wait.
+/// Small windows and buffers, so that writers wait.
 fn small() -> Config {
     let mut config = Config::new().windows(8, 8);
     (config.send_buffer, config.recv_buffer) = (4_096, 4_096);
@@ -108,7 +108,7 @@ fn cancelled_reads_lose_nothing() {
     });
 }
 
-/// Readiness for writing lasts until a write would block.
+/// Maps `WouldBlock` to 0: readiness for writing lasts until a write would block.
 fn or_full(written: std::io::Result<usize>) -> std::io::Result<usize> {
     written.or_else(|error| if error.kind() == ErrorKind::WouldBlock { Ok(0) } else { Err(error) })
 }
@@ -275,7 +275,7 @@ fn cancelled_connect_leaves_nothing_behind() {
         until(|| endpoint.stats().current_connections == 20).await;
         drop(streams);
         until(|| endpoint.stats().current_connections == 0).await;
-        // A `connect` that waits.
+        // A `connect` that waits for the handshake.
         let waiting = Endpoint::bind_with("127.0.0.1:0", Config::new()).await.unwrap();
         for polls in 1..10 {
             let mut connect = std::pin::pin!(waiting.connect(addr));
@@ -287,7 +287,7 @@ fn cancelled_connect_leaves_nothing_behind() {
             }
         }
         until(|| waiting.stats().current_connections == 0).await;
-        // The same with a socket for each.
+        // With a new socket for each `connect`.
         let mut stream = loop {
             if let Some(stream) = canceller.with(KcpStream::connect_with(addr, early.clone())).await
             {

@@ -17,7 +17,7 @@ fn fec(data: usize, parity: usize) -> FecConfig {
     FecConfig::new(data, parity).unwrap()
 }
 
-/// Both ends in one process under the same key, which each of them could take for its own.
+/// Both ends share a process and a key: neither may take the other's packets for its own.
 #[test]
 fn every_cipher_carries_a_connection() {
     for algorithm in Algorithm::ALL {
@@ -50,7 +50,7 @@ fn every_cipher_carries_a_connection() {
     }
 }
 
-/// Not a cipher to be used: it shows what one has to do.
+/// Shows how to implement `PacketCipher`; not a secure cipher.
 #[derive(Debug)]
 struct Stamp;
 
@@ -129,7 +129,7 @@ fn datagrams_are_carried_out_of_band() {
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert_eq!(error.to_string(), "the datagram has 1389 bytes, at most 1388 fit into the MTU");
 
-        // Halves have the two directions.
+        // Both halves have the datagram handle.
         let (reader, writer) = server.into_split();
         writer.datagrams().send(b"to the client").unwrap();
         assert_eq!(client.datagrams().recv().await.unwrap(), "to the client");
@@ -155,7 +155,7 @@ fn connection_end_fails_datagram_calls() {
         server.datagrams().send(b"read me first").unwrap();
         until(|| client.stats().out_of_band_received == 1 && client.error().is_some()).await;
         assert_eq!(client.datagrams().recv().await.unwrap(), "read me first");
-        // The side that is second asks the other one before it ends, and may learn that it is gone.
+        // The end that times out second pings the first, and may get a reset for an answer.
         let error = client.error().unwrap();
         assert!(matches!(error, ConnectionError::IdleTimeout | ConnectionError::Reset), "{error}");
         assert_eq!(cause(client.datagrams().recv().await), error);
@@ -163,8 +163,7 @@ fn connection_end_fails_datagram_calls() {
     });
 }
 
-/// The datagrams of kcp-go as they were recorded, through everything that stands between the
-/// socket and the reader.
+/// Plays recorded datagrams of kcp-go into a listener and reads the stream.
 #[test]
 fn recorded_kcp_go_sessions_pass_through_a_listener() {
     #[derive(serde::Deserialize)]
@@ -190,8 +189,8 @@ fn recorded_kcp_go_sessions_pass_through_a_listener() {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        // What was lost on the way was sent again only as far as FEC had not recovered it, which a
-        // listener that cannot ask its peer does not.
+        // Skips sessions with losses: their client retransmitted only segments that FEC had not recovered,
+        // and this listener has no FEC peer to ask.
         if !name.starts_with("session-") || name.contains("loss") {
             continue;
         }
@@ -209,7 +208,7 @@ fn recorded_kcp_go_sessions_pass_through_a_listener() {
             for (count, datagram) in (1..).zip(sent) {
                 wire.send(&unhex(&datagram.wire)).await.unwrap();
                 if count % 16 == 0 {
-                    // No system's socket buffer is too small for this many.
+                    // 16 datagrams fit into the socket buffer of any system.
                     until(|| listener.stats().received_datagrams >= count).await;
                 }
             }

@@ -1,4 +1,4 @@
-//! Many connections at once, over real loopback sockets.
+//! Many concurrent connections over loopback sockets.
 
 mod common;
 
@@ -7,7 +7,7 @@ use kcpx::{Config, Endpoint, KcpStream};
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 
-/// Sends back `len` bytes.
+/// Echoes `len` bytes.
 async fn echo(mut stream: KcpStream, len: usize) {
     let mut left = len;
     while left > 0 {
@@ -18,7 +18,7 @@ async fn echo(mut stream: KcpStream, len: usize) {
     stream.shutdown().await.unwrap();
 }
 
-/// Sends `data` and compares what comes back.
+/// Sends `data` and compares the echo.
 async fn exchange(stream: KcpStream, data: Vec<u8>) {
     let (mut reader, mut writer) = stream.into_split();
     let (sent, got) = tokio::join!(writer.write_all(&data), read(&mut reader, data.len()));
@@ -76,7 +76,7 @@ fn slow_reader_does_not_block_other_connections() {
             writer.write_all(&data).await.unwrap();
             writer.shutdown().await.unwrap();
         });
-        // Without a reader its window closes and the writer waits.
+        // The unread window closes and the writer waits.
         until(|| reader.stats().peer_window_segments == 0).await;
 
         let mut tasks = JoinSet::new();
@@ -93,7 +93,6 @@ fn slow_reader_does_not_block_other_connections() {
         assert_eq!(stats.peer_window_segments, 0);
         assert!(stats.unsent_bytes > 0);
 
-        // When it reads at last, everything is there.
         let got = read(&mut slow, LEN).await;
         assert_same(&got, &expected);
         guarded(sending).await.unwrap();

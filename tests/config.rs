@@ -17,7 +17,7 @@ use kcpx::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Each with what the refusal has to say.
+/// Invalid settings with the text of their error.
 fn invalid() -> Vec<(Config, &'static str)> {
     let with = |change: fn(&mut Config)| {
         let mut config = Config::new();
@@ -87,7 +87,7 @@ fn config_error_names_field_value_and_range() {
     });
 }
 
-/// Pairs of settings of which each is in its range: what the refusal says, or nothing where both work.
+/// Combinations of valid settings with the text of their error, which is empty if they work together.
 fn pairs() -> Vec<(Config, &'static str)> {
     let with = |change: fn(&mut Config)| {
         let mut config = Config::new();
@@ -126,7 +126,7 @@ fn pairs() -> Vec<(Config, &'static str)> {
             Config::new().redundancy(Redundancy::Auto(AutoRedundancy::new())).close_notify(false),
             "Redundancy::Auto requires close_notify",
         ),
-        // A short timeout beside a long one: the short one comes first.
+        // The shorter of two timeouts decides.
         (with(|c| c.kcp.dead_peer_timeout = Some(Duration::from_secs(5))), ""),
         (with(|c| c.limits.max_connections = 10), ""),
     ]
@@ -142,7 +142,7 @@ fn settings_that_contradict_each_other_are_refused_by_both_names() {
     }
 }
 
-/// Two idle peers whose idle timeout alone was set outlive it.
+/// Both peers are idle for twice their idle timeout, with the default keepalive.
 #[test]
 fn short_idle_timeout_alone_ends_no_healthy_connection() {
     let idle = Duration::from_secs(4);
@@ -179,8 +179,8 @@ fn setters_reject_with_the_same_error_and_change_nothing() {
     });
 }
 
-/// Sends a lot in both directions at once. `change` is called on both streams now and then, with
-/// the number of the call.
+/// Transfers in both directions. Calls `change` on both streams from time to time, with the number of the
+/// call.
 async fn steady_through(config: Config, change: impl Fn(&KcpStream, usize)) -> Pair {
     const LEN: usize = 2 << 20;
     let pair = pair(config).await;
@@ -316,7 +316,7 @@ fn any_valid_config_carries_data() {
     let mut tight = Config::new();
     (tight.send_buffer, tight.recv_buffer) = (1, 1);
     tight.kcp.recv_memory = Some(1_540);
-    // Segments that exceed the receive memory; parity and repair symbols in small datagrams.
+    // Segments that exceed the receive memory, and small datagrams with parity and repair symbols.
     choices.extend([tight.clone().mtu(9_000), tight]);
     choices.push(Config::interactive().mtu(60));
     choices.push(Config::new().mtu(40).redundancy(Redundancy::Fec(FecConfig::SHORT)));
@@ -351,7 +351,7 @@ fn max_message_size_follows_the_mtu() {
     on_both_runtimes(|| async {
         let Pair { client, server: _server, listener: _listener } =
             pair(Config::new().mode(Mode::Message)).await;
-        // It depends on the peer's window, which is small until the peer is sure of our address.
+        // The limit depends on the peer's window, which is small until the peer has validated our address.
         until(|| client.stats().peer_window_segments > 255).await;
         let before = client.max_message_size();
         client.set_mtu(700).unwrap();
@@ -360,7 +360,7 @@ fn max_message_size_follows_the_mtu() {
     });
 }
 
-/// Rows of the front page: setting and default.
+/// Rows of the table in the crate documentation: setting and default.
 fn documented_defaults() -> Vec<(&'static str, &'static str)> {
     let page = include_str!("../src/lib.rs");
     let table = page.split_once("# Defaults and time-outs").unwrap().1;
@@ -374,7 +374,7 @@ fn documented_defaults() -> Vec<(&'static str, &'static str)> {
     rows.map(cells).collect()
 }
 
-/// `12345` as `12,345`.
+/// Formats `12345` as `12,345`.
 fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let lead = digits.len() % 3;

@@ -1,5 +1,5 @@
-//! Tokio's cooperative scheduling: a task that always finds something to do in a handle yields to its
-//! timeouts and to other tasks.
+//! Cooperative scheduling: a task that always finds a handle ready still yields to its timeouts and to other
+//! tasks.
 
 mod common;
 
@@ -15,13 +15,13 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
-/// What a handle has ready: more than a task's budget, which Tokio does not document, 128 units.
+/// Items ready in a handle: more than the budget of a Tokio task, 128 units (undocumented).
 const READY: usize = 1_000;
 const BUDGET: usize = 128;
 
-/// Asserts that a task that calls `work` again and again does not do so [`READY`] times in one poll.
+/// Asserts that a task that repeats `work` yields before it has done so [`READY`] times.
 async fn assert_yields(what: &str, mut work: impl AsyncFnMut()) {
-    // With a full budget.
+    // The task gets a full budget.
     yield_now().await;
     let calls = Cell::new(0);
     let mut busy = pin!(async {
@@ -39,7 +39,7 @@ fn ok<T>(result: std::io::Result<T>) {
     result.unwrap();
 }
 
-/// A connection whose server has [`READY`] pieces to read: messages of a byte, or the bytes.
+/// A connection with [`READY`] pieces for the server to read: messages of one byte, or bytes.
 async fn full(mode: Mode) -> Pair {
     let mut pair = pair(Config::new().mode(mode)).await;
     for _ in 0..READY {
@@ -48,7 +48,7 @@ async fn full(mode: Mode) -> Pair {
             _ => pair.client.write_all(b"x").await.unwrap(),
         }
     }
-    // `Ok`: the server has everything.
+    // Returns when the server has received everything.
     pair.client.shutdown().await.unwrap();
     pair
 }
@@ -82,7 +82,7 @@ fn busy_writers_yield() {
     on_both_runtimes(|| async {
         let mut config = Config::new();
         config.send_buffer = 1 << 20;
-        // A server that is dropped resets a client that goes on.
+        // Keep the server: dropping it resets the connection of a client that writes on.
         let Pair { client: mut stream, server: _server, .. } = pair(config.clone()).await;
         assert_yields("writable", async || stream.writable().await.unwrap()).await;
         assert_yields("write", async || stream.write_all(b"x").await.unwrap()).await;
@@ -103,9 +103,9 @@ fn busy_receivers_of_datagrams_yield() {
     on_both_runtimes(|| async {
         let config = Config::new().redundancy(Redundancy::Fec(FecConfig::new(3, 1).unwrap()));
         let Pair { client, server: mut stream, listener: _listener } = pair(config).await;
-        // Before that few wait.
+        // A first `datagrams()` call lets more than a few datagrams queue.
         let _in_use = stream.datagrams();
-        // Some may be lost: more than the readers below take.
+        // Some may be lost: send more than the readers below take.
         let mut sent = 0;
         while stream.stats().out_of_band_received < READY as u64 {
             client.datagrams().send(b"x").unwrap();
@@ -122,7 +122,7 @@ fn busy_receivers_of_datagrams_yield() {
     });
 }
 
-/// A listener with so many connections in its backlog, and their streams.
+/// A listener with `connections` in its backlog, and their clients.
 async fn crowded(connections: usize) -> (KcpListener, Vec<KcpStream>) {
     let listener = KcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -145,7 +145,7 @@ fn busy_accept_loops_yield() {
             ok(poll_fn(|cx| listener.poll_accept(cx)).await);
         })
         .await;
-        // A loop that goes on after errors, as servers do.
+        // Accept loops of servers continue after errors.
         listener.drain().await;
         assert_yields("accept after its end", async || drop(listener.accept().await.unwrap_err()))
             .await;
@@ -162,7 +162,7 @@ fn timeout_around_a_busy_reader_fires() {
             loop {
                 drop(listener.accept().await.unwrap_err());
                 calls += 1;
-                // Without a timeout that fires.
+                // Ends the test if the timeout never fires.
                 assert!(calls < 50_000_000);
             }
         };

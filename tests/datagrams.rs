@@ -1,4 +1,4 @@
-//! Unreliable datagrams beside the stream, and what is read in the same task or another one.
+//! Unreliable datagrams beside the stream, read in the same task or another one.
 
 mod common;
 
@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio_stream::StreamExt;
 use tokio_util::codec::{Framed, LinesCodec};
 
-/// Sends `datagram` until `arrived` says so: one may be lost.
+/// Repeats `datagram`, which may be lost, until `arrived` holds.
 async fn send_until(datagrams: &Datagrams, datagram: &[u8], arrived: impl Fn() -> bool) {
     while !arrived() {
         datagrams.send(datagram).unwrap();
@@ -114,7 +114,7 @@ fn datagrams_are_received_in_one_task_and_the_halves_are_used_in_others() {
         });
         let datagrams = client.datagrams();
         let (mut reader, mut writer) = client.into_split();
-        // Halves have the handle too.
+        // Both halves have the datagram handle.
         let arrived = || reader.stats().out_of_band_received > 0;
         send_until(&writer.datagrams(), b"beside", arrived).await;
         assert_eq!(reader.datagrams().recv().await.unwrap(), "beside");
@@ -124,7 +124,7 @@ fn datagrams_are_received_in_one_task_and_the_halves_are_used_in_others() {
         writer.shutdown().await.unwrap();
         assert_eq!(reader.read(&mut [0]).await.unwrap(), 0);
         copy.await.unwrap();
-        // The server has no stream any more: its task learns of it.
+        // The task ends with the server's stream.
         echo.await.unwrap();
     });
 }
@@ -195,7 +195,7 @@ fn each_datagram_goes_to_one_of_several_receivers() {
                 }
             });
         }
-        // Receivers that are dropped while they wait take no wake with them.
+        // A receiver that is dropped while it waits loses no wake.
         let quitter = server.datagrams();
         assert!(is_pending(quitter.recv()).await);
         let datagrams = client.datagrams();
@@ -247,7 +247,7 @@ fn end_of_the_connection_ends_receivers_behind_what_has_arrived() {
         until(|| server.error().is_some()).await;
         assert_eq!(datagrams.recv().await.unwrap(), "last");
         let end = loop {
-            // Some were sent again.
+            // `send_until` may have delivered more than one.
             match datagrams.recv().await {
                 Ok(datagram) => assert_eq!(datagram, "last"),
                 end => break end,

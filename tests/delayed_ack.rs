@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 const ROUNDS: u64 = 100;
 
-/// Answers each request by another task than the one that reads. Returns the datagrams sent.
+/// Reads in one task and answers in another. Returns the number of datagrams sent.
 async fn serve(server: KcpStream) -> io::Result<u64> {
     let (mut reader, mut writer) = server.into_split();
     let (requests, mut arrived) = mpsc::channel::<[u8; 64]>(1);
@@ -28,7 +28,7 @@ async fn serve(server: KcpStream) -> io::Result<u64> {
     answers.await?
 }
 
-/// Requests and responses one after the other. Returns the datagrams that each side has sent meanwhile.
+/// Sends one request after the other. Returns the datagrams that client and server sent for them.
 async fn exchange(mut client: KcpStream, server: KcpStream) -> io::Result<(u64, u64)> {
     let server = tokio::spawn(serve(server));
     let before = client.stats().sent_datagrams;
@@ -42,7 +42,7 @@ async fn exchange(mut client: KcpStream, server: KcpStream) -> io::Result<(u64, 
     Ok((sent, server.await??))
 }
 
-/// The same on a runtime with one thread, the client in the future of `block_on` or in a task.
+/// Runs `exchange` on a runtime with one thread, with the client in the future of `block_on` or in a task.
 fn datagrams(client_is_a_task: bool) -> (u64, u64) {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let all = async move {
@@ -62,8 +62,8 @@ fn ack_leaves_with_the_answer_of_any_task_and_of_the_future_of_block_on() {
     for client_is_a_task in [false, true] {
         let sent = datagrams(client_is_a_task);
         println!("datagrams for {ROUNDS} requests, client in a task: {client_is_a_task}: {sent:?}");
-        // An ACK by itself for each would make it twice as many. A machine that stands still for the time of
-        // a retransmission adds some.
+        // A separate ACK for each request would double the count. A few retransmissions on a stalled machine
+        // stay below the limit.
         assert!(sent.0 < ROUNDS * 3 / 2 && sent.1 < ROUNDS * 3 / 2, "{sent:?}");
     }
 }

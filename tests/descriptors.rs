@@ -1,5 +1,4 @@
-//! Connections opened and closed one after the other, each with a socket of its own, in a process with few
-//! descriptors. Linux.
+//! Connections opened and closed in turn, each with its own socket, in a process with few descriptors. Linux.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -11,11 +10,11 @@ use common::{guarded, one_thread};
 use kcpx::{KcpListener, KcpStream};
 use tokio::io::AsyncReadExt;
 
-/// Says to the test below that its process has few descriptors.
+/// Set in the process that has few descriptors.
 const VARIABLE: &str = "KCPX_FEW_DESCRIPTORS";
 const CONNECTIONS: usize = 2_000;
 
-/// Connects and drops the stream, again and again. The server drops each stream at its end, or keeps all.
+/// Connects and drops the stream 2,000 times. The server drops each stream at its end, or keeps all.
 #[test]
 fn process_with_few_descriptors_connects() {
     if env::var(VARIABLE).is_err() {

@@ -57,7 +57,7 @@ fn close_all_ends_every_stream() {
             until(|| listener.endpoint().open_connections() == 10).await;
             let serve = async {
                 for (mut client, mut server) in streams {
-                    // Until the driver has taken its turn.
+                    // Writes succeed until the driver has taken its turn.
                     let error = loop {
                         match server.write(b"!").await {
                             Ok(_) => tokio::task::yield_now().await,
@@ -85,7 +85,7 @@ fn close_all_aborts_what_is_open_at_its_timeout() {
         assert!(!listener.close_all(Duration::from_millis(50)).await);
         let error = server.read(&mut [0; 1]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
-        // The end of the stream came first, and then the reset.
+        // The end of the stream arrives before the reset.
         let mut received = Vec::new();
         while client.read_to_end(&mut received).await.is_ok() && client.error().is_none() {
             tokio::task::yield_now().await;
@@ -94,14 +94,14 @@ fn close_all_aborts_what_is_open_at_its_timeout() {
     });
 }
 
-/// Two readers of one socket, one after the other: the second has what the first one left.
+/// Two listeners read one socket in turn: the second takes the clients that the first left.
 #[test]
 #[cfg(unix)]
 fn hand_over_leaves_newcomers_to_the_next_reader_of_the_socket() {
     on_both_runtimes(|| async {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let addr = socket.local_addr().unwrap();
-        // Stands for the process that ends.
+        // The runtime of the process that ends.
         let process = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listener = {
             let _context = process.enter();
@@ -109,12 +109,12 @@ fn hand_over_leaves_newcomers_to_the_next_reader_of_the_socket() {
         };
         let (mut client, mut server) = open(&listener, addr, Config::new()).await;
         let newcomer = async {
-            let mut stream = KcpStream::connect(addr).await.expect("nobody is refused");
+            let mut stream = KcpStream::connect(addr).await.expect("no client is refused");
             stream.write_all(b"new").await.unwrap();
             assert_eq!(read(&mut stream, 2).await, b"ok");
         };
         let servers = async {
-            // The client keeps its side open.
+            // Times out, since the client keeps its side open.
             assert!(!listener.hand_over(Duration::from_millis(50)).await);
             assert_eq!(listener.accept().await.unwrap_err().kind(), ErrorKind::NotConnected);
             let error = server.read(&mut [0; 1]).await.unwrap_err();
@@ -130,7 +130,7 @@ fn hand_over_leaves_newcomers_to_the_next_reader_of_the_socket() {
             stream.write_all(b"ok").await.unwrap();
             stream.shutdown().await.unwrap();
         };
-        // In this order: the listener no longer accepts when the newcomer's first segment leaves.
+        // Polls `servers` first: the listener stops accepting before the newcomer sends its first segment.
         tokio::join!(servers, newcomer);
     });
 }

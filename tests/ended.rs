@@ -1,5 +1,5 @@
-//! An endpoint that ends because a part of the application panics: the event, and the server on it. An own
-//! process, since the subscriber is global.
+//! An endpoint ends because a callback of the application panics: it logs an event and ends the server on it.
+//! A test binary of its own, since the subscriber is global.
 
 mod common;
 
