@@ -1,4 +1,4 @@
-//! `Endpoint`: sockets taken over, connect, accept, filters and rebinding.
+//! `Endpoint`: sockets of the application, connect, accept, filters and rebinding.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn std_socket() -> std::net::UdpSocket {
     std::net::UdpSocket::bind(LOCAL).unwrap()
 }
 
-/// Exchanges a few bytes over a new connection, which is returned.
+/// Opens a connection and exchanges a few bytes over it.
 async fn converse(from: &Endpoint, listener: &KcpListener) -> (KcpStream, KcpStream) {
     let to = listener.local_addr().unwrap();
     let mut client = from.connect(to).await.unwrap();
@@ -47,7 +47,7 @@ fn from_socket_takes_over_sockets_of_the_application() {
             assert_eq!(listener.local_addr().unwrap(), *addr);
             converse(&endpoint, listener).await;
         }
-        // The application's own handle is untouched by the end of the endpoint.
+        // The end of the endpoint leaves the application's own handle open.
         drop((endpoint, listeners));
         until(|| std::net::UdpSocket::bind(addrs[1]).is_ok()).await;
         kept.send_to(b"mine", addrs[0]).unwrap();
@@ -70,7 +70,7 @@ fn invalid_config_takes_no_socket() {
     });
 }
 
-/// As `tokio::net::UdpSocket::from_std`.
+/// Panics like `tokio::net::UdpSocket::from_std`.
 #[test]
 #[should_panic(expected = "there is no reactor running")]
 fn from_socket_needs_a_runtime() {
@@ -150,10 +150,10 @@ fn endpoint_connects_to_a_name_from_its_own_address() {
     on_both_runtimes(|| async {
         let listener = KcpListener::bind(LOCAL).await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        // On Linux each address of the network is this host's.
+        // Linux accepts any address of 127.0.0.0/8 as a source.
         let source = if cfg!(target_os = "linux") { "127.0.0.7:0" } else { LOCAL };
         let endpoint = Endpoint::bind(source).await.unwrap();
-        // It may resolve to the IPv6 address too, which the socket lacks.
+        // The name may also resolve to an IPv6 address, which this socket cannot reach.
         let client = endpoint.connect(("localhost", port)).await.unwrap();
         let (_server, peer) = listener.accept().await.unwrap();
         assert_eq!(peer, endpoint.local_addr().unwrap());
@@ -179,7 +179,7 @@ fn connect_error_names_the_unreachable_peer() {
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.to_string().contains("port 0"), "{error}");
         assert!(endpoint.connect("127.0.0.1:9").await.is_ok());
-        // A mapped address is that of an IPv4 peer.
+        // An IPv4-mapped address names an IPv4 peer.
         let mapped = endpoint.connect("[::ffff:127.0.0.1]:9").await.unwrap();
         assert_eq!(mapped.peer_addr().unwrap(), "127.0.0.1:9".parse().unwrap());
         let Ok(v6) = Endpoint::bind("[::1]:0").await else { return };
@@ -193,18 +193,18 @@ fn connect_skips_addresses_without_a_route() {
     on_both_runtimes(|| async {
         let listener = KcpListener::bind(LOCAL).await.unwrap();
         let good = listener.local_addr().unwrap();
-        // A socket that did not ask for it may not send to all.
+        // A broadcast address, which needs SO_BROADCAST.
         let bad: SocketAddr = "255.255.255.255:9".parse().unwrap();
         let mut stream = KcpStream::connect(&[bad, good][..]).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), good);
         stream.write_all(b"!").await.unwrap();
         drop(listener.accept().await.unwrap());
-        // At once, not after the connect timeout of ten seconds.
+        // Fails at once, not after the connect timeout of ten seconds.
         let both = [bad, bad];
         let failed = timeout(Duration::from_secs(5), KcpStream::connect(&both[..])).await.unwrap();
         let system = std::net::UdpSocket::bind(LOCAL).unwrap().connect(bad).unwrap_err();
         assert_eq!(failed.unwrap_err().raw_os_error(), system.raw_os_error());
-        // Nor is there a connection with early data.
+        // Early data does not hide the error.
         let early = KcpStream::connect_with(bad, Config::new().early_data(true)).await;
         assert_eq!(early.unwrap_err().raw_os_error(), system.raw_os_error());
     });
@@ -226,8 +226,8 @@ fn socket_option_errors_name_the_option() {
     });
 }
 
-/// Forwards between the latest sender and `server`, as a NAT does that keeps a client's place
-/// while its address changes. Returns where it listens.
+/// Forwards between the latest sender and `server`, like a NAT that keeps its own address while the client's
+/// changes. Returns the address for clients.
 async fn relay(server: SocketAddr) -> SocketAddr {
     let (outside, inside) =
         (UdpSocket::bind(LOCAL).await.unwrap(), UdpSocket::bind(LOCAL).await.unwrap());
@@ -243,7 +243,7 @@ async fn relay(server: SocketAddr) -> SocketAddr {
                 }
                 Ok((len, _)) = inside.recv_from(&mut back) => {
                     if let Some(client) = client {
-                        // Its socket may be gone: lost.
+                        // Sending fails while the client's socket is closed.
                         let _ = outside.send_to(&back[..len], client).await;
                     }
                 }
@@ -285,12 +285,12 @@ fn rebind_keeps_the_connections() {
         let (reader, writer) = client.into_split();
         let local = endpoint.local_addr().unwrap();
         assert_eq!((reader.local_addr().unwrap(), writer.local_addr().unwrap()), (local, local));
-        // The first one is free again.
+        // The socket of the first address is closed.
         until(|| std::net::UdpSocket::bind(seen[0]).is_ok()).await;
     });
 }
 
-/// The runtime of the caller may end: the socket is registered with the one that drives the endpoint.
+/// The runtime that calls `rebind_std` may end: the new socket is registered with the endpoint's runtime.
 #[test]
 fn socket_given_by_a_task_of_another_runtime_outlives_that_runtime() {
     let driving = two_threads();
@@ -349,7 +349,7 @@ fn packet_filter_shares_the_port_with_another_protocol() {
         let other = UdpSocket::bind(LOCAL).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let client = Endpoint::bind(LOCAL).await.unwrap();
-        // Zero never begins the id: it would be taken for the other protocol.
+        // A first byte of 0 marks the other protocol, so the id must not begin with it.
         let mut stream = client.connect_with_conv(addr, 1).await.unwrap();
         stream.write_all(b"!").await.unwrap();
         let (mut server, _) = listener.accept().await.unwrap();
@@ -389,7 +389,7 @@ fn accept_filter_rejection_is_counted_and_may_be_lifted() {
         until(|| listener.stats().refused_accept_filter > 0).await;
         assert_eq!(listener.stats().passive_opens, 0);
         admitted.store(true, std::sync::atomic::Ordering::Relaxed);
-        // Its initial segment is retransmitted.
+        // The client retransmits its initial segment.
         assert_eq!(listener.accept().await.unwrap().0.conv(), stream.conv());
     });
 }

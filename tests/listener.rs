@@ -1,4 +1,4 @@
-//! Accepting, over real loopback sockets.
+//! Accepting, over loopback sockets.
 
 mod common;
 
@@ -15,14 +15,14 @@ use kcpx::{Config, Endpoint, KcpListener, KcpStream};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 
-/// A stream that has said something.
+/// Opens a stream and writes a byte.
 async fn dial(endpoint: &Endpoint, listener: &KcpListener) -> KcpStream {
     let mut stream = endpoint.connect(listener.local_addr().unwrap()).await.unwrap();
     stream.write_all(b"!").await.unwrap();
     stream
 }
 
-/// Its `connect` does not wait for a listener, which may refuse it.
+/// With early data, `connect` succeeds although the listener may refuse the connection.
 async fn endpoint() -> Endpoint {
     Endpoint::bind_with("127.0.0.1:0", Config::new().early_data(true)).await.unwrap()
 }
@@ -33,7 +33,6 @@ fn bind_to_port_0_picks_a_free_port() {
         let (one, two) = (listener(Config::new()).await, listener(Config::new()).await);
         let ports = [&one, &two].map(|listener| listener.local_addr().unwrap().port());
         assert!(ports[0] != 0 && ports[1] != 0 && ports[0] != ports[1]);
-        // And then it is taken.
         let error = KcpListener::bind(one.local_addr().unwrap()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
     });
@@ -77,7 +76,7 @@ fn socket_is_released_with_its_last_user() {
         let Pair { client, server, listener } = pair(Config::new()).await;
         let addr = listener.local_addr().unwrap();
         drop((client, server, listener));
-        // The driver ends in a turn of its own.
+        // The driver ends in a later turn.
         while KcpListener::bind(addr).await.is_err() {
             tokio::task::yield_now().await;
         }
@@ -196,7 +195,7 @@ fn malformed_datagrams_are_counted_by_reason_and_accept_nothing() {
         two_convs.extend(segment(8, PUSH, 0, 0, b"hello"));
         let malformed = [segment(7, 99, 0, 0, b""), wrong_length, two_convs];
         let short = [vec![1], vec![2; 23]];
-        // Well-formed, but no initial segment: the middle of a stream, an acknowledgement.
+        // Well-formed, but not an initial segment: from the middle of a stream, or an ACK.
         let unknown = [
             segment(7, PUSH, 5, 0, b"x"),
             segment(7, PUSH, 0, 3, b"x"),
@@ -220,7 +219,6 @@ fn malformed_datagrams_are_counted_by_reason_and_accept_nothing() {
         );
         assert!(is_pending(listener.accept()).await);
 
-        // Only an initial segment opens a connection.
         socket.send(&segment(7, PUSH, 0, 0, b"hello")).await.unwrap();
         let (mut stream, peer) = listener.accept().await.unwrap();
         assert_eq!((stream.conv(), peer), (7, socket.local_addr().unwrap()));
@@ -237,7 +235,7 @@ fn malformed_datagrams_do_not_disturb_a_connection() {
         for seed in 0..500 {
             let garbage = bytes(seed, (seed % 100) as usize);
             unknown.send_to(&garbage, addr).await.unwrap();
-            // The conversation id of the connection, from another address.
+            // A segment with the connection's id, from another address.
             let foreign = segment(client.conv(), ACK, 1, 1, b"");
             unknown.send_to(&foreign, addr).await.unwrap();
         }
@@ -258,7 +256,7 @@ fn full_backlog_rejects_until_accept() {
         let second = dial(&endpoint, &listener).await;
         until(|| listener.stats().refused_backlog > 0).await;
         assert_eq!(listener.accept().await.unwrap().0.conv(), first.conv());
-        // Its initial segment is retransmitted.
+        // The client retransmits its initial segment.
         assert_eq!(listener.accept().await.unwrap().0.conv(), second.conv());
     });
 }
@@ -277,7 +275,7 @@ fn max_connections_limits_accept_and_connect() {
         until(|| listener.stats().refused_max_connections > 0).await;
         let error = listener.endpoint().connect(addr).await.unwrap_err();
         assert!(error.to_string().contains("max_connections"), "{error}");
-        // Capacity again.
+        // A free place: the client retransmits its initial segment.
         drop((first, server));
         let (server, _) = listener.accept().await.unwrap();
         assert_eq!(server.conv(), second.conv());

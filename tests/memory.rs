@@ -11,27 +11,27 @@ use kcpx::{Config, Endpoint, KcpStream};
 use tokio::io::AsyncWriteExt;
 
 const CONNECTIONS: usize = 500;
-/// Bytes that one end of an idle connection may hold, its share of all tables included: the 4 KiB that
-/// are promised. Both ends are in this process.
+/// Bytes for one end of an idle connection, with its share of all tables: the documented 4 KiB. Both ends are
+/// in this process.
 const LIMIT: usize = 4_096;
 
-/// The system's allocator, and how many bytes of it are in use.
+/// Counts the allocated bytes.
 struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 #[expect(unsafe_code, reason = "an allocator cannot be made without")]
-// SAFETY: every call is handed to the system's allocator as it came.
+// SAFETY: each call goes to the system's allocator with unchanged arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is the one that is asked for.
+        // SAFETY: the caller keeps the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise is the one that is asked for.
+        // SAFETY: the caller keeps the same contract.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -39,7 +39,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Both ends of connections over two sockets.
+/// Many connections over two sockets.
 struct Many {
     ends: Vec<(KcpStream, KcpStream)>,
     before: usize,
@@ -61,7 +61,7 @@ impl Many {
             let (client, server) = ends.last_mut().unwrap();
             exchange(client, server, &[7; 64]).await;
             if ends.len() == 1 {
-                // What the sockets and their drivers need is there now.
+                // The first connection has allocated what sockets and drivers need.
                 before = LIVE.load(Ordering::Relaxed);
             }
         }
@@ -73,8 +73,7 @@ impl Many {
     }
 }
 
-/// Waits until the connections hold no more than the limit. A test that waits too long shows what they
-/// held.
+/// Waits until the connections hold at most the limit. Prints each change, for a test that hangs.
 async fn until_within_limit(many: &Many) {
     let held = Cell::new(0);
     until(|| {
@@ -87,7 +86,7 @@ async fn until_within_limit(many: &Many) {
     .await;
 }
 
-/// What the client has written goes to the server and back.
+/// Echoes `sent` through the server.
 async fn exchange(client: &mut KcpStream, server: &mut KcpStream, sent: &[u8]) {
     let echo = async {
         let got = read(server, sent.len()).await;
@@ -104,7 +103,7 @@ fn idle_connections_stay_within_the_memory_limit() {
         until_within_limit(&many).await;
         println!("{} bytes after a greeting", many.per_end());
 
-        // After more than that they need a moment, and then hold no more than before.
+        // Connections that moved 64 KiB shrink back to the limit.
         let data = bytes(1, 64 * 1024);
         for (client, server) in &mut many.ends {
             let (mut client_reader, mut client_writer) = client.split();

@@ -1,4 +1,4 @@
-//! The system's network: port unreachable errors, and both IP versions on one socket.
+//! Port unreachable errors of the system, and both IP versions on one socket.
 
 mod common;
 
@@ -11,15 +11,14 @@ use tokio::io::AsyncWriteExt;
 
 const LOCAL: &str = "127.0.0.1:0";
 
-/// A socket whose port is unreachable until it is given to a server. No other program can take it
-/// meanwhile.
+/// A socket whose port is unreachable, since it is connected to another peer. It reserves the port.
 fn refusing() -> std::net::UdpSocket {
     let socket = std::net::UdpSocket::bind(LOCAL).unwrap();
     socket.connect("127.0.0.1:9").unwrap();
     socket
 }
 
-/// A server starts at that port, for this client.
+/// Starts a server for `client` on that port.
 fn start(refusing: std::net::UdpSocket, client: SocketAddr) -> KcpListener {
     refusing.connect(("127.0.0.1", client.port())).unwrap();
     KcpListener::try_from(refusing).unwrap()
@@ -30,7 +29,7 @@ fn port_unreachable_is_a_transient_error_until_the_server_starts() {
     on_both_runtimes(|| async {
         let server = refusing();
         let addr = server.local_addr().unwrap();
-        // Only a connected socket hears of refusals.
+        // The system reports refusals to connected sockets only.
         let socket = std::net::UdpSocket::bind(LOCAL).unwrap();
         socket.connect(addr).unwrap();
         let early = Config::new().early_data(true);
@@ -76,7 +75,7 @@ fn early_data_before_the_server_starts_arrives() {
 #[test]
 fn wildcard_ipv6_listener_reports_ipv4_clients_as_ipv4() {
     on_both_runtimes(|| async {
-        // Machines without IPv6 exist.
+        // Some machines have no IPv6.
         let Ok(listener) = KcpListener::bind("[::]:0").await else { return };
         let port = listener.local_addr().unwrap().port();
         for host in ["127.0.0.1", "::1"] {
@@ -91,7 +90,7 @@ fn wildcard_ipv6_listener_reports_ipv4_clients_as_ipv4() {
             server.write_all(&byte).await.unwrap();
             assert_eq!(read(&mut client, 1).await, b"!");
         }
-        // And it dials both.
+        // The listener's endpoint connects to IPv4 peers.
         let v4 = KcpListener::bind(LOCAL).await.unwrap();
         let mut back = listener.endpoint().connect(v4.local_addr().unwrap()).await.unwrap();
         back.write_all(b"?").await.unwrap();

@@ -1,5 +1,5 @@
-//! The path MTU that ICMP messages report, forged and true: a sender, a router and a receiver in network
-//! namespaces. Linux, with iproute2; needs root, or says SKIPPED where `unshare` is not permitted.
+//! Path MTUs that ICMP messages report, forged and genuine: a sender, a router and a receiver in network
+//! namespaces. Linux, with iproute2; needs root, or prints SKIPPED if `unshare` is not permitted.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -18,26 +18,26 @@ use kcpx::{Config, Endpoint, KcpListener, KcpStream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
-/// What one exchange takes at most.
+/// Limit for one exchange.
 const GUARD: Duration = Duration::from_secs(60);
 const PART: usize = 2_000_000;
 
-/// What the sender's host has sent for [`PART`] bytes.
+/// The cost of [`PART`] bytes on the sender's host.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
-    /// Calls of the system: a GSO batch is one.
+    /// UDP sends; a GSO batch is one.
     sends: u64,
     /// IP fragments.
     fragments: u64,
-    /// The size of segments then.
+    /// Size of segments after the part.
     mtu: u32,
 }
 
-/// How the sender's socket is made.
+/// How the sender's socket is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Made {
     ByConnect,
-    /// By the application, which has connected it: such a socket reports ICMP messages.
+    /// By the application, with `connect(2)`: the system reports ICMP messages to such a socket.
     Connected,
 }
 
@@ -51,7 +51,7 @@ async fn stream(to: SocketAddr, made: Made) -> io::Result<KcpStream> {
     Endpoint::from_std(socket)?.connect(to).await
 }
 
-/// Sends a part and waits until all of it is there.
+/// Sends a part and waits for the receiver's answer.
 async fn send(stream: &mut KcpStream, part: u64) -> io::Result<Cost> {
     let (sends, fragments) = counted()?;
     stream.write_all(&bytes(part, PART)).await?;
@@ -65,7 +65,7 @@ fn guarded<T>(future: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     one_thread().block_on(async { timeout(GUARD, future).await? })
 }
 
-/// Receives the parts.
+/// Receives and answers `parts` parts.
 fn receive(addr: SocketAddr, parts: u64, ready: &Sender<()>) -> io::Result<()> {
     guarded(async {
         let listener = KcpListener::bind(addr).await?;
@@ -75,13 +75,14 @@ fn receive(addr: SocketAddr, parts: u64, ready: &Sender<()>) -> io::Result<()> {
             assert_same(&read(&mut stream, PART).await, &bytes(part, PART));
             stream.write_all(b"!").await?;
         }
-        // Until the sender has gone.
+        // Waits until the sender has ended.
         drop(stream.read(&mut [0; 1]).await);
         Ok(())
     })
 }
 
-/// Sends parts across the network; before each but the first `between` is called with the sender's address.
+/// Sends parts across the network. Calls `between` with the sender's address before each part except the
+/// first.
 fn exchange(
     hosts: &Hosts,
     (to, made): (SocketAddr, Made),
@@ -103,7 +104,7 @@ fn exchange(
                 costs.push(send(&mut stream, part).await?);
             }
             stream.abort();
-            // The RST leaves.
+            // Time for the RST to leave.
             sleep(Duration::from_millis(100)).await;
             Ok(costs)
         })
@@ -133,7 +134,7 @@ fn forged_packet_too_big_costs_neither_fragments_nor_gso() {
             if to.is_ipv4() {
                 assert!(costs.iter().all(|cost| cost.fragments == 0 && cost.mtu == before.mtu));
             } else {
-                // No router fragments: the report counts, and 1,280 is the least.
+                // IPv6 routers do not fragment, so the report counts; 1,280 is the smallest MTU.
                 assert!(costs[1].fragments < 1_000, "segments that were on their way");
                 assert!(after.mtu >= 1_100);
             }

@@ -1,4 +1,4 @@
-//! A port is free for the next endpoint of the process once nothing is left to deliver.
+//! A process can bind a port again once its last endpoint there has nothing left to deliver.
 
 mod common;
 
@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const ROUNDS: usize = 100;
 
-/// Serves one connection to its end. Returns the address, which nobody of this process uses any more.
+/// Serves one connection to its end and returns the listener's address.
 async fn serve_once(addr: SocketAddr, config: &Config) -> SocketAddr {
     let listener = KcpListener::bind_with(addr, config.clone()).await.expect("a free port");
     let addr = listener.local_addr().unwrap();
@@ -55,7 +55,7 @@ fn bind_succeeds_at_once_after_wait_idle() {
             let old = listener.take().unwrap();
             server.write_all(&bytes(1, 20_000)).await.unwrap();
             drop(server);
-            // The client reads to the end, and leaves its own stream open.
+            // The client reads to the end and keeps its own side open.
             tokio::join!(old.wait_idle(), async {
                 client.read_to_end(&mut Vec::new()).await.unwrap();
             });
@@ -84,7 +84,7 @@ fn bind_succeeds_at_once_with_shards() {
     on_both_runtimes(|| async {
         let mut addr = "127.0.0.1:0".parse().unwrap();
         for round in 0..ROUNDS {
-            // From one socket to several and back.
+            // Alternates between one and several sockets.
             addr = serve_once(addr, &Config::new().shards(1 + round % 3)).await;
         }
     });
@@ -109,13 +109,13 @@ fn port_with_undelivered_data_is_in_use() {
         let addr = listener.local_addr().unwrap();
         let sent = bytes(1, 1_000_000);
         let mut written = 0;
-        // The client takes a part before it reads: the rest is undelivered.
+        // The client accepts one window before it reads: the rest is undelivered.
         let has_rest = |server: &KcpStream| {
             let stats = server.stats();
             stats.peer_window_segments == 0 && stats.unsent_bytes > 0
         };
         while !has_rest(&server) {
-            // How much a blocked stream queues depends on what it has measured.
+            // The queue limit of a blocked stream depends on its measured rate.
             tokio::select! {
                 more = server.write(&sent[written..]) => written += more.unwrap(),
                 () = tokio::time::sleep(Duration::from_millis(1)) => {}
@@ -126,7 +126,7 @@ fn port_with_undelivered_data_is_in_use() {
         let error = KcpListener::bind(addr).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
         assert_eq!(read(&mut client, sent.len()).await, sent, "the old endpoint has gone on");
-        // Its last bytes are acknowledged a moment later.
+        // The last acknowledgement may still be on its way.
         while KcpListener::bind(addr).await.is_err() {}
     });
 }

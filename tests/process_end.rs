@@ -1,4 +1,4 @@
-//! Programs that end, each as a process of its own: this one, started again with another part to play.
+//! Programs that return from `main` after a write. The test starts its own executable again for each.
 
 mod common;
 
@@ -12,16 +12,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
 use tokio::runtime::Runtime;
 
-/// Runs of each kind; another number for measurements.
+/// Runs of each kind. KCPX_RUNS sets another number, for measurements.
 fn runs(default: u32) -> u32 {
     let number = std::env::var("KCPX_RUNS").ok();
     number.map_or(default, |number| number.parse().expect("a number of runs"))
 }
 
-/// What the other process does: its part, the runtime, and what else the part takes.
+/// The role of the child process: its name, runtime and arguments.
 const PART: &str = "KCPX_PART";
 
-/// Starts this program again, to play a part and nothing else.
+/// Starts this executable in the role `part`.
 fn play(part: &str) -> Child {
     Command::new(std::env::current_exe().expect("the path of this test"))
         .args(["--exact", "other_process", "--nocapture", "--test-threads", "1"])
@@ -42,7 +42,7 @@ fn other_process() {
     }
 }
 
-/// The first program of each user: it connects, writes, and returns from `main`.
+/// A minimal client: connects, writes and returns from `main`.
 fn write_and_leave(runtime: &Runtime, addr: SocketAddr, bytes: &str, how: &str) {
     runtime.block_on(async {
         let mut stream = KcpStream::connect(addr).await.unwrap();
@@ -53,7 +53,7 @@ fn write_and_leave(runtime: &Runtime, addr: SocketAddr, bytes: &str, how: &str) 
     });
 }
 
-/// A server of one request, which it has read when it ends, or not.
+/// A server of one request. It ends after it has read the request, or without.
 fn answer_and_leave(runtime: &Runtime, how: &str) {
     runtime.block_on(async {
         let listener = KcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -74,7 +74,8 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..=250).cycle().take(len).collect()
 }
 
-/// What arrives of `bytes` from a program that ends behind them, and whether the end does.
+/// Starts a client that ends after it has written `bytes`. Returns the bytes that arrive, and whether the
+/// stream ends without an error.
 async fn last_words(
     listener: &KcpListener,
     runtime: &str,
@@ -84,7 +85,7 @@ async fn last_words(
     last_words_through(listener.local_addr().unwrap(), listener, runtime, bytes, how).await
 }
 
-/// The same of a program that connects to `addr`.
+/// Like [`last_words`], with a client that connects to `addr`.
 async fn last_words_through(
     addr: SocketAddr,
     listener: &KcpListener,
@@ -121,7 +122,7 @@ fn bytes_of_a_program_that_returns_behind_its_write_arrive_with_the_end() {
     }));
 }
 
-/// The address of a path to `server` that loses the first datagram of a client with data.
+/// Starts a path to `server` that drops the first datagram with data, and returns its address.
 async fn lossy_path(server: SocketAddr) -> SocketAddr {
     const HEADER: usize = 24;
     let near = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -142,7 +143,7 @@ async fn lossy_path(server: SocketAddr) -> SocketAddr {
                     }
                 }
                 Ok(len) = far.recv(&mut down) => {
-                    // The program may be gone.
+                    // The client may have ended.
                     drop(near.send_to(&down[..len], client.unwrap()).await);
                 }
             }
@@ -166,7 +167,7 @@ fn bytes_of_a_program_that_returns_arrive_though_their_datagram_is_lost() {
     }));
 }
 
-/// More than the initial window may take: all, and the end, or the beginning and a reset.
+/// More than the initial window: everything with the end, or the beginning with a reset.
 #[test]
 fn large_write_of_a_program_that_returns_arrives_whole_or_is_reset() {
     const SIZE: usize = 100_000;
@@ -186,7 +187,7 @@ fn large_write_of_a_program_that_returns_arrives_whole_or_is_reset() {
     }));
 }
 
-/// The result of `shutdown` behind an exchange with a server that has ended.
+/// Returns the result of `shutdown` after an exchange with a server that has ended.
 async fn shutdown_behind(runtime: &str, how: &str) -> std::io::Result<()> {
     let mut server = play(&format!("answer {runtime} {how}"));
     let lines = BufReader::new(server.stdout.take().unwrap()).lines().map_while(Result::ok);
@@ -203,7 +204,7 @@ async fn shutdown_behind(runtime: &str, how: &str) -> std::io::Result<()> {
     })
     .await
     .unwrap();
-    // The RST of the process is there, or comes.
+    // Waits for the RST of the process.
     common::until(|| stream.error().is_some()).await;
     stream.shutdown().await
 }

@@ -1,5 +1,5 @@
-//! `connect` to a port that no socket has (ICMP port unreachable), and such reports that are forged,
-//! which takes privileges. Linux reports a closed port to a socket that is not connected.
+//! `connect` to a closed port (ICMP port unreachable), and forged reports of one, which need privileges.
+//! Linux reports a closed port to unconnected sockets too.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -15,10 +15,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-/// A port of this address to which nobody can send. The socket that has it is connected to another peer,
-/// so no other test gets the port.
+/// A port that refuses datagrams. Its socket is connected to another peer and reserves the port.
 async fn closed_port(ip: &str) -> Option<(SocketAddr, UdpSocket)> {
-    // Machines without IPv6 exist.
+    // Some machines have no IPv6.
     let socket = UdpSocket::bind((ip, 0)).await.ok()?;
     socket.connect((ip, 9)).await.unwrap();
     Some((socket.local_addr().unwrap(), socket))
@@ -67,11 +66,11 @@ fn early_data_to_a_closed_port_is_not_refused() {
     });
 }
 
-/// Sends ICMP packets of the test's own making.
+/// Sends forged ICMP packets.
 struct Forger(Socket);
 
 impl Forger {
-    /// `None` without the privilege.
+    /// Returns `None` without the privilege for raw sockets.
     fn new() -> Option<Self> {
         let forger = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4));
         if let Err(error) = &forger {
@@ -80,7 +79,7 @@ impl Forger {
         forger.ok().map(Self)
     }
 
-    /// Says to the socket at `from` that the port of `to`, to which it sent, is closed.
+    /// Tells the socket at `from` that the port `to` is closed.
     fn port_unreachable(&self, from: SocketAddr, to: SocketAddr) {
         let (SocketAddr::V4(from), SocketAddr::V4(to)) = (from, to) else { panic!("IPv4") };
         let packet = port_unreachable(from, to);
@@ -89,7 +88,7 @@ impl Forger {
     }
 }
 
-/// Destination unreachable, port unreachable (RFC 792), about a UDP datagram of 8 bytes.
+/// Port unreachable (RFC 792) about a UDP datagram of 8 bytes.
 fn port_unreachable(from: SocketAddrV4, to: SocketAddrV4) -> Vec<u8> {
     let mut packet = vec![3, 3, 0, 0, 0, 0, 0, 0];
     packet.extend([0x45, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0, 0]);
@@ -106,7 +105,7 @@ fn port_unreachable(from: SocketAddrV4, to: SocketAddrV4) -> Vec<u8> {
     packet
 }
 
-/// What a report means while a connection is opened, so that the test below can fail.
+/// A report ends `connect`, so the forged packets of the next test reach the socket.
 #[test]
 fn forged_refusal_during_connect_counts_for_the_peer_alone() {
     let Some(forger) = Forger::new() else { return };

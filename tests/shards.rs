@@ -1,4 +1,4 @@
-//! A listener on several sockets with the same address. Linux.
+//! A listener on several sockets with one address. Linux.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -31,14 +31,14 @@ async fn sharded(config: Config) -> (KcpListener, SocketAddr) {
     (listener, addr)
 }
 
-/// How many sockets of the system are bound to `addr`.
+/// Counts the sockets that are bound to `addr`.
 fn sockets(addr: SocketAddr) -> usize {
     let SocketAddr::V4(v4) = addr else { panic!("an IPv4 address") };
     let ip = u32::from_ne_bytes(v4.ip().octets());
     let local = format!(" {ip:08X}:{:04X} ", v4.port());
     let table = std::fs::read_to_string("/proc/net/udp").unwrap();
-    // While others come and go a line can be there twice, or not at all: by the number of the file a
-    // socket counts once, and the test waits for the expected count.
+    // While sockets change, the table may list one twice or not at all. Count each inode once, and wait for
+    // the expected count.
     let mine = table.lines().filter(|line| line.contains(&local));
     mine.filter_map(|line| line.split_whitespace().nth(9)).collect::<HashSet<_>>().len()
 }
@@ -69,8 +69,7 @@ fn shards_all_accept_and_serve() {
         for _ in 0..CLIENTS {
             let (mut stream, _) = listener.accept().await.unwrap();
             assert_eq!(stream.local_addr().unwrap(), addr);
-            // The endpoint of a stream is that of its socket alone. At first use the sockets
-            // differ in how many connections they have.
+            // The endpoint of a stream covers one socket. The count of connections tells the sockets apart.
             let endpoint = stream.endpoint();
             servers.spawn(async move {
                 let data = read(&mut stream, LEN).await;
@@ -94,7 +93,7 @@ fn shards_all_accept_and_serve() {
     });
 }
 
-/// Connections from sockets of their own, both ends of each.
+/// Opens `count` connections, each with its own client socket.
 async fn pairs(listener: &KcpListener, addr: SocketAddr, count: usize) -> Vec<[KcpStream; 2]> {
     let mut pairs = Vec::new();
     for _ in 0..count {
@@ -110,14 +109,14 @@ fn shard_sockets_stay_until_the_last_connection_ends() {
         let (listener, addr) = sharded(config()).await;
         let mut pairs = pairs(&listener, addr, 24).await;
         drop(listener);
-        // All but one connection end, and with them all drivers but one.
+        // All connections except one end, and with them their drivers.
         while pairs.len() > 1 {
             for mut stream in pairs.pop().unwrap() {
                 stream.shutdown().await.unwrap();
             }
         }
         let [mut client, mut server] = pairs.pop().unwrap();
-        // The drivers stay for TIME-WAIT, and then only two are left, one of each side.
+        // The drivers end after TIME-WAIT, except one of each side.
         let tasks = tokio::runtime::Handle::current().metrics();
         until(|| tasks.num_alive_tasks() == 2).await;
         for _ in 0..20 {
@@ -170,7 +169,7 @@ fn shards_reject_options_that_need_one_socket() {
                 assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
             }
         }
-        // Only a listener has several.
+        // `Endpoint` ignores `shards`.
         let endpoint = Endpoint::bind_with("127.0.0.1:0", config().shards(SHARDS)).await.unwrap();
         let addr = endpoint.local_addr().unwrap();
         until(|| sockets(addr) == 1).await;
@@ -187,7 +186,7 @@ fn shards_reject_options_that_need_one_socket() {
     });
 }
 
-/// Sockets with one address, as a process inherits them.
+/// Binds `count` sockets to one address, like sockets that a process inherits.
 fn inherited(count: usize) -> Vec<std::net::UdpSocket> {
     let mut addr = SocketAddr::from(([127, 0, 0, 1], 0));
     let bind = |_| {
@@ -215,7 +214,7 @@ fn inherited_sockets_are_shards_and_serve_clients_that_sent_before() {
                 assert_eq!(read(&mut stream, 1).await, [number]);
             });
         }
-        // Nobody listens yet: the first datagrams wait in the sockets, at each of them.
+        // Before the listener starts, first datagrams wait in every socket.
         inherited.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
         until(|| inherited.iter().all(|socket| socket.peek(&mut [0]).is_ok())).await;
         let listener = KcpListener::from_std_group(inherited, config()).unwrap();
@@ -273,7 +272,7 @@ fn replayed_initial_segment_is_dropped_by_every_shard() {
     on_both_runtimes(|| async {
         let config = config().cipher(cipher());
         let (listener, addr) = sharded(config.clone()).await;
-        // The client speaks to a relay that passes its first datagram on, from many addresses.
+        // The relay takes the client's first datagram, and many sources send it on.
         let relay = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let (addr_of_relay, early) = (relay.local_addr().unwrap(), config.early_data(true));
         let mut client = KcpStream::connect_with(addr_of_relay, early).await.unwrap();
@@ -291,8 +290,8 @@ fn replayed_initial_segment_is_dropped_by_every_shard() {
     });
 }
 
-/// One of the sockets ends, since a filter of the application panics there: the listener accepts nothing more
-/// from then on, also where the others could, and the connections of the others go on.
+/// A panic in a filter ends one socket. The listener accepts nothing more on any socket, and the connections
+/// of the other sockets go on.
 #[test]
 fn listener_stays_failed_after_one_of_its_sockets_has_ended() {
     const CLIENTS: usize = 24;
@@ -310,7 +309,7 @@ fn listener_stays_failed_after_one_of_its_sockets_has_ended() {
         other.send_to(b"panic, please", addr).await.unwrap();
         assert!(listener.accept().await.is_err());
 
-        // Some of them reach sockets that are open.
+        // Some of them reach open sockets.
         let mut connects = JoinSet::new();
         for _ in 0..CLIENTS {
             let config = config().connect_timeout(Duration::from_secs(2));

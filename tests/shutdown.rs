@@ -1,4 +1,4 @@
-//! How connections end, over real loopback sockets.
+//! How connections end, over loopback sockets.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn hasty() -> Config {
     config
 }
 
-/// A stream to a peer that never answers.
+/// Opens a stream to a peer that never answers.
 async fn to_silent_peer(config: Config) -> (KcpStream, UdpSocket) {
     let silent = silent_peer().await;
     let (addr, config) = (silent.local_addr().unwrap(), config.early_data(true));
@@ -54,7 +54,7 @@ fn shutdown_is_ok_only_when_the_peer_has_everything() {
         let data = bytes(2, 200_000);
         client.write_all(&data).await.unwrap();
         client.shutdown().await.unwrap();
-        // Without waiting for anything: it is there.
+        // `shutdown` returned, so all bytes are there.
         let mut got = vec![0; data.len()];
         let mut len = 0;
         while let Ok(count) = server.try_read(&mut got[len..]) {
@@ -89,7 +89,7 @@ fn shutdown_without_data_is_ok_at_once() {
     on_both_runtimes(|| async {
         let (mut stream, _silent) = to_silent_peer(Config::new()).await;
         stream.shutdown().await.unwrap();
-        // The peer hears of a connection that ends without data.
+        // An ending connection without data still sends a segment.
         until(|| stream.stats().sent_datagrams > 0).await;
     });
 }
@@ -112,7 +112,7 @@ fn drop_during_a_write_delivers_what_was_accepted() {
         let endpoint = client.endpoint();
         let data = bytes(3, 8 << 20);
         let mut taken = 0;
-        // Until every buffer on the way is full, without a reader yet; the last write is dropped.
+        // Without a reader, fills every buffer on the path. The last write is cancelled.
         while let Some(count) = tokio::select! {
             biased;
             count = client.write(&data[taken..]) => Some(count.unwrap()),
@@ -137,7 +137,7 @@ fn wait_idle_waits_for_dropped_streams_only() {
         let (mut stream, _silent) = to_silent_peer(Config::new().linger(SECOND)).await;
         let endpoint = stream.endpoint();
         stream.write_all(b"anyone?").await.unwrap();
-        // An open stream does not count, delivered or not.
+        // `wait_idle` ignores open streams.
         endpoint.wait_idle().await;
         drop(stream);
         assert!(is_pending(endpoint.wait_idle()).await);
@@ -178,7 +178,7 @@ fn linger_0_delivers_nothing_after_drop() {
 #[test]
 fn set_linger_applies_at_drop() {
     on_both_runtimes(|| async {
-        // Neither would end within the time of a test otherwise.
+        // The configured linger of an hour would exceed the test's limit.
         for time in [SECOND, Duration::ZERO] {
             let (mut stream, _silent) = to_silent_peer(Config::new().linger(3_600 * SECOND)).await;
             let endpoint = stream.endpoint();
@@ -199,7 +199,7 @@ fn linger_of_more_than_a_day_is_rejected() {
         let error = stream.set_linger(Some(90_000 * SECOND)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert_eq!(error.to_string(), "linger (ms) must be between 0 and 86400000, got 90000000");
-        // As small as can be is not zero, which means something else.
+        // A positive time below 1 ms is rounded up: 0 means a reset.
         stream.set_linger(Some(Duration::from_nanos(1))).unwrap();
         assert_eq!(stream.linger().unwrap(), Some(Duration::from_millis(1)));
         stream.set_linger(None).unwrap();
@@ -231,7 +231,7 @@ fn dead_peer_wakes_every_waiter_with_an_error() {
         assert_eq!(cause(written), ConnectionError::DeadPeer(TimeoutCause::Nothing));
         assert_eq!(cause(got), ConnectionError::DeadPeer(TimeoutCause::Nothing));
 
-        // And for everyone who asks later.
+        // Later calls fail in the same way.
         assert_eq!(writer.error(), Some(ConnectionError::DeadPeer(TimeoutCause::Nothing)));
         let error = writer.write(b"x").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
@@ -290,7 +290,7 @@ fn keepalive_prevents_the_idle_timeout() {
         let mut config = Config::new().keepalive(Some(SECOND)).idle_timeout(Some(2 * SECOND));
         config.kcp.dead_peer_timeout = Some(2 * SECOND);
         let Pair { mut client, mut server, listener: _listener } = pair(config).await;
-        // More probes than fit into the idle timeout.
+        // More pings than fit into the idle timeout.
         until(|| client.stats().pings_sent + server.stats().pings_sent >= 4).await;
         client.write_all(b"still here").await.unwrap();
         assert_eq!(read(&mut server, 10).await, b"still here");
@@ -302,8 +302,8 @@ fn keepalive_prevents_the_idle_timeout() {
 #[test]
 fn runtime_shutdown_wakes_waiters_on_other_runtimes() {
     for driving in [one_thread(), two_threads()] {
-        // The driver of a socket lives in the runtime that opened it; the waiting tasks do not.
-        // What one side writes is more than the other, which does not read, can hold.
+        // The driver runs on the runtime that opened the socket, the waiting tasks on another. Each write
+        // exceeds what a peer without a reader can buffer.
         let mut config = Config::new().windows(4, 4);
         config.recv_buffer = 1;
         let (pair, unread, mut unfinished) = driving.block_on(guarded(async {
@@ -362,7 +362,7 @@ fn runtime_drop_with_waiting_tasks_does_not_hang() {
             turns(10).await;
         }));
         runtime.shutdown_timeout(Duration::from_secs(60));
-        // Its tasks are dropped, whether they had started or not.
+        // The channel closes once the runtime has dropped its tasks.
         while waits.recv().is_ok() {}
     }
 }

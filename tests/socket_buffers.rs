@@ -1,5 +1,5 @@
-//! The event about kernel socket buffers that are smaller than requested. A test binary of its own:
-//! the event appears once in a process.
+//! The event about kernel socket buffers smaller than requested. A test binary of its own, since the event is
+//! logged once per process.
 
 #![cfg(all(target_os = "linux", feature = "tracing"))]
 
@@ -12,7 +12,7 @@ use common::{guarded, one_thread};
 use kcpx::{Config, Endpoint, KcpListener};
 use tracing_subscriber::filter::LevelFilter;
 
-/// Bytes, more than any machine grants.
+/// Bytes, above the limit of any system.
 const HUGE: usize = 1 << 30;
 const SMALL: usize = 64 * 1024;
 
@@ -36,7 +36,7 @@ impl Write for Log {
     }
 }
 
-/// The system's limits in bytes, receive and send.
+/// The system's limits for receive and send buffers, in bytes.
 fn limits() -> [usize; 2] {
     ["rmem_max", "wmem_max"].map(|name| {
         let text = std::fs::read_to_string(format!("/proc/sys/net/core/{name}"));

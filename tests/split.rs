@@ -1,4 +1,4 @@
-//! The halves of a stream, over real loopback sockets.
+//! The halves of a stream, over loopback sockets.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn borrowed_halves_read_and_write_concurrently() {
             assert_eq!(reader.conv(), writer.conv());
             assert_eq!(reader.peer_addr().unwrap(), writer.peer_addr().unwrap());
         }
-        // Dropped halves leave the stream as it was.
+        // Dropping the halves leaves the stream usable.
         let mut server = guarded(echo).await.unwrap();
         client.write_all(b"whole").await.unwrap();
         assert_eq!(read(&mut server, 5).await, b"whole");
@@ -51,7 +51,7 @@ fn owned_halves_work_in_two_tasks_and_reunite() {
             let got = read(&mut reader, 1 << 20).await;
             (reader, got)
         });
-        // Both sides would fill up if the server did only one thing at a time.
+        // Both directions fill up unless the server reads and writes concurrently.
         let (mut server_reads, mut server_writes) = server.split();
         let (got, sent) =
             tokio::join!(read(&mut server_reads, up.len()), server_writes.write_all(&down));

@@ -1,5 +1,5 @@
-//! A process that is stopped for longer than its idle timeout (SIGSTOP, a frozen container, a debugger),
-//! while its peer pings: the connection goes on. Linux.
+//! A process is stopped for longer than its idle timeout (SIGSTOP, a frozen container, a debugger) while its
+//! peer pings: the connection goes on. Linux.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -16,13 +16,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
 
-/// Says to the test below that it is the server, and on how many threads.
+/// Set in the server process: its number of threads.
 const VARIABLE: &str = "KCPX_STOPPED_SERVER";
 const PREFIX: &str = "at ";
 const IDLE: Duration = Duration::from_secs(2);
 const PING: Duration = Duration::from_secs(1);
 
-/// Echoes on the connections of one client after the other, in a process that ends with its standard input.
+/// Echoes on one connection after the other, until the standard input ends.
 #[test]
 fn server_process_echoes() {
     let Ok(threads) = env::var(VARIABLE) else { return };
@@ -67,7 +67,7 @@ fn connection_goes_on_after_its_process_was_stopped_for_longer_than_the_idle_tim
                 kill(pid, Signal::SIGSTOP).unwrap();
                 tokio::time::sleep(2 * IDLE).await;
                 kill(pid, Signal::SIGCONT).unwrap();
-                // Its timers run now.
+                // Time for the timers of the continued process.
                 tokio::time::sleep(2 * PING).await;
                 went_on += usize::from(client.error().is_none());
             }

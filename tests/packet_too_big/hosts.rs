@@ -1,4 +1,4 @@
-//! A sender, a router and a receiver, with virtual cables between them.
+//! A sender, a router and a receiver, connected by virtual Ethernet.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use crate::common::host::{Host, skip};
 pub(crate) const RECEIVER_V4: &str = "10.12.0.2";
 pub(crate) const RECEIVER_V6: &str = "fd12::2";
 
-/// The MTU of each cable, bytes.
+/// The MTU of each link, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Network {
     pub(crate) own_link: u16,
@@ -25,8 +25,8 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// `None`, and why, where the system has no such hosts or does not let the test have them. Whatever
-    /// fails later does not pass for that.
+    /// Returns `None` and prints the reason if the system lacks namespaces or forbids them. Later failures
+    /// panic.
     pub(crate) fn new(network: Network) -> Option<Self> {
         let of_link = ["ip link set end addrgenmode none", "ip addr add fd11::2/64 dev end nodad"];
         let probed = Host::probe(&of_link).and_then(|host| forward(&host));
@@ -48,7 +48,7 @@ impl Hosts {
             for (host, link, last) in [(router, name, 1), (host, "end", 2)] {
                 host.run(&format!("ip link set {link} addrgenmode none"))?;
                 host.run(&format!("ip addr add 10.{net}.0.{last}/24 dev {link}"))?;
-                // No router finds its neighbours without an address of the link.
+                // Neighbour discovery of the router needs a link-local address.
                 for net in [format!("fd{net}::"), "fe80::".to_owned()] {
                     host.run(&format!("ip addr add {net}{last}/64 dev {link} nodad"))?;
                 }
@@ -62,14 +62,14 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// The router says to the socket at `from` that what it sent to `to` exceeds `mtu` bytes (RFC 1191, RFC
-    /// 8201). Nothing of it did.
+    /// The router tells the socket at `from` that its datagram to `to` exceeded `mtu` bytes (RFC 1191, RFC
+    /// 8201), which is not true.
     pub(crate) fn forge_packet_too_big(&self, from: SocketAddr, to: SocketAddr, mtu: u16) {
         let forging = self.router.start(move || packet_too_big(from, to, mtu));
         forging.recv().unwrap().expect("the forged message");
     }
 
-    /// The sender forgets every path MTU that was reported.
+    /// Clears the path MTUs that the sender has learned.
     pub(crate) fn forget_routes(&self) {
         self.sender.run("ip route flush cache").unwrap();
         self.sender.run("ip -6 route flush cache").unwrap();
@@ -112,7 +112,7 @@ fn packet_too_big(from: SocketAddr, to: SocketAddr, mtu: u16) -> io::Result<()> 
     }
     let (domain, protocol) = match from {
         SocketAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4),
-        // The system writes the checksum.
+        // The kernel writes the ICMPv6 checksum.
         SocketAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6),
     };
     if from.is_ipv4() {
@@ -126,7 +126,7 @@ fn packet_too_big(from: SocketAddr, to: SocketAddr, mtu: u16) -> io::Result<()> 
     socket.send_to(&packet, &SocketAddr::new(from.ip(), 0).into()).map(drop)
 }
 
-/// UDP sends of both IP versions on the host of this thread, and the fragments they became.
+/// UDP sends of both IP versions in this thread's namespace, and IP fragments created.
 pub(crate) fn counted() -> io::Result<(u64, u64)> {
     let v4 = fs::read_to_string("/proc/thread-self/net/snmp")?;
     let v6 = fs::read_to_string("/proc/thread-self/net/snmp6")?;
