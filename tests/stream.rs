@@ -1,4 +1,4 @@
-//! Reading and writing, over real loopback sockets.
+//! Reading and writing, over loopback sockets.
 
 mod common;
 
@@ -129,7 +129,7 @@ fn read_chunk_returns_the_bytes_in_order() {
         let data = bytes(4, 1 << 20);
         let receive = async {
             let mut got = Vec::new();
-            // A read takes a part of a chunk; the rest of it is the next chunk.
+            // The rest of a partly read chunk is the next chunk.
             got.push(pair.server.read_u8().await.unwrap());
             while got.len() < data.len() {
                 let chunk = pair.server.read_chunk().await.unwrap();
@@ -152,7 +152,7 @@ fn peek_consumes_nothing() {
         let mut buf = [0; 8];
         let count = pair.server.peek(&mut buf).await.unwrap();
         assert_eq!(&buf[..count], &b"abc"[..count]);
-        // What arrives later shows up, although nothing was read.
+        // A later `peek` shows newly received bytes too.
         pair.client.write_all(b"def").await.unwrap();
         while pair.server.peek(&mut buf).await.unwrap() < 6 {
             tokio::task::yield_now().await;
@@ -171,7 +171,7 @@ fn try_read_and_try_write_do_not_wait() {
         let error = pair.client.try_read(&mut buf).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
 
-        // Without a reader every buffer on the way fills.
+        // Without a reader, every buffer on the path fills up.
         let data = bytes(5, 4 << 20);
         let mut written = 0;
         let error = loop {
@@ -262,7 +262,7 @@ fn closed_waits_beside_reads_and_outlives_the_stream() {
         assert_same(&got, &bytes(1, 200_000));
         assert!(is_pending(server.closed()).await, "this side goes on");
         server.shutdown().await.unwrap();
-        // Neither the stream of the client nor that of the server is there any more.
+        // Both streams have ended.
         let (_reader, writer) = server.into_split();
         assert_eq!(writer.closed().await, ConnectionError::Closed);
         assert_eq!(delivered.await, ConnectionError::Closed);
@@ -277,12 +277,12 @@ fn connect_without_close_notify_sends_nothing_and_does_not_wait() {
     on_both_runtimes(|| async {
         let silent = silent_peer().await;
         let listener = listener(Config::new()).await;
-        // As everything did before `connect` waited: no segment opens a connection without data.
+        // Without close notification no segment opens a connection without data, so `connect` does not wait.
         let mut config = Config::new();
         config.kcp.close_notify = false;
         for addr in [silent.local_addr().unwrap(), listener.local_addr().unwrap()] {
             let quiet = KcpStream::connect_with(addr, config.clone()).await.unwrap();
-            // Another connection goes through while this one has sent nothing.
+            // Another connection completes in the meantime, and this one still has sent nothing.
             drop(open(&listener, listener.local_addr().unwrap(), Config::new()).await);
             assert_eq!(quiet.stats().sent_datagrams, 0);
         }
@@ -303,7 +303,7 @@ fn statistics_say_whether_the_peer_supports_control() {
             read(&mut server, 4).await;
             server.write_all(b"pong").await.unwrap();
             read(&mut client, 4).await;
-            // Acknowledged: by then both sides have said it.
+            // Both sides have announced their support by the first acknowledgement.
             until(|| server.stats().in_flight_segments == 0).await;
             assert_eq!(server.stats().peer_supports_control, supported);
             assert_eq!(client.stats().peer_supports_control, supported);
@@ -402,7 +402,7 @@ fn small_messages_and_writes_beyond_the_window_arrive_in_order() {
     on_both_runtimes(|| async {
         let mut pair = pair(messages().windows(4, 4)).await;
         let send = async {
-            // All that fits at once: many more segments than the window has, in few bytes.
+            // All writes fit into the send buffer: far more segments than the window, in few bytes.
             for number in 0..500_u16 {
                 let text = number.to_be_bytes();
                 match number % 3 {
@@ -443,7 +443,7 @@ fn read_serves_one_message_and_keeps_its_rest() {
 fn message_of_max_size_passes_and_a_larger_one_is_rejected() {
     on_both_runtimes(|| async {
         let mut pair = pair(messages()).await;
-        // It grows with the first advertised window.
+        // The limit grows with the first advertised window.
         pair.server.write_all(b"!").await.unwrap();
         assert_eq!(read(&mut pair.client, 1).await, b"!");
         let max = pair.client.max_message_size();

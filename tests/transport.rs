@@ -1,4 +1,4 @@
-//! Connections over a transport of the application's.
+//! Connections over a transport of the application.
 
 mod common;
 
@@ -25,17 +25,17 @@ struct Queue {
     writer: Option<Waker>,
 }
 
-/// One end of a path between two addresses. Datagrams beyond its capacity wait.
+/// One end of a path between two addresses. A full direction blocks the sender.
 struct Channel {
     local: SocketAddr,
     peer: SocketAddr,
     incoming: Arc<Mutex<Queue>>,
     outgoing: Arc<Mutex<Queue>>,
-    /// Every so manieth call fails.
+    /// Every n-th call fails.
     failing: Option<usize>,
     calls: usize,
     largest: usize,
-    /// How many datagrams are taken at a time.
+    /// Datagrams taken per call.
     at_once: usize,
 }
 
@@ -125,7 +125,7 @@ impl Transport for Channel {
     }
 }
 
-/// Sends so many bytes there and back. Returns both endpoints.
+/// Sends `len` bytes there and back. Returns both endpoints.
 async fn echo(ends: (Channel, Channel), config: Config, len: usize) -> (Endpoint, Endpoint) {
     let peer = ends.1.local;
     let client = Endpoint::from_transport(ends.0, config.clone()).unwrap();
@@ -150,7 +150,7 @@ async fn echo(ends: (Channel, Channel), config: Config, len: usize) -> (Endpoint
     (client, server)
 }
 
-/// Sends back so many bytes as they come.
+/// Echoes `len` bytes as they arrive.
 async fn back(mut stream: KcpStream, len: usize) {
     let mut left = len;
     while left > 0 {
@@ -238,7 +238,7 @@ fn transport_needs_a_runtime() {
     drop(Endpoint::from_transport(Channel::pair().0, Config::new()));
 }
 
-/// A transport that nothing comes from, and that counts how often it is asked.
+/// A transport that receives nothing and counts its polls.
 struct Quiet {
     blocked: bool,
     calls: Arc<AtomicUsize>,
@@ -271,7 +271,7 @@ impl Transport for Quiet {
     }
 }
 
-/// On a clock that only advances while every task waits.
+/// The paused clock advances only while every task waits.
 #[tokio::test(start_paused = true)]
 async fn idle_transport_is_not_polled() {
     for blocked in [false, true] {

@@ -1,4 +1,4 @@
-//! The event for datagrams that fail the cipher: an own process, since the subscriber is global.
+//! The event for datagrams that fail the cipher. A test binary of its own, since the subscriber is global.
 
 #![cfg(feature = "tracing")]
 

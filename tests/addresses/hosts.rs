@@ -1,4 +1,4 @@
-//! Two hosts in network namespaces, with a virtual cable between them.
+//! Two hosts in network namespaces, connected by virtual Ethernet.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,19 +9,19 @@ use tokio::time::timeout;
 use crate::common::host::{Host, run, skip};
 use crate::common::one_thread;
 
-/// What one exchange takes at most.
+/// Limit for one exchange.
 const GUARD: Duration = Duration::from_secs(30);
 
-/// A server with two addresses of each IP version and a client with one of each, both with one of the
-/// link too.
+/// A server with two addresses of each IP version, and a client with one of each. Both also have a link-local
+/// address.
 pub(crate) struct Hosts {
     server: Host,
     client: Host,
 }
 
 impl Hosts {
-    /// `None`, and why, where the system has no such hosts or does not let the test have them.
-    /// Whatever fails later does not pass for that.
+    /// Returns `None` and prints the reason if the system lacks namespaces or forbids them. Later failures
+    /// panic.
     pub(crate) fn new() -> Option<Self> {
         let of_link = ["ip link set end addrgenmode none", "ip addr add fd07::1/64 dev end nodad"];
         if let Err(reason) = Host::probe(&of_link) {
@@ -38,7 +38,7 @@ impl Hosts {
         for (host, addresses) in
             [(&server, &of_server[..]), (&client, &["10.7.0.9/24", "fd07::9/64", "fe80::9/64"])]
         {
-            // No address of the link but these.
+            // The kernel adds no link-local address.
             host.run("ip link set end addrgenmode none")?;
             for address in addresses {
                 host.run(&format!("ip {}", add(address)))?;
@@ -49,7 +49,7 @@ impl Hosts {
         Ok(Self { server, client })
     }
 
-    /// Runs `client` on one host once `server`, on the other one, has said that it is ready.
+    /// Runs `server` on one host, and `client` on the other once the server is ready.
     pub(crate) fn run<S: Future<Output = io::Result<()>>, C: Future<Output = io::Result<()>>>(
         &self,
         server: impl FnOnce(Sender<()>) -> S + Send + 'static,
@@ -72,18 +72,18 @@ fn guarded(future: impl Future<Output = io::Result<()>>) -> io::Result<()> {
     one_thread().block_on(async { timeout(GUARD, future).await? })
 }
 
-/// How `ip` gives this host an address: without the test for duplicates, in which it cannot be used.
+/// Arguments of `ip` that add an address. Without duplicate address detection, it is usable at once.
 pub(crate) fn add(address: &str) -> String {
     let nodad = if address.contains(':') { "nodad" } else { "" };
     format!("addr add {address} dev end {nodad}")
 }
 
-/// Runs `ip` in the namespace of this thread, and returns what it prints.
+/// Runs `ip` in this thread's namespace and returns its output.
 pub(crate) fn ip(arguments: &str) -> io::Result<String> {
     run(&format!("ip {arguments}"))
 }
 
-/// The number of the interface at the end of the cable.
+/// Index of the interface `end`.
 pub(crate) fn scope() -> u32 {
     let links = ip("-o link show end").unwrap();
     links.split(':').next().unwrap().parse().unwrap()

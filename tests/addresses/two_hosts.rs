@@ -14,7 +14,7 @@ use crate::CONV;
 use crate::common::{PUSH, assert_same, bytes, read, segment, until};
 use crate::hosts::{Hosts, add, ip, scope};
 
-/// What nobody answers is waited for.
+/// Connect timeout, for addresses without an answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 fn config() -> Config {
@@ -25,7 +25,7 @@ async fn accept(listener: &KcpListener) -> io::Result<KcpStream> {
     Ok(timeout(2 * TIMEOUT, listener.accept()).await??.0)
 }
 
-/// Accepts a connection that says no more than hello, and one that it echoes, both asked at `addr`.
+/// Accepts a connection that only sends hello, then one that it echoes. Both clients connect to `addr`.
 async fn serve(listener: KcpListener, addr: SocketAddr) -> io::Result<()> {
     let hello = accept(&listener).await?;
     let mut stream = accept(&listener).await?;
@@ -36,8 +36,7 @@ async fn serve(listener: KcpListener, addr: SocketAddr) -> io::Result<()> {
     writer.shutdown().await
 }
 
-/// Asks at `addr`: with a socket that the system has connected to it and that gets nothing from any
-/// other address, and with a stream.
+/// Connects to `addr` through a connected socket, which receives from no other address, and through a stream.
 async fn ask(from: SocketAddr, addr: SocketAddr) -> io::Result<()> {
     let socket = UdpSocket::bind(from).await?;
     socket.connect(addr).await?;
@@ -65,8 +64,8 @@ fn both_addresses_of_both_ip_versions_answer() {
     let mut good = 0;
     for (bound, only_v6, ips) in listeners {
         for (offset, ip) in (0..).zip(ips) {
-            // Each has a port of its own: a process that another test starts holds closed sockets open
-            // until it executes its program.
+            // Ports differ between the cases: a child process of another test may hold a closed socket until
+            // it calls `exec`.
             let mut bound: SocketAddr = bound.parse().unwrap();
             bound.set_port(bound.port() + offset);
             let addr = SocketAddr::new(ip.parse().unwrap(), bound.port());
@@ -107,7 +106,8 @@ fn address_of_the_link_has_its_scope() {
 #[test]
 fn nothing_leaves_from_a_broadcast_or_multicast_address() {
     let Some(hosts) = Hosts::new() else { return };
-    // Not those of IPv4 multicast, which a kernel may lack: a test of `util/path.rs` has them.
+    // Broadcast and IPv6 multicast only: a kernel may lack IPv4 multicast, which a test of `util/path.rs`
+    // covers.
     let groups = ["255.255.255.255", "10.7.0.255", "ff02::1"];
     let server = move |ready: Sender<()>| async move {
         let listener = KcpListener::bind_with("[::]:4004", config()).await?;
@@ -157,7 +157,7 @@ fn connection_waits_for_an_address_that_is_gone_and_goes_on_when_it_is_back() {
             ip(&format!("addr del {prefix} dev end"))?;
             let before = listener.stats();
             stream.write_all(&bytes(3, 100_000)).await?;
-            // The system chooses now.
+            // The kernel chooses the local address now.
             until(|| stream.local_addr().is_ok_and(|local| local.ip() != addr.ip())).await;
             assert_ne!(stream.local_addr()?.ip(), addr.ip());
             if addr.is_ipv4() {
@@ -182,7 +182,7 @@ fn connection_waits_for_an_address_that_is_gone_and_goes_on_when_it_is_back() {
             let got = loop {
                 tokio::select! {
                     got = &mut reading => break got,
-                    // Shows the server which address is used.
+                    // Shows the server the address to answer.
                     _ = ticks.tick() => writer.write_all(b"!").await?,
                 }
             };

@@ -1,4 +1,4 @@
-//! Clients: each exchanges blocks over a connection, and connects again when that ends.
+//! Clients that exchange blocks over a connection, and reconnect when it ends.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -17,20 +17,20 @@ use crate::common::host::Host;
 use crate::network::BALANCER;
 use crate::wait;
 
-/// Client, number of the block, server, bytes without a pattern, checksum.
+/// Bytes of a block: client, number of the block, server, random bytes, checksum.
 pub(crate) const BLOCK: usize = 64;
 const SERVER: usize = 8;
 const CHECKSUM: usize = BLOCK - 4;
 
-/// Between an answer and the next block.
+/// Time between an answer and the next block.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether a block's checksum is that of its bytes.
+/// True if the checksum matches the bytes.
 pub(crate) fn is_intact(block: &[u8; BLOCK]) -> bool {
     crc32fast::hash(&block[..CHECKSUM]).to_le_bytes() == block[CHECKSUM..]
 }
 
-/// The block with the number of the server that answers it.
+/// Sets the number of the answering server and the checksum.
 pub(crate) fn with_server(mut block: [u8; BLOCK], server: u8) -> [u8; BLOCK] {
     block[SERVER] = server;
     let checksum = crc32fast::hash(&block[..CHECKSUM]);
@@ -48,15 +48,15 @@ fn block(client: usize, number: usize) -> [u8; BLOCK] {
     with_server(block, u8::MAX)
 }
 
-/// Why and when a connection ended.
+/// Time and cause of the end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
     pub(crate) at: SystemTime,
-    /// `None` where the client has ended it.
+    /// `None` if the client ended the connection.
     pub(crate) error: Option<ErrorKind>,
 }
 
-/// A connection of a client, from its first answer on.
+/// A connection of a client, from its first answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     pub(crate) port: u16,
@@ -68,19 +68,19 @@ pub(crate) struct Connection {
     pub(crate) end: Option<End>,
 }
 
-/// A client, with its connections one after the other.
+/// A client and its successive connections.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Client {
     pub(crate) connections: Vec<Connection>,
     /// Attempts to connect that ended before an answer.
     pub(crate) failed: usize,
-    /// Wrong blocks, and answers of another server than the first one of that connection.
+    /// Wrong blocks, and answers from a different server than the first answer of the connection.
     pub(crate) corrupt: usize,
     is_over: bool,
 }
 
 impl Client {
-    /// The connection that is open.
+    /// Returns the open connection.
     pub(crate) fn open(&self) -> Option<&Connection> {
         self.connections.last().filter(|connection| connection.end.is_none())
     }
@@ -90,10 +90,10 @@ impl Client {
     }
 }
 
-/// What should not happen to clients.
+/// Failures that a client may see. Most cases expect none.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Faults {
-    /// Connections that ended, but not by their client.
+    /// Connections that ended with an error.
     pub(crate) broken: usize,
     /// See [`Client::failed`].
     pub(crate) failed: usize,
@@ -104,7 +104,7 @@ pub(crate) struct Faults {
 #[derive(Default)]
 struct Shared {
     clients: Mutex<Vec<Client>>,
-    /// True while connections are idle: no client sends a block.
+    /// While true, no client sends a block.
     rests: AtomicBool,
 }
 
@@ -116,9 +116,9 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// Clients that connect, and waits until all of them are served.
+    /// Starts `count` clients and waits until every one is served.
     pub(crate) fn new(host: &Host, config: Config, count: usize) -> Self {
-        // Its threads are in the namespace of the one that has started them.
+        // Threads of the runtime inherit the namespace of the thread that starts them.
         let runtime = host.start(|| {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
             builder.worker_threads(1).enable_all().build().unwrap()
@@ -128,7 +128,7 @@ impl Crowd {
         crowd
     }
 
-    /// More clients. Returns their numbers once all of them are served.
+    /// Starts `count` more clients, waits until every one is served, and returns their numbers.
     pub(crate) fn join(&self, count: usize) -> Range<usize> {
         let mut table = self.shared.clients.lock().unwrap();
         let numbers = table.len()..table.len() + count;
@@ -147,7 +147,7 @@ impl Crowd {
         self.shared.clients.lock().unwrap().clone()
     }
 
-    /// How many of these are at each server now.
+    /// Counts the open connections of these clients by server.
     pub(crate) fn at_servers(&self, numbers: Range<usize>) -> [usize; crate::network::SERVERS] {
         let mut counts = [0; crate::network::SERVERS];
         for one in &self.clients()[numbers] {
@@ -158,7 +158,7 @@ impl Crowd {
         counts
     }
 
-    /// The clients that a server has now.
+    /// Returns the clients with an open connection to `server`.
     pub(crate) fn of(&self, server: usize) -> Vec<usize> {
         let table = self.clients();
         let is_there = |&number: &usize| {
@@ -167,8 +167,7 @@ impl Crowd {
         (0..table.len()).filter(is_there).collect()
     }
 
-    /// Waits until each client that is not over has so many more answers, over whichever
-    /// connection.
+    /// Waits until each active client has received `answers` more answers, over any connection.
     #[track_caller]
     pub(crate) fn go_on(&self, answers: usize) {
         let before = self.clients();
@@ -180,14 +179,14 @@ impl Crowd {
         });
     }
 
-    /// Lets all connections be idle for so long.
+    /// Keeps all connections idle for `time`.
     pub(crate) fn rest(&self, time: Duration) {
         self.shared.rests.store(true, Ordering::Relaxed);
         std::thread::sleep(time);
         self.shared.rests.store(false, Ordering::Relaxed);
     }
 
-    /// Has these clients shut down their connections, and waits until these have ended.
+    /// Has these clients shut down their connections, and waits for the ends.
     pub(crate) fn end(&self, numbers: &[usize]) {
         for &number in numbers {
             self.shared.clients.lock().unwrap()[number].is_over = true;
@@ -198,7 +197,7 @@ impl Crowd {
         });
     }
 
-    /// Connections that ended, but not by their client.
+    /// Counts the connections that ended with an error.
     pub(crate) fn broken(&self) -> usize {
         let table = self.clients();
         let ends =
@@ -206,7 +205,7 @@ impl Crowd {
         ends.filter(|end| end.error.is_some()).count()
     }
 
-    /// Prints the faults of a case, and the longest wait for an answer.
+    /// Prints and returns the faults of a case. Prints the longest wait for an answer too.
     pub(crate) fn summary(&self, case: &str) -> Faults {
         let (broken, table) = (self.broken(), self.clients());
         let failed = table.iter().map(|one| one.failed).sum();
@@ -225,10 +224,10 @@ impl Crowd {
     }
 }
 
-/// Connects, exchanges blocks until the connection fails, and again.
+/// Connects and exchanges blocks until the connection fails, then starts over.
 async fn converse(number: usize, shared: Arc<Shared>, config: Config) {
     let balancer: SocketAddr = BALANCER.parse().unwrap();
-    // Not all at once.
+    // Spreads the clients over the pause.
     sleep(PAUSE * (number as u32 % 16) / 16).await;
     while !shared.clients.lock().unwrap()[number].is_over {
         let result = match KcpStream::connect_with(balancer, config.clone()).await {

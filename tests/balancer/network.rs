@@ -1,4 +1,4 @@
-//! The hosts: a client, a balancer that is the gateway of both sides, and servers.
+//! The hosts: a client, servers, and a balancer that is the gateway of both sides.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -7,11 +7,11 @@ use crate::common::host::{Host, skip};
 
 pub(crate) const CLIENT: &str = "10.8.0.9";
 pub(crate) const BALANCER: &str = "10.8.0.1:4000";
-/// The balancer, as servers see it.
+/// The balancer's address on the side of the servers.
 pub(crate) const GATEWAY: &str = "10.9.0.1";
 pub(crate) const SERVERS: usize = 4;
 
-/// A server's address; they are numbered from 0.
+/// Address of a server, numbered from 0.
 pub(crate) fn address(server: usize) -> SocketAddr {
     format!("10.9.0.{}:4000", 11 + server).parse().unwrap()
 }
@@ -23,9 +23,8 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// `None`, and why, where the system lacks something or does not let the test have it: `probe`
-    /// tries on a host of its own what the test needs beside a network. Whatever fails later does
-    /// not pass for that.
+    /// Returns `None` and prints the reason if the system lacks something or forbids it. `probe` tries the
+    /// needs of the test, except the network, on a separate host. Later failures panic.
     pub(crate) fn new(probe: impl FnOnce(&Host) -> Result<(), String>) -> Option<Self> {
         let probed = Host::probe(&[]).and_then(|host| {
             forward(&host)?;
@@ -64,7 +63,7 @@ fn forward(host: &Host) -> Result<(), String> {
     host.start(write).recv().unwrap().map_err(|error| format!("ip_forward: {error}"))
 }
 
-/// A cable between the balancer and another host.
+/// Connects the balancer to another host by virtual Ethernet.
 fn link(balancer: &Host, name: &str, other: &Host) -> Result<(), String> {
     let (type_, peer) = ("type veth", format!("peer name end netns {}", other.id()?));
     balancer.run(&format!("ip link add {name} {type_} {peer}"))?;

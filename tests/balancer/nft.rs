@@ -8,8 +8,8 @@ use crate::network::address;
 
 const RULES: &str = include_str!("../../docs/scaling/balancer.nft");
 
-/// Each kind of expression and chain that the rules have, to see whether the system has it. Not the
-/// rules themselves, in which a fault must not pass for a system that lacks something.
+/// One of each kind of expression and chain in the rules, to detect missing support. Uses no line of the
+/// rules, so a mistake there fails the test.
 const PROBE: &str = "table ip probe {
     chain a {
         type nat hook prerouting priority dstnat;
@@ -26,17 +26,17 @@ const PROBE: &str = "table ip probe {
     }
 }";
 
-/// How long conntrack keeps a mapping: one of a short flow, and one of any other.
+/// Conntrack settings: lifetime of the mapping of a short flow, and of any other flow.
 const TIMEOUTS: [&str; 2] = ["nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream"];
 
-/// Whether the system has nftables and conntrack, and lets the test use them.
+/// Checks that the system has nftables and conntrack and permits their use.
 pub(crate) fn probe(host: &Host) -> Result<(), String> {
     nft(host, PROBE.to_owned())?;
     host.run("conntrack -L")?;
     set_timeouts(host, 100)
 }
 
-/// Sets how long mappings last, in seconds.
+/// Sets the lifetime of mappings, in seconds.
 pub(crate) fn set_timeouts(host: &Host, seconds: u32) -> Result<(), String> {
     let set = move |name: &str| {
         let file = format!("/proc/sys/net/netfilter/{name}");
@@ -45,7 +45,7 @@ pub(crate) fn set_timeouts(host: &Host, seconds: u32) -> Result<(), String> {
     host.start(move || TIMEOUTS.into_iter().try_for_each(set)).recv().unwrap()
 }
 
-/// Has nft read these rules.
+/// Loads rules with `nft`.
 fn nft(host: &Host, rules: String) -> Result<(), String> {
     let load = move || {
         let mut command = Command::new("nft");
@@ -61,7 +61,7 @@ fn nft(host: &Host, rules: String) -> Result<(), String> {
     Ok(())
 }
 
-/// The two lines of the rules that a user edits, with these servers in the map and all of these.
+/// The two lines of the rules that users edit: the servers in the map, and all servers.
 fn lines(map: &[usize], all: &[usize]) -> [String; 2] {
     let element = |(place, &server): (usize, &usize)| format!("{place} : {}", address(server).ip());
     let elements: Vec<_> = map.iter().enumerate().map(element).collect();
@@ -75,7 +75,7 @@ fn lines(map: &[usize], all: &[usize]) -> [String; 2] {
     [dnat, format!("define servers = {{ {} }}", all.join(", "))]
 }
 
-/// Loads the rules with these servers in the map, and all of these.
+/// Loads the rules with the servers of `map` in the map and the list `all`.
 pub(crate) fn load(balancer: &Host, map: &[usize], all: &[usize]) {
     let mut rules = RULES.to_owned();
     for (old, new) in lines(&[0, 1, 2], &[0, 1, 2]).iter().zip(lines(map, all)) {

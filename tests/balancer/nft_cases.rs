@@ -12,7 +12,7 @@ use crate::nft::{load, probe, set_timeouts};
 use crate::server::Server;
 use crate::{CROWD, config, wait};
 
-/// Three of four servers in the map, and connections with each of them.
+/// Puts three of four servers into the map and opens connections to each of them.
 fn begin(dead_peer_timeout: Option<Duration>) -> Option<(Network, Vec<Server>, Crowd)> {
     let network = Network::new(probe)?;
     load(&network.balancer, &[0, 1, 2], &[0, 1, 2]);
@@ -82,7 +82,7 @@ fn nft_mappings_that_are_lost_or_shorter_than_keepalive_break_no_connection() {
     assert_eq!(crowd.summary("nft, all mappings lost three times"), Faults::default());
 
     shorten_mappings(&network, &crowd);
-    // The default keepalive of a server is 15 s, and that of a client a sixteenth longer.
+    // The default keepalive is 15 s at a server, and a sixteenth longer at a client.
     crowd.rest(Duration::from_secs(18));
     crowd.go_on(4);
     assert_eq!(crowd.summary("nft, mappings of 3 s, 18 s idle"), Faults::default());
@@ -92,20 +92,19 @@ fn nft_mappings_that_are_lost_or_shorter_than_keepalive_break_no_connection() {
     }
 }
 
-/// From the first datagram at another server to the reset, on a machine with other work too. The
-/// timeouts of a silent peer are longer.
+/// Limit from the first datagram at another server to the reset, on a busy machine. The timeouts for a silent
+/// peer are longer.
 const RESET_LIMIT: Duration = Duration::from_secs(10);
 
-/// Has mappings lapse after 3 s without a datagram.
+/// Sets the lifetime of idle mappings to 3 s.
 fn shorten_mappings(network: &Network, crowd: &Crowd) {
     set_timeouts(&network.balancer, 3).unwrap();
-    // A mapping takes the new time with its next datagram.
+    // A mapping takes the new lifetime with its next datagram.
     crowd.go_on(2);
 }
 
-/// Waits until all of these clients' connections have ended and are served again, and prints how
-/// long after their first datagram at another server that was. At least 99 of 100 were reset, all
-/// of them by that server's answer.
+/// Waits until the connections of these clients have ended and the clients are served again. Asserts that
+/// another server reset at least 99 in 100, within the limit. Prints the times.
 fn recover(case: &str, crowd: &Crowd, victims: &[usize], since: SystemTime, others: &[&Server]) {
     let ended = |connections: &[Connection]| {
         let is_it = |connection: &Connection| connection.end.is_some_and(|end| end.at >= since);
@@ -153,14 +152,14 @@ fn percentiles(mut times: Vec<Duration>) -> String {
     format!("median {median:.2?}, 99 % {p99:.2?}, longest {max:.2?}")
 }
 
-/// A reset by a server that has no state for them, not a timeout, ends the connections of one that
-/// is gone: none of the timeouts is shorter than what the test waits.
+/// The restarted server has no state and resets the connections. The timeouts for a silent peer are longer
+/// than the test waits, so they end none.
 #[test]
 fn nft_server_that_is_killed_and_restarted_resets_its_clients() {
     let Some((network, mut servers, crowd)) = begin(None) else { return };
     let (victims, since) = (crowd.of(0), SystemTime::now());
     servers.remove(0).kill();
-    // Data is waiting by now.
+    // By now clients have sent data.
     sleep(Duration::from_secs(1));
     servers.insert(0, Server::start(&network.servers[0], 0, false));
     recover("nft, killed and restarted", &crowd, &victims, since, &[&servers[0]]);
@@ -168,8 +167,8 @@ fn nft_server_that_is_killed_and_restarted_resets_its_clients() {
     assert_eq!(crowd.summary("nft, killed and restarted").corrupt, 0);
 }
 
-/// Deletes the flows of the server that is numbered 0 as a user does, and expects that all of its
-/// clients and no others are reset. Returns whether each of the commands has found flows.
+/// Removes server 0 and deletes its flows, as the document describes. Expects that exactly its clients are
+/// reset. Returns whether each command found flows.
 fn delete_flows(case: &str, network: &Network, servers: &[Server], crowd: &Crowd) -> [bool; 2] {
     let (victims, since) = (crowd.of(0), SystemTime::now());
     load(&network.balancer, &[1, 2], &[1, 2]);
@@ -191,13 +190,13 @@ fn nft_flows_that_are_deleted_are_reset_by_another_server() {
     assert_eq!(delete_flows("nft, flows deleted", &network, &servers, &crowd), [true, false]);
 }
 
-/// The server's keepalive has made these mappings, so it is their original direction.
+/// The server's keepalive has created these mappings, so their original direction starts at the server.
 #[test]
 fn nft_flows_that_are_deleted_after_a_lapse_are_reset_by_another_server() {
     let Some((network, servers, crowd)) = begin(None) else { return };
     shorten_mappings(&network, &crowd);
     load(&network.balancer, &[1, 2], &[0, 1, 2]);
-    // A server's keepalive comes after 15 s.
+    // The server's keepalive is sent after 15 s.
     crowd.rest(Duration::from_millis(16_500));
     set_timeouts(&network.balancer, 120).unwrap();
     crowd.go_on(4);

@@ -1,5 +1,5 @@
-//! The process of nginx, in the foreground. It ends with the standard input of the shell that
-//! starts it, so also when the test is killed.
+//! Runs nginx in the foreground. It ends with the standard input of the shell that starts it, so it does not
+//! outlive a killed test.
 
 use std::env;
 use std::fs;
@@ -16,25 +16,25 @@ use nix::unistd::Pid;
 use crate::common::host::{Host, skip};
 use crate::wait;
 
-/// Where packages put the module; the variable is for one that is not installed.
+/// Paths of the module in distributions. `VARIABLE` names a package that is only unpacked.
 const MODULES: [&str; 3] =
     ["/usr/lib/nginx/modules", "/usr/lib64/nginx/modules", "/usr/local/lib/nginx/modules"];
 
-/// A folder with the file tree of nginx's packages.
+/// Set to a folder with the unpacked packages of nginx.
 const VARIABLE: &str = "KCPX_NGINX_DIR";
 
 pub(crate) const WORKERS: usize = 2;
 
 const SHELL: &str = r#""$@" & cat >/dev/null; kill $!; wait"#;
 
-/// The program, and the module unless that is built in.
+/// The executable, and the stream module unless it is built in.
 pub(crate) struct Program {
     path: PathBuf,
     module: Option<PathBuf>,
 }
 
 impl Program {
-    /// `None`, and why, where there is no nginx with a stream module.
+    /// Returns `None` and prints the reason if there is no nginx with a stream module.
     pub(crate) fn find() -> Option<Self> {
         let root = env::var_os(VARIABLE).map_or_else(|| "/".into(), PathBuf::from);
         let path = if env::var_os(VARIABLE).is_some() {
@@ -72,15 +72,15 @@ pub(crate) struct Nginx {
 }
 
 impl Nginx {
-    /// Starts it on this host, with these lines at the main level of its configuration, and waits
-    /// until its workers serve.
+    /// Starts nginx on this host with `config` at the main level of its configuration, and waits until its
+    /// workers serve.
     pub(crate) fn start(host: &Host, program: &Program, config: &str) -> Self {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let name = format!("balancer-{}-{number}", std::process::id());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&folder).unwrap();
-        // Its workers stay root: to change the user takes privileges that the test can do without.
+        // Workers stay root: changing the user needs more privileges.
         let load = program.module.as_ref().map(|file| format!("load_module {};", file.display()));
         let all = format!(
             "{}\nuser root;\ndaemon off;\nworker_processes {WORKERS};\npid {}/pid;\nerror_log stderr info;\n\
@@ -114,7 +114,7 @@ impl Nginx {
         wait(event, || self.count(event) >= count);
     }
 
-    /// Has it read its configuration once more, and waits until other workers have taken over.
+    /// Reloads the configuration, and waits until new workers have taken over.
     pub(crate) fn reload(&self) {
         let (started, ended) = ("start worker process ", "gracefully shutting down");
         let (before, after) = (self.count(started), self.count(ended));
@@ -127,7 +127,7 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // Ends nginx. An error: it has ended already.
+        // Ends nginx; fails if it has ended already.
         drop(self.shell.stdin.take());
         drop(self.shell.wait());
         if thread::panicking() {

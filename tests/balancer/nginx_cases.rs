@@ -13,7 +13,7 @@ use crate::{CROWD, config};
 const CONFIG: &str = include_str!("../../docs/scaling/nginx.conf");
 const TRANSPARENT: &str = include_str!("../../docs/scaling/nginx-transparent.conf");
 
-/// Whether the system routes by protocol and port, as the transparent case needs it.
+/// Checks that the system routes by protocol and port, which the transparent case needs.
 fn probe(host: &Host) -> Result<(), String> {
     host.run("ip rule add iif end ipproto udp sport 4000 lookup 100")?;
     host.run("ip route add local 0.0.0.0/0 dev lo table 100")?;
@@ -28,7 +28,7 @@ struct Behind {
 }
 
 impl Behind {
-    /// Connections behind nginx with this configuration.
+    /// Opens connections through nginx with this configuration.
     fn new(text: &str, migrates: bool, prepare: impl Fn(&Host)) -> Option<Self> {
         let (network, program) = (Network::new(probe)?, Program::find()?);
         prepare(&network.balancer);
@@ -41,7 +41,7 @@ impl Behind {
         Some(Self { crowd, servers, nginx, _network: network })
     }
 
-    /// The addresses that the servers have seen are this one, with the clients' ports or others.
+    /// Asserts that the servers see only the address `ip`, with the ports of the clients or other ports.
     fn servers_see(&self, ip: &str, are_ports_of_clients: bool) {
         let ip: IpAddr = ip.parse().unwrap();
         let table = self.crowd.clients();
@@ -69,7 +69,7 @@ fn nginx_with_reuseport_and_two_workers_breaks_no_connection() {
 
 #[test]
 fn nginx_that_is_transparent_breaks_no_connection_at_a_reload() {
-    // The commands of the file, for the interface of each server.
+    // The commands of the configuration file, for the interface of each server.
     let hand_over = |balancer: &Host| {
         let command = |start| {
             let line =

@@ -1,5 +1,5 @@
-//! A server of its own process, so that it can be killed: this test's program once more, with
-//! commands on its standard input and answers on its standard output. It ends with its input.
+//! A server in its own process, so that a test can kill it: this test's executable, with commands on its
+//! standard input and answers on its standard output. It ends with its input.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -20,13 +20,13 @@ use crate::crowd::{BLOCK, is_intact, with_server};
 use crate::network::{Network, SERVERS, address};
 use crate::{GUARD, config};
 
-/// Number, address and whether it migrates.
+/// Number, address, and whether the server permits migration.
 const VARIABLE: &str = "KCPX_BALANCER_SERVER";
 
-/// Before each line for the parent, since the test harness prints too.
+/// Marks lines for the parent, since the test harness prints too.
 const PREFIX: &str = "@server ";
 
-/// Ends a stopped server, its parent, with the input of both.
+/// Kills a stopped server, its parent, when their common input ends.
 const KILLER: &str = r#"cat >/dev/null
     read -r pid name state parent rest </proc/$$/stat
     if [ "$parent" = $PPID ]; then kill -9 $PPID; fi"#;
@@ -38,13 +38,13 @@ pub(crate) struct Server {
     answers: Receiver<String>,
 }
 
-/// What a server has counted.
+/// Counters of a server.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) open_connections: usize,
     pub(crate) migrations: u64,
     pub(crate) stateless_resets: u64,
-    /// When the first datagram of an address came.
+    /// Arrival time of the first datagram from each address.
     pub(crate) first_datagrams: HashMap<SocketAddr, SystemTime>,
 }
 
@@ -56,7 +56,7 @@ impl Server {
         server
     }
 
-    /// One on each host.
+    /// Starts one server on each host.
     pub(crate) fn start_all(hosts: &[Host], migrates: bool) -> Vec<Self> {
         let start = |(number, host)| Self::start(host, number, migrates);
         (0..SERVERS).zip(hosts).map(start).collect()
@@ -78,7 +78,7 @@ impl Server {
         thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 if let Some(line) = line.strip_prefix(PREFIX) {
-                    // Nobody asks any more.
+                    // Fails once the parent no longer reads.
                     drop(sender.send(line.to_owned()));
                 }
             }
@@ -91,7 +91,7 @@ impl Server {
         writeln!(self.commands.as_ref().unwrap(), "{command}").unwrap();
     }
 
-    /// The next line, which begins with this word.
+    /// Returns the next line, which must begin with `word`, without it.
     #[track_caller]
     fn answer(&self, word: &str) -> String {
         let line = self.answers.recv_timeout(GUARD).unwrap_or_else(|_| panic!("not {word}"));
@@ -117,25 +117,25 @@ impl Server {
         }
     }
 
-    /// Begins to drain.
+    /// Starts to drain.
     pub(crate) fn drain(&self) {
         self.command("drain");
         self.answer("draining");
     }
 
-    /// Waits until all is drained and the process has ended.
+    /// Waits until everything is drained and the process has ended.
     pub(crate) fn drained(mut self) -> ExitStatus {
         self.answer("drained");
         self.child.wait().unwrap()
     }
 
-    /// Ends the process without a word to anybody.
+    /// Kills the process: its peers get no message.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Lets the process do nothing more: as silent as a host that is gone.
+    /// Stops the process with SIGSTOP, so it is as silent as a lost host.
     pub(crate) fn stop(&self) {
         self.command("stop");
         self.answer("stopping");
@@ -144,13 +144,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail only where it has ended already.
+        // Both fail if the process has ended already.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// The process of a server where the variable says so, else a test of one.
+/// Runs the server if [`VARIABLE`] is set, otherwise tests one.
 #[test]
 fn server_process_ends_with_its_input() {
     if let Ok(of_parent) = std::env::var(VARIABLE) {
@@ -172,11 +172,11 @@ fn server_process_ends_with_its_input() {
 }
 
 fn say(line: &str) {
-    // After what the harness has begun a line with.
+    // The harness may have begun a line.
     println!("\n{PREFIX}{line}");
 }
 
-/// Serves until the input ends or everything is drained. Returns the status of the process.
+/// Serves until the input ends or everything is drained. Returns the exit status.
 async fn serve(number: u8, addr: SocketAddr, migrates: bool) -> i32 {
     let first = Arc::new(Mutex::new(HashMap::new()));
     let seen = first.clone();
@@ -198,7 +198,7 @@ async fn serve(number: u8, addr: SocketAddr, migrates: bool) -> i32 {
             "report" => say(&report(&listener, &first.lock().unwrap())),
             "drain" => {
                 let mut drain = std::pin::pin!(listener.drain());
-                // Polled once, it accepts nobody any more.
+                // One poll of `drain` closes the accept queue.
                 tokio::select! { biased; () = &mut drain => {}, () = std::future::ready(()) => {} }
                 say("draining");
                 drain.await;
@@ -210,7 +210,7 @@ async fn serve(number: u8, addr: SocketAddr, migrates: bool) -> i32 {
                 let mut killer = shell.args(["-c", KILLER]).stdout(Stdio::null()).spawn().unwrap();
                 say("stopping");
                 raise(Signal::SIGSTOP).unwrap();
-                // Only where somebody has continued this process.
+                // Returns only if another process continues this one.
                 killer.wait().unwrap();
             }
             other => panic!("command {other}"),
@@ -229,7 +229,7 @@ fn report(listener: &KcpListener, first: &HashMap<SocketAddr, SystemTime>) -> St
     line
 }
 
-/// Answers each block with itself and the number of this server, until the client is done.
+/// Answers each block with the block and the number of this server, until the client ends.
 async fn echo(mut stream: KcpStream, number: u8) {
     let mut block = [0; BLOCK];
     while stream.read_exact(&mut block).await.is_ok() {
@@ -238,6 +238,6 @@ async fn echo(mut stream: KcpStream, number: u8) {
             return;
         }
     }
-    // An error: the client is gone, which it counts itself.
+    // Fails if the client is gone. The client counts that.
     drop(stream.shutdown().await);
 }

@@ -1,5 +1,5 @@
-//! A host of a test: a thread in a network namespace of its own, which ends with the thread, the
-//! processes started there and their sockets. Needs privileges.
+//! A host for tests: a thread in its own network namespace. The namespace ends with the thread, its child
+//! processes and their sockets. Needs privileges.
 
 use std::fs;
 use std::io::{self, Write};
@@ -11,13 +11,12 @@ use nix::sched::{CloneFlags, unshare};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A thread in a network namespace of its own.
+/// A thread in its own network namespace.
 pub(crate) struct Host(Sender<Job>);
 
 impl Host {
-    /// A host with a cable to another one at `end`, where these commands have run: whether the
-    /// system has what a test needs and lets it have that. The test itself makes other hosts, of
-    /// which a failure does not pass for missing privileges.
+    /// Checks that the system permits what a test needs: makes a host, connects it to another at `end` and
+    /// runs `commands` there. Tests make other hosts, whose failures panic.
     pub(crate) fn probe(commands: &[&str]) -> Result<Self, String> {
         let (host, other) = (Self::new()?, Self::new()?);
         host.run(&format!("ip link add end type veth peer name end netns {}", other.id()?))?;
@@ -38,7 +37,7 @@ impl Host {
         Ok(Self(jobs))
     }
 
-    /// Begins a job on this host.
+    /// Starts a job on this host.
     pub(crate) fn start<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,
@@ -48,7 +47,7 @@ impl Host {
         done
     }
 
-    /// Runs a program, with arguments without spaces, on this host, and returns what it prints.
+    /// Runs a program, with arguments without spaces, on this host and returns its output.
     pub(crate) fn run(&self, command: &str) -> Result<String, String> {
         let command = command.to_owned();
         let ran = self.start(move || run(&command)).recv().unwrap();
@@ -63,13 +62,13 @@ impl Host {
     }
 }
 
-/// Prints why a test does nothing, past the harness, which keeps what a test prints that passes.
+/// Prints why a test is skipped to the standard error, since the harness captures the output of `print!`.
 pub(crate) fn skip(reason: &str) {
     let test = thread::current().name().unwrap_or_default().to_owned();
     drop(writeln!(io::stderr(), "SKIPPED: {test}: {}", reason.trim_end()));
 }
 
-/// Runs a program in the namespace of this thread, and returns what it prints.
+/// Runs a program in this thread's namespace and returns its output.
 pub(crate) fn run(command: &str) -> io::Result<String> {
     let mut words = command.split_whitespace();
     let output = Command::new(words.next().unwrap_or_default()).args(words).output();

@@ -1,4 +1,4 @@
-//! What the tests of the public API share.
+//! Helpers of the tests of the public API.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -20,10 +20,10 @@ use tokio::time::{sleep, timeout};
 #[cfg(all(target_os = "linux", not(loom)))]
 pub(crate) mod host;
 
-/// Against tests that hang; no test depends on how long anything takes.
+/// Fails a test that hangs. No test depends on how long anything takes.
 const GUARD: Duration = Duration::from_secs(120);
 
-/// Runs a test on a runtime of one thread and on one of several.
+/// Runs a test on a runtime of one thread and on a runtime of several.
 pub(crate) fn on_both_runtimes<F: Future<Output = ()>>(test: impl Fn() -> F) {
     println!("current_thread");
     one_thread().block_on(guarded(test()));
@@ -39,26 +39,26 @@ pub(crate) fn two_threads() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
 }
 
-/// Fails instead of waiting for ever.
+/// Fails after [`GUARD`].
 pub(crate) async fn guarded<F: Future>(future: F) -> F::Output {
     timeout(GUARD, future).await.expect("nothing happened for two minutes")
 }
 
-/// Waits for something that is only seen by looking at it.
+/// Polls `condition` until it holds.
 pub(crate) async fn until(condition: impl Fn() -> bool) {
     while !condition() {
         sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// Gives other tasks `turns` chances to run.
+/// Lets other tasks run `turns` times.
 pub(crate) async fn turns(turns: usize) {
     for _ in 0..turns {
         tokio::task::yield_now().await;
     }
 }
 
-/// Whether a future is not ready yet when it is polled for the first time.
+/// True if the first poll of the future is pending.
 pub(crate) async fn is_pending<F: Future>(future: F) -> bool {
     let mut future = pin!(future);
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await
@@ -71,8 +71,7 @@ pub(crate) struct Pair {
     pub(crate) listener: KcpListener,
 }
 
-/// Both ends of a new connection, both with `config`. It was opened by a byte that is read
-/// already.
+/// Opens a connection with `config` at both ends. The server has read the byte that opened it.
 pub(crate) async fn pair(config: Config) -> Pair {
     let listener = listener(config.clone()).await;
     let addr = listener.local_addr().expect("an address");
@@ -80,7 +79,7 @@ pub(crate) async fn pair(config: Config) -> Pair {
     Pair { client, server, listener }
 }
 
-/// Another connection with `listener`, which accepts nothing else meanwhile.
+/// Opens another connection to `listener`, which must accept no other in the meantime.
 pub(crate) async fn open(
     listener: &KcpListener,
     addr: SocketAddr,
@@ -91,7 +90,7 @@ pub(crate) async fn open(
     let (mut server, peer) = listener.accept().await.expect("a connection");
     assert_eq!(peer.port(), client.local_addr().expect("an address").port());
     assert_eq!(server.read_u8().await.expect("the first byte"), b'!');
-    // Out-of-band datagrams are taken from validated peers only.
+    // Out-of-band datagrams are received from validated peers only.
     server.established().await.expect("a validated client");
     (client, server)
 }
@@ -100,26 +99,26 @@ pub(crate) async fn listener(config: Config) -> KcpListener {
     KcpListener::bind_with("127.0.0.1:0", config).await.expect("a listener")
 }
 
-/// A peer that receives and never answers.
+/// A peer that never answers.
 pub(crate) async fn silent_peer() -> UdpSocket {
     UdpSocket::bind("127.0.0.1:0").await.expect("a socket")
 }
 
-/// `len` bytes without a pattern; another `seed` gives others.
+/// `len` random bytes, determined by `seed`.
 pub(crate) fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     ChaCha8Rng::seed_from_u64(seed).fill_bytes(&mut bytes);
     bytes
 }
 
-/// Reads so many bytes.
+/// Reads `len` bytes.
 pub(crate) async fn read(reader: &mut (impl AsyncRead + Unpin), len: usize) -> Vec<u8> {
     let mut buf = vec![0; len];
     reader.read_exact(&mut buf).await.expect("bytes");
     buf
 }
 
-/// Compares without printing megabytes.
+/// Compares, and prints only the first difference.
 #[track_caller]
 pub(crate) fn assert_same(got: &[u8], expected: &[u8]) {
     let place = got.iter().zip(expected).position(|(got, expected)| got != expected);
@@ -127,7 +126,7 @@ pub(crate) fn assert_same(got: &[u8], expected: &[u8]) {
     assert_eq!(got.len(), expected.len(), "the beginning is the same");
 }
 
-/// Why a connection ended, out of the error of a read or a write.
+/// Returns the [`ConnectionError`] inside the error of a read or a write.
 #[track_caller]
 pub(crate) fn cause<T>(result: io::Result<T>) -> ConnectionError {
     let error = result.err().expect("an error");
@@ -140,7 +139,7 @@ pub(crate) fn cause<T>(result: io::Result<T>) -> ConnectionError {
 pub(crate) const PUSH: u8 = 81;
 pub(crate) const ACK: u8 = 82;
 
-/// A segment as it is on the wire.
+/// A segment in its wire format.
 pub(crate) fn segment(conv: u32, command: u8, sn: u32, una: u32, payload: &[u8]) -> Vec<u8> {
     let mut out = conv.to_le_bytes().to_vec();
     out.extend([command, 0]);
