@@ -1,4 +1,4 @@
-//! Beginning: listening, accepting, connecting.
+//! Listening, accepting and connecting.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ async fn accept_returns_the_peer_address<T: Transport>() -> Observation {
     format!("{}, {}", peer == server.peer_addr().unwrap(), peer.port() == port)
 }
 
-/// The first client says nothing, the second does.
+/// Only the second client sends data.
 async fn accept_of_a_silent_client<T: Transport>() -> Observation {
     let listener = T::bind().await;
     let addr = listener.local_addr().unwrap();
@@ -124,7 +124,7 @@ async fn listener_dropped_before_accept<T: Transport>() -> Observation {
 
 async fn connection_refused<T: Transport>() -> Observation {
     if !cfg!(any(target_os = "linux", target_os = "android")) {
-        // Other systems report a closed port to connected UDP sockets alone.
+        // Other systems report a closed port to connected UDP sockets only.
         return "not here".to_owned();
     }
     let listener = T::bind().await;

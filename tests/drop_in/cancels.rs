@@ -24,12 +24,12 @@ behaviours!(
     select_between_reads,
 );
 
-/// Transfers data while every read and every write is dropped that takes more than so many polls.
+/// Transfers data, and cancels every read and write that takes more than `polls` polls.
 async fn cancelled<T: Transport>(polls: usize) -> Observation {
     let (mut client, mut server) = pair::<T>().await;
     let data = bytes(16 << 20);
     let mut left = Bytes::from(data.clone());
-    // With nothing to read, and without a reader, there is certainly something to drop.
+    // A read without data and a write without a reader are always cancelled.
     let mut some = at_most(1, server.read(&mut [0])).await.is_none();
     while at_most(1, client.write_all_buf(&mut left)).await.is_some() {}
     some &= !left.is_empty();
@@ -71,7 +71,7 @@ async fn cancelled_after_three_polls<T: Transport>() -> Observation {
 
 async fn cancelled_waits<T: Transport>() -> Observation {
     let (mut client, mut server) = pair::<T>().await;
-    // Whether one of them is ready is not guaranteed: readiness may be spurious.
+    // Ignores the results: readiness may be spurious.
     for _ in 0..10 {
         drop(at_most(1, server.readable()).await);
         drop(at_most(1, server.writable()).await);
@@ -123,7 +123,7 @@ async fn timeout_of_a_write<T: Transport>() -> Observation {
     let (mut client, mut server) = pair::<T>().await;
     let data = bytes(64 << 20);
     let mut left = Bytes::from(data.clone());
-    // Without a reader it cannot become ready however long that takes.
+    // Without a reader the write never completes.
     let late = timeout(Duration::from_millis(100), client.write_all_buf(&mut left)).await.is_err();
     let finish = async {
         client.write_all_buf(&mut left).await.unwrap();
@@ -133,7 +133,7 @@ async fn timeout_of_a_write<T: Transport>() -> Observation {
     format!("timed out: {late}, {got}")
 }
 
-/// As in a loop that waits for several things at once: what loses is dropped each time.
+/// A loop that selects between reads, so the losing read is dropped each time.
 async fn select_between_reads<T: Transport>() -> Observation {
     let listener = T::bind().await;
     let (mut one, mut first) = pair_with::<T>(&listener).await;

@@ -1,4 +1,4 @@
-//! Connecting: which address, what waits for whom, and what a connection that is given up leaves.
+//! Connecting: choice of address, data before `accept`, and cancelled connects.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -49,7 +49,7 @@ async fn connect_then_drop<T: Transport>() -> Observation {
     read(&mut server).await
 }
 
-/// What is given up early disturbs nobody, whether the listener hears of it or not.
+/// Cancelled connects, seen by the listener or not, do not disturb the next.
 async fn connect_cancelled<T: Transport>() -> Observation {
     let listener = T::bind().await;
     let addr = listener.local_addr().unwrap();
@@ -66,7 +66,7 @@ async fn connect_cancelled<T: Transport>() -> Observation {
     }
 }
 
-/// The name has an address of each family on most systems, and the listener has one.
+/// On most systems the name has an IPv4 and an IPv6 address; the listener has one.
 async fn connect_by_name<T: Transport>() -> Observation {
     let listener = T::bind().await;
     let port = listener.local_addr().unwrap().port();
@@ -75,7 +75,7 @@ async fn connect_by_name<T: Transport>() -> Observation {
     text(&mut server.unwrap().0, 4).await
 }
 
-/// Nobody listens at the first one.
+/// No socket has the first address.
 async fn connect_to_the_second_address<T: Transport>() -> Observation {
     let (gone, listener) = (T::bind().await, T::bind().await);
     let addrs: [SocketAddr; 2] = [gone.local_addr().unwrap(), listener.local_addr().unwrap()];
@@ -85,14 +85,14 @@ async fn connect_to_the_second_address<T: Transport>() -> Observation {
     text(&mut server.unwrap().0, 4).await
 }
 
-/// It is this host.
+/// The unspecified address means this host.
 async fn connect_to_the_unspecified_address<T: Transport>() -> Observation {
     let (v4, v6): (IpAddr, IpAddr) = (Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
     let mut seen = Vec::new();
     for (local, peer, expected) in
         [("127.0.0.1:0", "0.0.0.0", v4), ("0.0.0.0:0", "0.0.0.0", v4), ("[::]:0", "::", v6)]
     {
-        // Machines without IPv6 exist.
+        // Some machines have no IPv6.
         let Ok(listener) = T::Listener::bind_to(local.parse().unwrap()).await else { continue };
         let port = listener.local_addr().unwrap().port();
         let mut client = T::connect(SocketAddr::new(peer.parse().unwrap(), port)).await.unwrap();
@@ -146,8 +146,7 @@ async fn own_port_for_each<T: Transport>() -> Observation {
     (one.local_addr().unwrap() != other.local_addr().unwrap()).to_string()
 }
 
-/// The server reads on only once it has written what it read, and the client reads only after
-/// `shutdown`.
+/// The server echoes before it reads on, and the client reads only after `shutdown`.
 async fn echo_that_nobody_reads<T: Transport>() -> Observation {
     let (mut client, server) = pair::<T>().await;
     let echo = tokio::spawn(async move {
@@ -170,7 +169,7 @@ async fn bind_to_an_address_in_use<T: Transport>() -> Observation {
     seen(T::Listener::bind_to(listener.local_addr().unwrap()).await.map(drop))
 }
 
-/// A service that starts again in the same process, and whose last stream is just dropped.
+/// A service restarts in the same process, just after its last stream was dropped.
 async fn bind_again<T: Transport>() -> Observation {
     let mut listener = T::bind().await;
     let addr = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Where KCP is not TCP: what each shows, and why it stays so.
+//! Differences between KCP and TCP, each with its reason.
 
 /// A behaviour that differs.
 pub(crate) struct Difference {
@@ -8,7 +8,7 @@ pub(crate) struct Difference {
     reason: &'static str,
 }
 
-/// The document that has every row.
+/// The document with every row.
 const DOCUMENT: &str = include_str!("../../docs/drop-in.md");
 
 pub(crate) const HEAD: &str = "| behaviour | TCP | KCP | why |\n|---|---|---|---|";
@@ -73,14 +73,14 @@ const TABLE: &[Difference] = &[
 ];
 
 impl Difference {
-    /// Its row in the document.
+    /// The row in the document.
     pub(crate) fn row(&self) -> String {
         let Self { name, tcp, kcp, reason } = self;
         format!("| `{name}` | {tcp} | {kcp} | {reason} |")
     }
 }
 
-/// The difference of a behaviour, if it is one that differs.
+/// Returns the difference of a behaviour, or `None` if TCP and KCP behave alike.
 pub(crate) fn of(name: &str) -> Option<&'static Difference> {
     TABLE.iter().find(|difference| difference.name == name)
 }
@@ -89,7 +89,7 @@ pub(crate) fn is_documented(row: &str) -> bool {
     DOCUMENT.lines().any(|line| line == row)
 }
 
-/// Complaints about differences of behaviours that are not there.
+/// Returns an error for each difference without a behaviour.
 pub(crate) fn unknown(names: &[&str]) -> Vec<String> {
     let gone = TABLE.iter().filter(|difference| !names.contains(&difference.name));
     gone.map(|difference| format!("{}: there is no such behaviour", difference.name)).collect()

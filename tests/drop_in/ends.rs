@@ -1,4 +1,4 @@
-//! How a stream ends when nothing goes wrong.
+//! Streams that end without a failure.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ async fn end_again_and_again<T: Transport>() -> Observation {
     format!("{first}, {tried}, {peeked}, {}", read(&mut server).await)
 }
 
-/// What the side reads that has written everything, and then what the other one reads.
+/// `first` sends everything and shuts down, then `second` answers. Returns what each reads.
 async fn half_close(first: &mut impl Stream, second: &mut impl Stream) -> Observation {
     let (request, answer) = (bytes(100_000), bytes(1 << 20));
     let serve = async {
@@ -101,7 +101,7 @@ async fn both_drop_at_once<T: Transport>() -> Observation {
     let listener = T::bind().await;
     let (client, server) = crate::support::pair_with::<T>(&listener).await;
     drop((client, server));
-    // The listener is as good as new.
+    // The listener still accepts.
     let (mut client, mut server) = crate::support::pair_with::<T>(&listener).await;
     client.write_all(b"next").await.unwrap();
     text(&mut server, 4).await
@@ -131,8 +131,8 @@ async fn shutdown_twice<T: Transport>() -> Observation {
 
 async fn shutdown_of_unread_data<T: Transport>() -> Observation {
     let (mut client, mut server) = pair::<T>().await;
-    // More than the peer stores for a reader that does not read, where the rest is kept here. TCP
-    // may store less; then it is as much as goes in.
+    // More than a KCP peer without a reader stores: the rest stays in the send queue. TCP may store less,
+    // then this sends as much as fits.
     let data = bytes(2 << 20);
     let mut left = Bytes::from(data.clone());
     drop(timeout(Duration::from_secs(1), client.write_all_buf(&mut left)).await);
@@ -164,7 +164,7 @@ async fn flush_after_shutdown<T: Transport>() -> Observation {
     seen(client.flush().await)
 }
 
-/// The second side closes only when it has seen the first one's end, as servers do.
+/// Like most servers, the second side closes only after it has read the first side's end.
 async fn close_after_close<T: Transport>() -> Observation {
     let (mut client, mut server) = pair::<T>().await;
     let serve = async {

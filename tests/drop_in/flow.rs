@@ -75,8 +75,7 @@ async fn backpressure<T: Transport>() -> Observation {
         drop(client);
     };
     let read = async {
-        // Long enough for a writer that nothing holds back to finish; one that is held back never
-        // does, however long this takes.
+        // A writer without backpressure would finish in this time. A blocked writer never does.
         let mut before = usize::MAX;
         while before != written.load(Ordering::Relaxed) {
             before = written.load(Ordering::Relaxed);
@@ -174,7 +173,7 @@ async fn buffered_writer<T: Transport>() -> Observation {
     format!("{got}, {}", rest(&mut server, b"bye").await)
 }
 
-/// A client and a server with a proxy between them that copies both ways.
+/// A client, the two streams of a proxy, and a server.
 async fn proxied<T: Transport>() -> (T::Stream, [T::Stream; 2], T::Stream) {
     let listener = T::bind().await;
     let (client, inner) = pair_with::<T>(&listener).await;

@@ -130,7 +130,7 @@ async fn reunite_of_different_streams<T: Transport>() -> Observation {
     let (reader, writer) = client.into_split();
     let (others, _peer) = pair::<T>().await;
     let (other_reader, other_writer) = others.into_split();
-    // Refused both ways, and nothing is closed by it.
+    // Both calls fail, and the halves stay usable.
     let (reader, other_writer) = reader.reunite(other_writer).unwrap_err();
     let (other_reader, writer) = writer.reunite(other_reader).unwrap_err();
     drop((other_reader, other_writer));

@@ -1,9 +1,9 @@
-//! Everything a user of `TcpStream` relies on, written once and run on TCP and on KCP, each on a
-//! runtime of one thread and on one of several.
+//! The behaviour that users of `TcpStream` rely on, written once and run on TCP and on KCP, each on a runtime
+//! of one thread and on a runtime of several.
 //!
-//! A behaviour says what it saw in a few words. Where those differ between the transports, the
-//! difference is in `differences.rs` with its reason, and in docs/drop-in.md; one that is not there
-//! fails, and so does one that is there and is none.
+//! A behaviour describes its result in a few words. A result that differs between the transports is listed in
+//! `differences.rs`, with its reason, and in docs/drop-in.md. An unlisted difference fails, and so does a
+//! listed one that no longer exists.
 
 mod accepts;
 mod cancels;
@@ -31,11 +31,11 @@ use differences::Difference;
 use support::{Behaviour, Observation};
 use transport::{Kcp, Tcp, Transport};
 
-/// A behaviour that takes longer hangs. They take milliseconds, the slowest a second or two.
+/// Limit for a behaviour. Most take milliseconds, the slowest two seconds.
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
-    // Of the test harness's flags none means anything here; a word selects by name.
+    // Ignores the flags of the test harness. The first word selects tests by name.
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
     let began = Instant::now();
     let mut report = Report::default();
@@ -70,7 +70,7 @@ fn names() -> Vec<&'static str> {
     all::<Tcp>().into_iter().map(|(name, _)| name).collect()
 }
 
-/// What a behaviour saw, which is the same on both kinds of runtime, or why it saw nothing.
+/// Returns the result of a behaviour if both kinds of runtime agree on it, otherwise an error.
 fn observe(run: fn() -> support::Run) -> Result<Observation, String> {
     let one = observe_on("current_thread", one_thread, run)?;
     let several = observe_on("multi_thread", two_threads, run)?;
@@ -87,10 +87,10 @@ fn observe_on(
     run: fn() -> support::Run,
 ) -> Result<Observation, String> {
     let (done, result) = mpsc::channel();
-    // A thread of its own, so that even one that never yields is detected.
+    // A separate thread, so that the limit holds for a behaviour that never yields.
     let thread = thread::spawn(move || {
         let observation = runtime().block_on(run());
-        // The receiver is gone if this took too long.
+        // Fails after the limit.
         drop(done.send(observation));
     });
     match result.recv_timeout(LIMIT) {

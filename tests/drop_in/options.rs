@@ -35,7 +35,7 @@ async fn nodelay_can_be_set<T: Transport>() -> Observation {
 async fn written_without_nodelay<T: Transport>() -> Observation {
     let (mut client, mut server) = pair::<T>().await;
     client.set_nodelay(false).unwrap();
-    // Without a flush: it may take a moment, and comes.
+    // Without a flush the bytes may be delayed, but arrive.
     client.write_all(b"here").await.unwrap();
     read(&mut server).await
 }
@@ -55,7 +55,7 @@ async fn linger_can_be_set<T: Transport>() -> Observation {
     format!("{set:?}, {zero:?}, {:?}", client.linger().unwrap())
 }
 
-/// What was set last holds when the stream is dropped.
+/// The last value applies at the drop.
 async fn linger_taken_back<T: Transport>() -> Observation {
     let (mut client, mut server) = pair::<T>().await;
     client.set_zero_linger().unwrap();

@@ -1,4 +1,4 @@
-//! Looking before reading or writing.
+//! Readiness, `peek` and the `try_` calls.
 
 use std::future::poll_fn;
 use std::io::ErrorKind;
@@ -41,7 +41,7 @@ async fn ready_for_what<T: Transport>() -> Observation {
 async fn ready_at_the_end<T: Transport>() -> Observation {
     let (client, mut server) = pair::<T>().await;
     server.shutdown().await.unwrap();
-    // The news may come in two steps.
+    // Readiness for data may be reported before the end of the stream.
     while !client.ready(Interest::READABLE).await.unwrap().is_read_closed() {
         tokio::task::yield_now().await;
     }
@@ -61,7 +61,7 @@ async fn try_read_without_data<T: Transport>() -> Observation {
     seen(client.try_read(&mut [0; 8]))
 }
 
-/// Reads without waiting, after waiting until that makes sense, as its documentation asks for.
+/// Waits for readiness before each try, as the documentation requires.
 async fn tried(stream: &impl Stream, mut read: impl FnMut() -> std::io::Result<usize>) -> String {
     loop {
         stream.readable().await.unwrap();

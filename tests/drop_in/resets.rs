@@ -1,4 +1,4 @@
-//! How a stream ends when something goes wrong.
+//! Streams that end with a failure.
 
 use std::io;
 
@@ -41,7 +41,7 @@ async fn abort_seen_by_a_later_read<T: Transport>() -> Observation {
     read(&mut server).await
 }
 
-/// Writes until that fails.
+/// Writes until an error.
 async fn write_on(stream: &mut (impl AsyncWriteExt + Unpin), piece: &[u8]) -> io::Error {
     loop {
         if let Err(error) = stream.write_all(piece).await {
@@ -71,7 +71,7 @@ async fn abort_seen_by_a_later_write<T: Transport>() -> Observation {
 async fn abort_after_data<T: Transport>() -> Observation {
     let (mut client, mut server) = pair::<T>().await;
     client.write_all(b"bye").await.unwrap();
-    // It is there, or the abort would take it back.
+    // Wait for the bytes, since `abort` discards undelivered ones.
     let mut buf = [0; 3];
     while server.peek(&mut buf).await.unwrap() < 3 {}
     abort::<T>(client).await;
@@ -86,7 +86,7 @@ async fn abort_seen_by_both_halves<T: Transport>() -> Observation {
         turns(10).await;
         abort::<T>(client).await;
     };
-    // The write ends too, with whatever kind of error is left for it.
+    // The write fails too; its kind of error differs between the transports.
     let write = write_on(&mut writer, &[0; 16_000]);
     let (read, _, ()) = tokio::join!(read(&mut reader), write, end);
     let read = if read == "ConnectionReset" || read == "end" { "ended" } else { &read };
@@ -122,7 +122,7 @@ async fn write_after_the_peer_dropped<T: Transport>() -> Observation {
     format!("read {end}, write {:?}", error.kind())
 }
 
-/// The same for a peer that has nothing else open.
+/// The peer has no other open stream, so its socket closes.
 async fn write_after_the_peers_last_stream_dropped<T: Transport>() -> Observation {
     let listener = T::bind_hastily().await;
     let target = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Runtimes that end, and streams that are used in another one.
+//! Runtimes that end, and streams that another runtime uses.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -31,7 +31,7 @@ fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
 }
 
-/// Runs what needs a runtime of its own.
+/// Runs `run` where it may block, so it can start and drop a runtime.
 async fn elsewhere<R: Send + 'static>(run: impl FnOnce() -> R + Send + 'static) -> R {
     tokio::task::spawn_blocking(run).await.expect("no panic")
 }
@@ -59,11 +59,11 @@ async fn runtime_dropped_while_tasks_wait<T: Transport>() -> Observation {
                 listener.accept().await.map(drop)
             });
             turns(10).await;
-            // Has read something, so they were running.
+            // The server reads a byte, so the tasks were running.
             server.read_u8().await.unwrap();
         });
         drop(inner);
-        // Every task is dropped, with its sender.
+        // Fails once every task is dropped, with its sender.
         match gone.recv() {
             Err(mpsc::RecvError) => "every task is gone".to_owned(),
             Ok(()) => "a message?".to_owned(),
@@ -117,14 +117,14 @@ async fn panic_in_a_task<T: Transport>() -> Observation {
     let (client, mut server) = pair::<T>().await;
     let task = tokio::spawn(async move {
         let _client = client;
-        // Without the message that a panic prints.
+        // Panics without printing a message.
         std::panic::resume_unwind(Box::new("on purpose"));
     });
     let panicked = task.await.is_err();
     format!("panicked: {panicked}, {}", read(&mut server).await)
 }
 
-/// What a call does in a thread of its own, which is in no runtime: its result, or why it panics.
+/// Calls `call` in a thread without a runtime. Returns the result or the panic message.
 fn outcome<R: Debug>(call: impl FnOnce() -> io::Result<R> + Send + 'static) -> Observation {
     let thread = thread::spawn(move || seen(call().map(drop)));
     thread.join().unwrap_or_else(|panic| match panic.downcast::<String>() {
@@ -133,7 +133,7 @@ fn outcome<R: Debug>(call: impl FnOnce() -> io::Result<R> + Send + 'static) -> O
     })
 }
 
-/// One poll of a future in no runtime.
+/// Polls a future once, without a runtime.
 fn polled<R>(future: impl Future<Output = io::Result<R>>) -> io::Result<R> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,

@@ -1,4 +1,4 @@
-//! What the behaviours share.
+//! Helpers of the behaviours.
 
 use std::fmt::Debug;
 use std::future::{Future, poll_fn};
@@ -12,16 +12,16 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::transport::{Listener, Stream, Transport};
 
-/// What a behaviour saw, in words that are the same where the behaviour is.
+/// The result of a behaviour in words.
 pub(crate) type Observation = String;
 
-/// A behaviour as it runs.
+/// A running behaviour.
 pub(crate) type Run = Pin<Box<dyn Future<Output = Observation>>>;
 
-/// A behaviour on one transport: its name and what to run.
+/// A behaviour on one transport: its name and its function.
 pub(crate) type Behaviour = (&'static str, fn() -> Run);
 
-/// The behaviours of a file, for any transport.
+/// Lists the behaviours of a file, for any transport.
 macro_rules! behaviours {
     ($($name:ident),* $(,)?) => {
         pub(crate) fn all<T: crate::transport::Transport>() -> Vec<crate::support::Behaviour> {
@@ -31,7 +31,7 @@ macro_rules! behaviours {
 }
 pub(crate) use behaviours;
 
-/// Both ends of a new connection. Its listener is dropped, which has no effect on them.
+/// Both ends of a new connection. Dropping its listener has no effect on them.
 pub(crate) async fn pair<T: Transport>() -> (T::Stream, T::Stream) {
     let listener = T::bind().await;
     pair_with::<T>(&listener).await
@@ -43,7 +43,7 @@ pub(crate) async fn pair_with<T: Transport>(listener: &T::Listener) -> (T::Strea
     (client.expect("a client"), server.expect("a server").0)
 }
 
-/// Ends a connection with a reset once it is established: an unvalidated peer is sent none.
+/// Resets a connection once the listener has it: an unvalidated peer gets no reset.
 pub(crate) async fn abort<T: Transport>(stream: T::Stream) {
     T::known(&stream).await.expect("a connection");
     stream.set_zero_linger().expect("an option");
@@ -68,7 +68,7 @@ pub(crate) async fn read(reader: &mut (impl AsyncRead + Unpin)) -> String {
     }
 }
 
-/// So many bytes, as text.
+/// Reads `len` bytes as text.
 pub(crate) async fn text(reader: &mut (impl AsyncRead + Unpin), len: usize) -> String {
     let mut buf = vec![0; len];
     match reader.read_exact(&mut buf).await {
@@ -77,7 +77,7 @@ pub(crate) async fn text(reader: &mut (impl AsyncRead + Unpin), len: usize) -> S
     }
 }
 
-/// Everything up to the end: whether it is `expected`, and what came after it.
+/// Reads to the end and tells, in words, if the bytes are `expected`, and how the stream ends.
 pub(crate) async fn rest(reader: &mut (impl AsyncRead + Unpin), expected: &[u8]) -> String {
     let mut got = Vec::new();
     let end = match reader.read_to_end(&mut got).await {
@@ -87,7 +87,7 @@ pub(crate) async fn rest(reader: &mut (impl AsyncRead + Unpin), expected: &[u8])
     format!("{}, {end}", same(&got, expected))
 }
 
-/// Whether all bytes are there, in words.
+/// Compares bytes, in words.
 pub(crate) fn same(got: &[u8], expected: &[u8]) -> String {
     match got.iter().zip(expected).position(|(got, expected)| got != expected) {
         Some(place) => format!("other bytes from {place} on"),
@@ -96,7 +96,7 @@ pub(crate) fn same(got: &[u8], expected: &[u8]) -> String {
     }
 }
 
-/// Polls a future at most so often, and drops it if it is not ready by then.
+/// Polls a future at most `polls` times, and drops it if it is still pending.
 pub(crate) async fn at_most<F: Future>(mut polls: usize, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(move |cx| match future.as_mut().poll(cx) {
@@ -109,14 +109,14 @@ pub(crate) async fn at_most<F: Future>(mut polls: usize, future: F) -> Option<F:
     .await
 }
 
-/// Gives other tasks `turns` chances to run.
+/// Lets other tasks run `turns` times.
 pub(crate) async fn turns(turns: usize) {
     for _ in 0..turns {
         tokio::task::yield_now().await;
     }
 }
 
-/// `len` bytes without a pattern.
+/// `len` random bytes, always the same.
 pub(crate) fn bytes(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     ChaCha8Rng::seed_from_u64(1).fill_bytes(&mut bytes);

@@ -1,5 +1,5 @@
-//! What a user of `TcpStream` calls, as traits that TCP and KCP implement with the same words: the
-//! one macro below compiles for both only while names, arguments and results agree.
+//! The API of `TcpStream` as traits. One macro implements them for TCP and KCP, so it compiles only while
+//! names, arguments and results agree.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -12,26 +12,25 @@ use kcpx::{Config, KcpListener, KcpStream};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::{TcpListener, TcpStream};
 
-/// How connections are made. The rest is in the traits of what comes out.
+/// Opens connections. The other traits cover their use.
 pub(crate) trait Transport: Sized + 'static {
     type Stream: Stream;
     type Listener: Listener<Stream = Self::Stream>;
 
     fn bind() -> impl Future<Output = Self::Listener> + Send;
-    /// A listener that has enough of a silent peer after a second, where that can be said.
+    /// A listener that gives up on a silent peer after a second, if the transport has such a setting.
     fn bind_hastily() -> impl Future<Output = Self::Listener> + Send;
-    /// A connection with every setting as it is by default.
+    /// Connects with the default settings.
     fn connect(addr: SocketAddr) -> impl Future<Output = Result<Self::Stream>> + Send;
-    /// The same, from one that has enough of a silent peer after a second.
+    /// Connects with a timeout of a second for a silent peer, if the transport has such a setting.
     fn connect_hastily(addr: SocketAddr) -> impl Future<Output = Result<Self::Stream>> + Send;
-    /// A connection to the first of several addresses that answers.
+    /// Connects to the first address that answers.
     fn connect_any(addrs: &[SocketAddr]) -> impl Future<Output = Result<Self::Stream>> + Send;
-    /// A connection to a host by its name.
+    /// Connects to a host name.
     fn connect_name(name: &str, port: u16) -> impl Future<Output = Result<Self::Stream>> + Send;
-    /// Waits until the listener has a connection.
+    /// Waits until the listener has the connection.
     fn known(stream: &Self::Stream) -> impl Future<Output = Result<()>> + Send;
-    /// Waits until the socket at an address is gone whose last connection was dropped, where a
-    /// process has anything to do with that.
+    /// Waits until the socket at `addr` is closed. Returns at once if the kernel owns the connection.
     fn gone(addr: SocketAddr) -> impl Future<Output = ()> + Send;
 }
 
@@ -73,8 +72,7 @@ impl Transport for Tcp {
     async fn gone(_: SocketAddr) {}
 }
 
-/// Dead-peer timeout of one second and a shorter linger, so that a socket is closed when the peer
-/// pings it; the rest is by default.
+/// A dead-peer timeout of a second, with a shorter linger: the socket is closed when the peer pings it.
 fn hasty() -> Config {
     let second = Some(Duration::from_secs(1));
     let mut config =
@@ -208,7 +206,7 @@ pub(crate) trait OwnedWriteHalf:
     fn try_write_vectored(&self, bufs: &[IoSlice<'_>]) -> Result<usize>;
 }
 
-/// Calls the method of the same name. A path to a type prefers its own methods to those of traits.
+/// Calls the method of the same name. `<Type>::name` prefers inherent methods to trait methods.
 macro_rules! forward {
     ($type:ty; $(fn $name:ident($($arg:ident: $arg_type:ty),*) -> $result:ty;)*) => {$(
         fn $name(&self, $($arg: $arg_type),*) -> $result {
@@ -217,7 +215,7 @@ macro_rules! forward {
     )*};
 }
 
-/// The same for methods that wait.
+/// The same for async methods.
 macro_rules! forward_async {
     ($type:ty; $(fn $name:ident($($arg:ident: $arg_type:ty),*) -> $result:ty;)*) => {$(
         async fn $name(&self, $($arg: $arg_type),*) -> $result {

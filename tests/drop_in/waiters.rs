@@ -1,4 +1,4 @@
-//! Several tasks that wait on one handle: all are woken.
+//! Several tasks wait on one handle: all of them wake up.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ behaviours!(
 
 const TASKS: usize = 5;
 
-/// Tasks that run `wait`, each polled before this returns.
+/// Spawns tasks that run `wait`, and returns when each has been polled.
 async fn tasks<F>(mut wait: impl FnMut() -> F) -> JoinSet<String>
 where
     F: Future<Output = String> + Send + 'static,
@@ -41,14 +41,14 @@ where
     tasks
 }
 
-/// What all of them saw, which must be the same.
+/// Returns the common result of the tasks, or all results if they differ.
 async fn all_saw(tasks: JoinSet<String>) -> String {
     let seen = tasks.join_all().await;
     let same = seen.iter().all(|one| *one == seen[0]);
     if same { format!("{} times {}", seen.len(), seen[0]) } else { format!("{seen:?}") }
 }
 
-/// What tasks that run `wait` on one stream saw when a byte arrived.
+/// Spawns tasks that run `wait` on one stream, sends a byte, and returns their results.
 async fn woken_by_a_byte<T, F>(wait: impl Fn(Arc<T::Stream>) -> F) -> Observation
 where
     T: Transport,
@@ -99,7 +99,7 @@ async fn peek_in_several_tasks<T: Transport>() -> Observation {
     woken_by_a_byte::<T, _>(|client| async move { seen(client.peek(&mut [0; 1]).await) }).await
 }
 
-/// A task that polls takes nobody's place.
+/// A waker of `poll_read_ready` replaces no waiting task.
 async fn readable_beside_a_poll<T: Transport>() -> Observation {
     let (client, mut server) = pair::<T>().await;
     let stream = Arc::new(client);

@@ -1,5 +1,5 @@
-//! Packets that kcp-go sealed: the same bytes both ways, through the public interface; and its
-//! bare ciphers, through what `_testkit` opens for tests.
+//! Packets that kcp-go sealed: the public ciphers seal and open the same bytes. With `_testkit` also the bare
+//! ciphers.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ struct Packets {
     vectors: Vec<Packet>,
 }
 
-/// The algorithm of this name; `None` when this build has been made without it.
+/// Returns the algorithm, or `None` if it is not compiled in.
 fn algorithm(name: &str) -> Option<Algorithm> {
     match Algorithm::from_name(name) {
         Ok(algorithm) => Some(algorithm),
@@ -37,7 +37,7 @@ fn check_packet(row: &Packet, cipher: &dyn PacketCipher) {
     let Overhead { nonce: nonce_len, header_len: head, trailer_len: tail } = cipher.overhead();
     assert_eq!((nonce.len(), head + payload.len() + tail), (nonce_len, wire.len()));
 
-    // What is not nonce or body is there to be overwritten.
+    // `seal` overwrites the bytes that belong to neither nonce nor body.
     let mut sealed = vec![0xee; wire.len()];
     sealed[..nonce_len].copy_from_slice(&nonce);
     sealed[head..head + payload.len()].copy_from_slice(&payload);
@@ -60,7 +60,7 @@ fn kcp_go_packets_open_and_seal_identically() {
             continue;
         };
         let key = unhex(&row.key);
-        // The file gives the "none" cipher a key, which is ignored.
+        // The file has a key for the cipher "none", which ignores it.
         assert!(key.len() == algorithm.key_len() || algorithm == Algorithm::None);
         let cipher = Cipher::new(algorithm, &key).unwrap();
         check_packet(row, &cipher);
@@ -77,8 +77,8 @@ fn kcp_go_packets_open_and_seal_identically() {
     println!("crypt.json: {total} vectors ok");
 }
 
-/// Checks the `crypt` rows of kcpgo-vectors.txt: whole packets under the bare cipher, without a
-/// checksum. Gives how many.
+/// Checks the `crypt` rows of kcpgo-vectors.txt: whole packets under the bare cipher, without a checksum.
+/// Returns the number of rows.
 #[cfg(feature = "_testkit")]
 pub(crate) fn crypt_rows() -> usize {
     let mut checked = 0;

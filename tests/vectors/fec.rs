@@ -1,5 +1,5 @@
-//! Forward error correction of kcp-go: the same packets out, and every loss that the parity covers
-//! recovered.
+//! Forward error correction of kcp-go: the encoder makes the same packets, and the decoder recovers every
+//! loss that the parity covers.
 
 use std::time::Instant;
 
@@ -32,12 +32,12 @@ struct Packet {
     parity_packets: Vec<String>,
 }
 
-/// A number below `limit`.
+/// A random number below `limit`.
 fn below(rng: &mut ChaCha8Rng, limit: usize) -> usize {
     (rng.next_u64() % limit as u64) as usize
 }
 
-/// A data packet of the encoder, and the parity packets after it.
+/// Encodes a data packet. Returns it with the parity packets that follow.
 fn seal(encoder: &mut FecEncoder, now: Instant, payload: &[u8]) -> (Vec<u8>, Vec<Vec<u8>>) {
     let mut packet = vec![0; HEADER_LEN];
     packet.extend_from_slice(payload);
@@ -51,7 +51,7 @@ fn seal(encoder: &mut FecEncoder, now: Instant, payload: &[u8]) -> (Vec<u8>, Vec
     (packet, parity)
 }
 
-/// Encodes the run, compares each packet, and returns those of complete groups.
+/// Encodes the run and compares each packet. Returns the complete groups.
 fn encode(run: &Run, config: FecConfig) -> Vec<Vec<Vec<u8>>> {
     let now = Instant::now();
     let mut encoder = FecEncoder::starting_at(config, run.first_seqid);
@@ -72,7 +72,8 @@ fn encode(run: &Run, config: FecConfig) -> Vec<Vec<Vec<u8>>> {
     groups
 }
 
-/// A decoder that misses the packets of these places computes exactly those with data.
+/// Asserts that a decoder without the packets at `lost` recovers exactly the data packets among
+/// them.
 fn recover(config: FecConfig, group: &[Vec<u8>], lost: &[usize]) {
     let now = Instant::now();
     let mut decoder = FecDecoder::new(Some(config));
@@ -88,7 +89,7 @@ fn recover(config: FecConfig, group: &[Vec<u8>], lost: &[usize]) {
     assert_eq!(recovered, expected, "{config:?} without {lost:?}");
 }
 
-/// All sets of at most `count` places below `end`, from `start` on.
+/// Calls `f` with every set of at most `count` places from `start` to `end`.
 fn subsets(
     start: usize,
     end: usize,
@@ -138,10 +139,10 @@ fn kcp_go_fec_groups_are_encoded_and_recovered() {
     println!("fec.json: {} runs ok", file.vectors.len());
 }
 
-/// Checks every `rs` row of `kcpgo-vectors.txt`, and returns how many there are.
+/// Checks every `rs` row of `kcpgo-vectors.txt` and returns the number of rows.
 ///
-/// Data packet `i` of a group is zeros but for a one in byte `i`, so what parity there is in that
-/// byte is the coefficient.
+/// Data packet `i` of a group has a 1 in byte `i` and zeros elsewhere, so byte `i` of each parity packet is
+/// its coefficient.
 #[cfg(feature = "_testkit")]
 pub(crate) fn rs_rows() -> usize {
     let now = Instant::now();
@@ -154,7 +155,7 @@ pub(crate) fn rs_rows() -> usize {
         assert!(!matrix.is_empty() && matrix.len().is_multiple_of(data), "{row}");
         let config = FecConfig::new(data, matrix.len() / data).unwrap();
         let mut encoder = FecEncoder::new(config);
-        // The first packet of all may have no parity, so this is the second group.
+        // Takes the second group, since the first packet of all may have no parity.
         let mut parity = Vec::new();
         for i in 0..2 * data {
             let mut payload = vec![0; data];

@@ -5,13 +5,13 @@ mod fec;
 mod oob;
 mod sessions;
 
-/// Reads hexadecimal digits.
+/// Decodes hexadecimal digits.
 fn unhex(text: &str) -> Vec<u8> {
     let digit = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal");
     (0..text.len()).step_by(2).map(digit).collect()
 }
 
-/// The text file has what no packet shows: the ciphers alone, and the coefficients of FEC.
+/// The text file has values that no packet shows: bare ciphers and FEC coefficients.
 #[cfg(feature = "_testkit")]
 #[test]
 fn text_vectors_match() {

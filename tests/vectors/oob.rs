@@ -1,4 +1,4 @@
-//! Out-of-band packets: what kcp-go writes is read, and what this crate sends is the same.
+//! Out-of-band packets: this crate reads the packets of kcp-go and sends equal ones.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn vectors() -> Vec<Vector> {
     file.vectors
 }
 
-/// Bytes 8 to 11 of a packet are the session, which a stream chooses by itself.
+/// Sets bytes 8 to 11 of a packet: the conversation id, which a stream chooses at random.
 fn with_conv(packet: &str, conv: u32) -> Vec<u8> {
     let mut packet = unhex(packet);
     packet[8..12].copy_from_slice(&conv.to_le_bytes());
@@ -47,13 +47,13 @@ async fn receive(socket: &UdpSocket) -> Vec<u8> {
 async fn kcp_go_oob_packets_are_sent_and_received() {
     let config =
         Config::new().redundancy(Redundancy::Fec(FecConfig::new(10, 3).unwrap())).early_data(true);
-    // A socket in the place of the peer sees what is sent.
+    // A plain socket takes the place of the peer and receives the packets.
     let wire = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let mut stream = KcpStream::connect_with(wire.local_addr().unwrap(), config).await.unwrap();
-    // Datagrams wait for the initial segment, which is a shard here.
+    // Datagrams wait for the initial segment, which is an FEC shard here.
     stream.write_all(b"!").await.unwrap();
     assert_eq!(fec::fec_flag(&receive(&wire).await), FecFlag::Data);
-    // A receiver needs no FEC. The session is opened by hand, by the first segment.
+    // A receiver needs no FEC. The test sends the initial segment of the recorded conversation.
     let listener = KcpListener::bind("127.0.0.1:0").await.unwrap();
     let sender = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     sender.connect(listener.local_addr().unwrap()).await.unwrap();
@@ -64,7 +64,7 @@ async fn kcp_go_oob_packets_are_sent_and_received() {
     sender.send(&initial).await.unwrap();
     let (mut peer, _) = listener.accept().await.unwrap();
     assert_eq!((peer.read_u8().await.unwrap(), peer.conv()), (b'!', 0x1122_3344));
-    // Out-of-band datagrams are taken from validated peers only: the ping is acknowledged.
+    // Answers the ping: out-of-band datagrams are accepted from validated peers only.
     let answer = receive(&sender).await;
     let mut pong = answer.chunks_exact(24).find(|segment| segment[4] == 81).unwrap().to_vec();
     pong[4] = 82;
@@ -78,7 +78,7 @@ async fn kcp_go_oob_packets_are_sent_and_received() {
         stream.datagrams().send(&payload).unwrap();
         let mut sent = receive(&wire).await;
         while fec::fec_flag(&sent) != FecFlag::OutOfBand {
-            // The initial segment again, since no peer answers.
+            // Skips retransmissions of the initial segment.
             sent = receive(&wire).await;
         }
         assert_eq!(sent, with_conv(&vector.packet, stream.conv()));
@@ -88,7 +88,7 @@ async fn kcp_go_oob_packets_are_sent_and_received() {
         let got = timeout(Duration::from_secs(60), peer.datagrams().recv()).await.unwrap();
         assert_eq!(got.unwrap(), payload);
     }
-    // The byte stream beside them goes on.
+    // The byte stream still works.
     peer.write_all(b"!").await.unwrap();
     println!("oob.json: {} vectors ok", vectors.len());
 }

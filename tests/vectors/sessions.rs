@@ -1,5 +1,5 @@
-//! Replays recorded sessions of kcp-go: its datagrams, opened and with what FEC recovers, give
-//! exactly the bytes that were written, and in message mode the messages.
+//! Replays recorded sessions of kcp-go. The datagrams, after decryption and FEC recovery, give exactly the
+//! written bytes, and in message mode the messages.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::unhex;
 
-/// Payload of a full segment without cipher and FEC: 1,400 bytes less a header.
+/// Payload of a full segment without cipher and FEC: 1,400 bytes without the header.
 const MSS: usize = 1_376;
 
 #[derive(Debug, Deserialize)]
@@ -51,8 +51,8 @@ impl Session {
         if self.stream_mode { Mode::Stream } else { Mode::Message }
     }
 
-    /// What one side sent: when, what lay under the encryption, and whether it was lost. `None`
-    /// where this build has not the cipher.
+    /// Returns the packets of one side: time, decrypted packet, lost or not. `None` if the cipher is not
+    /// compiled in.
     fn packets(&self, from: &str) -> Option<Vec<(Duration, Vec<u8>, bool)>> {
         let name = if self.cipher.is_empty() { "null" } else { &self.cipher };
         let cipher = Cipher::new(Algorithm::from_name(name).ok()?, &unhex(&self.key)).unwrap();
@@ -76,8 +76,8 @@ impl Session {
         FecConfig::new(self.data_shards, self.parity_shards).ok()
     }
 
-    /// The KCP datagrams of data shards that were lost and can be put together again: as many
-    /// shards of their group arrived as there are data shards.
+    /// Returns the KCP datagrams of lost data shards that FEC can recover, since enough shards of their group
+    /// arrived.
     fn recoverable(&self, packets: &[(Duration, Vec<u8>, bool)]) -> Vec<Vec<u8>> {
         let group = |packet: &[u8]| {
             let seqid = u32::from_le_bytes(packet[..4].try_into().unwrap());
@@ -96,11 +96,10 @@ impl Session {
     }
 }
 
-/// Chunks of bytes: what was delivered, or datagrams.
+/// Delivered chunks, or datagrams.
 type Chunks = Vec<Vec<u8>>;
 
-/// Everything that a fresh core delivers when it is fed one side of the session, and the
-/// datagrams that were recovered.
+/// Feeds one side of the session to a new core. Returns the delivered chunks and the recovered datagrams.
 fn replay(session: &Session, from: &str, mode: Mode) -> Option<(Chunks, Chunks)> {
     let start = Instant::now();
     let mut config = KcpConfig::new();
@@ -128,7 +127,7 @@ fn replay(session: &Session, from: &str, mode: Mode) -> Option<(Chunks, Chunks)>
         chunks.extend(std::iter::from_fn(|| kcp.recv()).map(|chunk| chunk.to_vec()));
         check_answers(&mut kcp, now);
     }
-    // However the session ends, the recorded peer is sent no command that it does not know.
+    // The recorded peer gets no command that it does not know, whichever way the session ends.
     let end = start + Duration::from_secs(3_600);
     kcp.close(end);
     check_answers(&mut kcp, end);
@@ -139,7 +138,7 @@ fn replay(session: &Session, from: &str, mode: Mode) -> Option<(Chunks, Chunks)>
     Some((chunks, recovered))
 }
 
-/// Everything that leaves is of the four commands of every implementation.
+/// Asserts that all sent segments have one of the four commands of every implementation.
 fn check_answers(kcp: &mut Kcp, now: Instant) {
     let mut answer = Vec::new();
     while kcp.poll_transmit(now, &mut answer).is_some() {
@@ -221,6 +220,6 @@ fn messages_keep_their_boundaries() {
     let expected: Vec<usize> = session.writes.iter().flat_map(cut).collect();
     assert_eq!(messages.iter().map(Vec::len).collect::<Vec<_>>(), expected);
     assert_eq!(replay(&session, "server", Mode::Message).unwrap().0, [b"done"]);
-    // Read as a byte stream the same datagrams are the same bytes.
+    // The same datagrams give the same bytes in stream mode.
     check_bytes(&session, &replay(&session, "client", Mode::Stream).unwrap().0.concat());
 }
