@@ -110,7 +110,7 @@ impl From<ConfigError> for io::Error {
     }
 }
 
-/// What arrived from a peer's address in the minute before its connection timed out. See
+/// Kind of datagrams from a peer's address in the minute before its connection timed out. See
 /// `docs/troubleshooting.md` for the causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]

@@ -146,8 +146,7 @@ impl Config {
         self
     }
 
-    /// Delay of FIN after the last byte, on a stream whose peer sent FIN first; 0 to 1 h. Default:
-    /// 0 s.
+    /// Delay of FIN after the last byte, if the peer sent FIN first; 0 to 1 h. Default: 0 s.
     ///
     /// For peers that run xtaci/smux 1.5.54 to 1.5.57: they discard unread bytes as soon as both
     /// sides have sent FIN. The stream stays open for the delay.

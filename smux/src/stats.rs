@@ -24,7 +24,7 @@ pub struct Frames {
 pub struct Stats {
     /// Frames sent.
     pub frames_sent: Frames,
-    /// Frames whose headers have arrived.
+    /// Frames received, counted when the header has arrived.
     pub frames_received: Frames,
     /// Bytes of PSH payloads sent.
     pub payload_sent: u64,

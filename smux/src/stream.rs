@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::shared::Handle;
 use crate::sync::{MutexGuard, Ordering, cooperate, register_waker};
 
-/// A stream: ordered bytes in both directions, each of which closes on its own.
+/// A stream: ordered bytes in both directions. Each direction closes on its own.
 ///
 /// * `shutdown` closes this side's direction: FIN follows all written bytes. It waits until FIN is
 ///   sent; reading continues.

@@ -6,7 +6,7 @@
 //! endpoints on a simulated network (tests/sim_world.rs). [`task`] does the waiting.
 //!
 //! A turn is bounded: it receives and sends a fixed number of datagrams and leaves the rest to the next turn.
-//! It serves connections in the order in which they became ready, each with a quota (tests/fairness.rs).
+//! It serves connections in the order of their readiness, each with a quota (tests/fairness.rs).
 //!
 //! `accept`, `exit`, `migration`, `receive`, `requests` and `serve` hold the methods of [`Driver`]. All other
 //! modules are types that do not depend on [`Driver`], so imports run one way.

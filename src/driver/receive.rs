@@ -38,7 +38,7 @@ thread_local! {
     static RX: Cell<Option<Box<RxBatch>>> = const { Cell::new(None) };
 }
 
-/// The rest of a GRO batch: datagrams of one size back to back, the last of which may be shorter.
+/// The rest of a GRO batch: datagrams of one size back to back; the last may be shorter.
 struct GroBatch<'b> {
     rest: &'b mut [u8],
     segment_size: usize,

@@ -20,7 +20,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The endpoints of this process with UDP sockets; some may have ended.
 static ENDPOINTS: Mutex<Vec<(Weak<RequestQueue>, Bound)>> = Mutex::new(Vec::new());
 
-/// What a socket is bound to, apart from its address.
+/// Options of a binding that decide which addresses it takes.
 #[derive(Clone, Debug)]
 pub(super) struct Bound {
     /// Whether an IPv6 socket leaves out the IPv4 addresses.

@@ -430,7 +430,7 @@ struct Group {
     /// Positions received, also after the group was finished.
     seen: Places,
     shards: Vec<(u8, Shard)>,
-    /// Positions in which a second packet replaced a first one of other contents.
+    /// Positions with a second packet that replaced a first one of other contents.
     replaced: Places,
     /// Positions of packets that contradicted the layout and have not been corrected.
     contradicted: Places,

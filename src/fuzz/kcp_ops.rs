@@ -16,7 +16,7 @@ use crate::error::ConnectionError;
 /// Steps per input, and datagrams that the network holds in each direction.
 const STEPS: usize = 2_000;
 const WIRE: usize = 64;
-/// Rounds in which a healed network must deliver everything.
+/// Rounds until a healed network must have delivered everything.
 const HEAL: usize = 50_000;
 /// Most fragments of a message: the assumed window of a peer that has not advertised one.
 const FRAGMENTS: usize = 32;

@@ -65,7 +65,7 @@ use crate::util::task::cooperate;
 #[doc(alias = "SendOOB")]
 pub struct Datagrams {
     shared: Arc<Shared>,
-    /// Of the task in `poll_recv`.
+    /// Registration of the task in `poll_recv`.
     registration: Registration,
 }
 

@@ -3,8 +3,7 @@
 use chacha20::ChaCha8Rng;
 use rand_core::{Rng as _, SeedableRng as _};
 
-/// ChaCha8, whose output is specified, unlike that of `rand::SmallRng`, with draws for plans and link
-/// models.
+/// ChaCha8 with draws for plans and link models. Its output is specified; `rand::SmallRng` may change.
 #[derive(Debug)]
 pub struct Rng(ChaCha8Rng);
 

@@ -83,7 +83,7 @@ impl Trace {
         self.times.len() as u64 * OPPORTUNITY * 1_000 / u64::from(self.period())
     }
 
-    /// Longest time in µs in which this number of bytes leaves, for any start.
+    /// Longest time in µs until this number of bytes has left, for any start.
     #[must_use]
     pub fn longest(&self, bytes: u64) -> u64 {
         let len = self.times.len();

@@ -81,7 +81,7 @@ impl Link {
         self.heard.load(Ordering::Relaxed)
     }
 
-    /// Whether the peer runs this program, which resets streams whose user has left.
+    /// Whether the peer runs this program, which resets a stream when its user has left.
     pub(crate) fn peer_is_kcpx(&self) -> bool {
         self.stats().peer_supports_control
     }
@@ -110,7 +110,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A KCP connection whose statistics a [`Link`] reads.
+/// A KCP connection, with statistics that a [`Link`] reads.
 pub(crate) struct LinkedStream {
     /// Locked for one poll at a time, by the session and by readers of statistics.
     stream: Arc<Mutex<KcpStream>>,

@@ -1,4 +1,4 @@
-//! `AsyncRead` and `AsyncWrite` for enums whose variants each hold such a type.
+//! `AsyncRead` and `AsyncWrite` for enums of types that implement both.
 
 /// Calls a method of the current variant.
 macro_rules! forward {

@@ -117,8 +117,8 @@ fn no_unix_sockets(path: &std::path::Path) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, text)
 }
 
-/// Returns the addresses of a host, of which the first that can be bound is used: IPv4 first, as in
-/// Go, so that `localhost` is 127.0.0.1. An empty host is all addresses, of both IP versions if the
+/// Returns the addresses of a host. The caller uses the first that it can bind: IPv4 comes first, as
+/// in Go, so that `localhost` is 127.0.0.1. An empty host is all addresses, of both IP versions if the
 /// system has both.
 pub(crate) async fn bind_addrs(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     if host.is_empty() {

@@ -24,9 +24,9 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Interval of checks whether a peer has left, see [`left`].
 const LEFT_INTERVAL: Duration = Duration::from_millis(250);
-/// Intervals in which bytes are sent to a peer of smux 1 after its end: 2 s.
+/// Intervals with bytes sent to a peer of smux 1 after its end: 2 s.
 const MAX_INTERVALS: u32 = 8;
-/// Consecutive intervals in which a peer of smux 2 grants no window after its end: 30 s. A stalled
+/// Consecutive intervals without a window from a peer of smux 2 after its end: 30 s. A stalled
 /// stream costs the path nothing, and a slow user needs the time: kcptun sends one update per half
 /// of `streambuf`, by default 1 MiB.
 const STALLED_INTERVALS: u32 = 120;

@@ -139,7 +139,7 @@ impl Resolver {
 
 #[cfg(test)]
 impl Resolver {
-    /// A resolver whose first lookup is `lookup`.
+    /// A resolver with `lookup` as its first lookup.
     pub(crate) fn looking_up(
         lookup: impl Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
     ) -> Self {

@@ -31,7 +31,7 @@ pub(crate) fn config(common: &Common) -> io::Result<Config> {
     config.send_buffer = STREAM_BUFFER;
     config.linger = LINGER;
     if common.algorithm.is_aead() {
-        // A client whose address changes keeps its session. With another cipher, altering a
+        // A client keeps its session when its address changes. With another cipher, altering a
         // datagram on the path could redirect the session.
         config.migration = Migration::Authenticated;
     }

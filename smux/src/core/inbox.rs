@@ -11,7 +11,7 @@ use crate::sync::{
     AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, register_waker,
 };
 
-/// Limit of streams whose SYN is unsent. A further `open_stream` waits.
+/// Limit of streams with an unsent SYN. A further `open_stream` waits.
 const MAX_UNSENT_OPENS: usize = 1_024;
 
 /// State that the handles of a session and its driver share, except single streams.
@@ -30,7 +30,7 @@ pub(crate) struct Mailbox {
 
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    /// Streams whose state a handle has changed.
+    /// Streams that a handle has changed.
     changed: Vec<Arc<SharedStream>>,
     /// Streams opened here, in order.
     opened: Vec<Arc<SharedStream>>,

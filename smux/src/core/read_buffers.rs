@@ -18,8 +18,8 @@ const MAX_OWNED: usize = 8 << 10;
 /// With less free space than this, the next read uses a new buffer.
 const MIN_READ: usize = 16 << 10;
 
-/// Buffers that may exist whatever their pieces are: the current buffer, and a few whose pieces are
-/// about to be read.
+/// Buffers that may exist regardless of the pieces they hold: the current buffer, and a few with
+/// pieces about to be read.
 const SPARE_BUFFERS: usize = 4;
 
 /// Buffers kept for reuse while the session is busy.
@@ -322,7 +322,7 @@ mod tests {
         Core::new(Config::new().keepalive(keepalive), Arc::new(mailbox), now)
     }
 
-    /// Reads 10 payloads, each of which takes up a buffer.
+    /// Reads 10 payloads. Each takes up a buffer.
     fn receive(core: &mut Core, input: &mut BytesMut, now: Instant) {
         input.extend_from_slice(&[1, 0, 0, 0, 3, 0, 0, 0]);
         for _ in 0..10 {

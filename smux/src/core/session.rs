@@ -44,9 +44,9 @@ pub(crate) struct Core {
     pub(super) control: VecDeque<Control>,
     pub(super) refusals: Refusals,
     pub(super) turns: Turns,
-    /// Streams whose FIN is in the unwritten batch.
+    /// Streams with a FIN in the unwritten batch.
     pub(super) sent_fins: Vec<Arc<SharedStream>>,
-    /// Streams whose FIN waits for `Config::fin_delay`, by time.
+    /// Streams with a FIN that waits for `Config::fin_delay`, by time.
     pub(super) delayed_fins: VecDeque<(Instant, Arc<SharedStream>)>,
     pub(super) keepalive: Option<Keepalive>,
     /// The handles request the end: no new streams, and FIN is not delayed.
@@ -377,7 +377,7 @@ impl Core {
         Ok(())
     }
 
-    /// Sends the FINs whose delay is over at `now`, or all if `now` is `None`.
+    /// Sends the FINs that are due at `now`, or all if `now` is `None`.
     fn send_delayed_fins(&mut self, now: Option<Instant>) {
         while let Some((at, _)) = self.delayed_fins.front() {
             if now.is_some_and(|now| *at > now) {
@@ -397,8 +397,8 @@ impl Core {
         self.closing
     }
 
-    /// Ends the session: all streams, including those being opened by handles, and those whose last
-    /// frame is in the unwritten batch.
+    /// Ends the session: all streams, also if a handle is opening them or their last frame is
+    /// in the unwritten batch.
     pub(crate) fn fail(&mut self, error: &Error) {
         let mut inbox = self.mailbox.lock();
         inbox.end.get_or_insert_with(|| error.clone());

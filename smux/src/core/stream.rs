@@ -31,7 +31,7 @@ impl SharedStream {
     }
 }
 
-/// Class of streams in which a stream waits for its turn.
+/// Class of a stream that waits for its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// At most [`MAX_SPARSE`](super::turns::MAX_SPARSE) bytes were queued.
@@ -49,9 +49,9 @@ pub(crate) struct StreamState {
     pub(crate) error: Option<Error>,
     /// The stream is in the inbox, or a handle is about to put it there.
     pub(crate) in_inbox: bool,
-    /// The class in which the stream waits for its turn to send a frame.
+    /// The class of the stream while it waits for its turn to send a frame.
     pub(crate) turn: Option<Class>,
-    /// Order among streams whose writer has finished; 0 before.
+    /// Order among streams with a finished writer; 0 before.
     pub(crate) finish_number: u64,
     /// The stream was dropped and waits for window.
     pub(crate) in_abandoned: bool,

@@ -1,6 +1,6 @@
 //! Sending order of streams: they take turns, one frame each. Streams with little to send come
-//! first, so that a ping does not wait for a frame of every bulk sender. Streams whose writer has
-//! finished are sent one after the other and get half of the rest: a peer that reads streams in the
+//! first, so that a ping does not wait for a frame of every bulk sender. Streams with a finished
+//! writer are sent one after the other and get half of the rest: a peer that reads streams in the
 //! order of writing should not have to buffer the later ones.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -15,7 +15,7 @@ pub(crate) const MAX_SPARSE: usize = 2_048;
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     sparse: VecDeque<Arc<SharedStream>>,
-    /// In the order in which they finished.
+    /// In the order of their ends.
     finishing: BTreeMap<u64, Arc<SharedStream>>,
     bulk: VecDeque<Arc<SharedStream>>,
     /// Its frame did not fit into the last batch and begins the next. Its SYN and all other
@@ -44,7 +44,7 @@ impl Turns {
         }
     }
 
-    /// Keeps a stream whose frame did not fit for the next batch.
+    /// Keeps a stream for the next batch, since its frame did not fit.
     pub(crate) fn defer(&mut self, stream: Arc<SharedStream>, class: Class) {
         self.deferred = Some((stream, class));
     }

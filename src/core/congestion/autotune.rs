@@ -28,8 +28,8 @@ pub(crate) const MAX_AUTO_WINDOW: u16 = 8_192;
 const QUEUE_DELAY_TOLERANCE: u64 = 2_000;
 /// Consecutive round trips with congestive loss after which the send window shrinks.
 const CONGESTED_ROUNDS: u8 = 2;
-/// Least send window after congestive loss, segments: kcp-go's default. A round trip in which fewer are
-/// acknowledged is not judged.
+/// Least send window after congestive loss, segments: kcp-go's default. A round trip with fewer
+/// acknowledged segments is not judged.
 const MIN_AUTO_WINDOW: u32 = 32;
 
 /// Autotuning of one window.

@@ -1,6 +1,6 @@
 //! Delivery rate samples (draft-cheng-iccrg-delivery-rate-estimation), and bytes in flight. A sample is the
-//! bytes acknowledged between the departure of a transmission and its acknowledgement, divided by the longer
-//! of the time in which they left and the time in which they were acknowledged.
+//! bytes acknowledged between the departure of a transmission and its acknowledgement, divided by the
+//! longer of the time it took to send them and the time it took to acknowledge them.
 //!
 //! A sample is never higher than the sending rate of its bytes, so a peer that acknowledges in bursts or too
 //! early cannot raise it further.

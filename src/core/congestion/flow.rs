@@ -14,11 +14,10 @@ use crate::core::congestion::delivery_rate::{DeliveryRate, PathTotals};
 use crate::util::sync::{Arc, Mutex, lock};
 
 const SECOND: u64 = 1_000_000;
-/// Least time in which flows are counted, microseconds. One of many flows on a short path sends less often
+/// Shortest period for counting flows, microseconds. One of many flows on a short path sends less often
 /// than once per round trip.
 const LEAST_PERIOD: u64 = 100_000;
-/// Longest time in which flows are counted, microseconds, whether or not a round trip ends: nothing may be
-/// delivered.
+/// Longest period for counting flows, microseconds. It ends without a round trip if nothing is delivered.
 const LONGEST_PERIOD: u64 = 1_000_000;
 
 /// The model of a path, while a connection uses it. While this lock is held, no other lock is taken.
@@ -60,7 +59,7 @@ struct PathModel {
     period: Period,
 }
 
-/// Period in which busy flows are counted: at least a round trip, as long as data is delivered.
+/// Period for counting busy flows: at least a round trip, as long as data is delivered.
 #[derive(Clone, Copy, Debug, Default)]
 struct Period {
     number: u64,
@@ -97,11 +96,11 @@ impl Period {
 #[derive(Clone, Copy, Debug)]
 struct Demand {
     is_busy: bool,
-    /// The period in which it last sent.
+    /// The period of its last transmission.
     period: u64,
     /// The application or a window limited it in that period.
     was_limited: bool,
-    /// First and last of the consecutive periods in which it counts as busy.
+    /// First and last of the consecutive periods that count it as busy.
     counted: Option<(u64, u64)>,
 }
 

@@ -9,7 +9,7 @@ use crate::core::clock::Micros;
 use crate::core::congestion::controller::Pacing;
 use crate::core::recovery::rtt::RttEstimator;
 
-/// Fraction of a round trip in which a window leaves: 1.25 windows per `srtt` (N = 1.25 in RFC 9002 7.7). It
+/// Time to send a window, as a fraction of a round trip: 1.25 windows per `srtt` (N = 1.25 in RFC 9002 7.7). It
 /// is shorter than a round trip, so that ACKs limit the rate, not the pacer.
 const WINDOW_SPREAD: (u64, u64) = (4, 5);
 /// A blocked sender resumes an interval after its pacing deadline, so that each timer releases a batch. The

@@ -76,7 +76,7 @@ impl Kcp {
         self.role != Role::Active && !self.keepalive.is_validated()
     }
 
-    /// Whether the peer has accepted this connection as this side has, so that nobody has opened it.
+    /// Whether both sides have accepted this connection, so that neither has opened it.
     pub(crate) fn is_simultaneous_passive_open(&self) -> bool {
         self.role == Role::BothPassive
     }

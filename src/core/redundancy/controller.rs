@@ -15,7 +15,7 @@ use crate::core::redundancy::loss::{LossRecord, Outcome, Replay};
 
 /// Share of messages that may be late, per million.
 const TARGET: u64 = 10_000;
-/// The same for a replay with symbols, some of which leave later than in the replay.
+/// The same for a replay with symbols, since some leave later than in the replay.
 const TARGET_WITH_SYMBOLS: u64 = 6_000;
 /// Bytes of redundancy per byte of data that making every message timely is worth.
 const LATE_PRICE: u64 = 12;
@@ -70,7 +70,7 @@ pub(crate) struct PathEstimate {
     pub(crate) rttvar: u64,
     /// Header bytes of one data packet, from IP on.
     pub(crate) packet_overhead: u64,
-    /// Datagrams in which a retransmission leaves.
+    /// Datagrams per retransmission, copies included.
     pub(crate) copies: u64,
     /// Segments whose fate is not known yet.
     pub(crate) in_flight: u32,

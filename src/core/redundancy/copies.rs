@@ -318,7 +318,7 @@ mod tests {
 
     const RTT: u64 = 50_000;
 
-    /// State after a second in which `lost` of 1,000 segments were lost.
+    /// State after a second with `lost` of 1,000 segments lost.
     fn at_loss(lost: u32) -> RedundantRetransmits {
         let mut redundant = RedundantRetransmits::new(Micros(0));
         (PRIOR_SEGMENTS..1_000).for_each(|_| redundant.loss_rate.on_sent(Micros(0)));

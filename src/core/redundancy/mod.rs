@@ -199,7 +199,7 @@ impl Redundancy {
         Some(record.get_or_insert_with(|| LossRecord::new(nxt)))
     }
 
-    /// Datagrams in which a retransmission leaves.
+    /// Datagrams per retransmission, copies included.
     pub(crate) fn retransmission_copies(&self) -> u64 {
         1 + self.copies.as_ref().map_or(0, |copies| copies.further_copies().into())
     }

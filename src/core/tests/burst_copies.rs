@@ -12,10 +12,10 @@ use crate::testkit::script::{Script, ack, ms, push, quiet, script};
 const FIRST: u32 = 100;
 /// When the first messages are acknowledged, microseconds.
 const STEADY_AT: u64 = 6_000_000;
-/// What [`after_losses_in_a_row`] has sent, and when it ends, microseconds.
+/// Segments that [`after_losses_in_a_row`] sends, and its end in microseconds.
 const SENT: u32 = 142;
 const IN_A_ROW_AT: u64 = STEADY_AT + 243_000;
-/// What [`after_losses_apart`] has sent, and when it ends, microseconds.
+/// Segments that [`after_losses_apart`] sends, and its end in microseconds.
 const SENT_APART: u32 = 108;
 const APART_AT: u64 = STEADY_AT + 492_000;
 

@@ -38,7 +38,7 @@ pub(crate) struct Reading {
     /// Chunks per read; zero reads everything as it arrives.
     pub(crate) chunks: u32,
     pub(crate) every: u64,
-    /// Start and end of the time in which nothing is read.
+    /// Start and end of a pause of the reader.
     pub(crate) pause: (u64, u64),
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct SidePlan {
     pub(crate) reading: Reading,
     /// The host wakes only at multiples of this; datagrams in between form one batch.
     pub(crate) tick: u64,
-    /// Start and end of the time in which the host is suspended.
+    /// Start and end of a suspension of the host.
     pub(crate) freeze: (u64, u64),
     /// Interval of the application's pings; 0: none.
     pub(crate) probe_every: u64,

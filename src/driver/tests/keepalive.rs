@@ -18,7 +18,7 @@ use crate::testkit::link::{CERTAIN, LinkConfig};
 
 // ----- Early pings -----
 
-/// Datagrams of both sides in five minutes in which the server does not read.
+/// Datagrams of both sides in five minutes while the server does not read.
 fn datagrams_of_a_closed_window(server: &Config) -> u64 {
     let Pair { mut world, client, server, .. } = Pair::new(&Config::new(), server);
     while client.try_write(&[7; 10_000]).is_ok() {

@@ -113,8 +113,8 @@ impl World {
         self.laws.on_time(now);
     }
 
-    /// Passes `millis` milliseconds in which the network delivers to all but the side `cut_off`,
-    /// and nothing else happens.
+    /// Passes `millis` milliseconds: the network delivers, except to the side `cut_off`, and
+    /// nothing else happens.
     pub(super) fn run_for(&mut self, millis: u64, cut_off: Option<usize>) {
         for _ in 0..millis / 10 {
             self.set_time(self.now + Duration::from_millis(10));

@@ -17,7 +17,7 @@ struct Model {
     levels: &'static [u64],
     /// How long a level lasts, in ms.
     hold: [u64; 2],
-    /// Share of the milliseconds in which the scheduler serves, in ppm.
+    /// Share of the milliseconds that the scheduler serves, in ppm.
     served: u32,
     /// Holes by the scheduler: their probability per ms in ppm, and their length in ms.
     hole: u32,

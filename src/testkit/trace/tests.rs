@@ -114,7 +114,7 @@ fn gaps(trace: &Trace, least: u32) -> Vec<u32> {
     gaps.filter(|gap| *gap >= least).collect()
 }
 
-/// The models' means and gaps over many seeds are near those of recordings.
+/// Over many seeds, the means and gaps of the models are near the recorded values.
 #[test]
 fn models_have_the_rates_and_gaps_of_recordings() {
     let seconds = 120;

@@ -141,7 +141,7 @@ mod tests {
     use crate::options::Invocation;
     use crate::settings::Tunnel;
 
-    /// A socket whose descriptor is gone.
+    /// A socket without a descriptor.
     struct Failed;
 
     impl Transport for Failed {

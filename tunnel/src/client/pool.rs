@@ -33,7 +33,7 @@ pub(crate) struct Pool {
     slots: Vec<Arc<Slot>>,
     next_slot: AtomicUsize,
     dialer: Arc<Dialer>,
-    /// One task for each slot whose session is being opened. They end with the pool.
+    /// One task for each session that is being opened. They end with the pool.
     dials: SyncMutex<JoinSet<()>>,
 }
 
@@ -108,7 +108,7 @@ impl Pool {
         self.dialer.setup().settings.clone()
     }
 
-    /// Opens a stream on the session whose turn it is. Opens that session if needed, retrying each
+    /// Opens a stream on the next session in turn. Opens that session if needed, retrying each
     /// second until it succeeds; after one second uses another slot's session if one is open.
     /// Cancel safe: the attempt to dial continues for the next connection.
     pub(crate) async fn open_stream(&self) -> (Arc<ClientSession>, Stream) {
@@ -282,7 +282,7 @@ impl ClientSession {
         let end = ttl.map(|ttl| Instant::now() + ttl);
         loop {
             let is_over = end.is_some_and(|end| Instant::now() >= end);
-            // `num_streams` lags behind recently opened streams, whose owners hold the session.
+            // `num_streams` lags behind recently opened streams; their owners hold the session.
             let is_unused = Arc::strong_count(&self) == 1 && self.smux.num_streams() == 0;
             if is_over || is_unused || self.smux.is_closed() {
                 return close(&self.smux, &self.link).await;

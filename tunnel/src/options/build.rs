@@ -340,7 +340,7 @@ impl<'a> Reader<'a> {
         within.ok_or_else(|| self.refuse(name, allowed.to_owned()))
     }
 
-    /// Reads an integer whose type holds `min` to `max`.
+    /// Reads an integer from `min` to `max`, the range of its type.
     fn number<T>(&self, name: &str, min: T, max: T) -> Result<T, OptionsError>
     where
         T: TryFrom<i64> + PartialOrd + Display + Copy,

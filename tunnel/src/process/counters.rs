@@ -174,7 +174,7 @@ snapshot! {
     lost_segs: "LostSegs",
     /// Duplicate data segments received.
     duplicate_segs: "RepeatSegs",
-    /// FEC groups whose data arrived completely.
+    /// FEC groups with all data packets received.
     fec_full_shards: "FECFullShards",
     /// FEC parity packets received.
     fec_parity_shards: "FECParityShards",

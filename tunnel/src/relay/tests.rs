@@ -295,7 +295,7 @@ impl WriteFrom for ToReset {
     }
 }
 
-/// Relays an answer to a user whose upload the peer has refused. Returns the user's read and the
+/// Relays an answer to a user after the peer has refused the upload. Returns the user's read and the
 /// end.
 async fn upload_refused(answer: Answer) -> (io::Result<usize>, End) {
     let (mut user, mut local) = connected().await;

@@ -32,7 +32,7 @@ pub enum LocalAddress {
     Unix(PathBuf),
 }
 
-/// The server of a client: a host and its ports, of which each session takes one.
+/// The server of a client: a host and its ports. Each session takes one port.
 ///
 /// ```
 /// use kcpx_tunnel::settings::RemoteAddress;

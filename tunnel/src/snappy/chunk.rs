@@ -143,7 +143,7 @@ pub(super) fn encode(encoder: &mut Encoder, data: &[u8], out: &mut Vec<u8>) {
     out[body - CRC_LEN..body].copy_from_slice(&masked_crc(data).to_le_bytes());
 }
 
-/// Replaces `out` by the data of a chunk whose body is `body`, at most `MAX_BODY` bytes. `out` is
+/// Replaces `out` by the data of a chunk with the body `body`, at most `MAX_BODY` bytes. `out` is
 /// empty after an error.
 pub(super) fn decode(
     decoder: &mut Decoder,

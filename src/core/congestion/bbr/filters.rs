@@ -1,4 +1,4 @@
-//! What the BBR model measures: rounds, rates, the shortest RTT, random loss, and bursts of ACKs.
+//! Measurements of the BBR model: rounds, rates, the shortest RTT, random loss, and bursts of ACKs.
 
 use crate::core::clock::Micros;
 use crate::core::congestion::controller::Acked;
@@ -556,7 +556,7 @@ const LEAST_ROUND: u64 = 50_000;
 /// so each connection has its own state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AckAggregation {
-    /// Start of the time in which `acked` is counted.
+    /// Start of the interval of `acked`.
     since: Micros,
     acked: u64,
     extra: WindowedMax,

@@ -160,7 +160,7 @@ pub(crate) struct Bbr {
     /// Configured starting rate of Startup, bytes per second; 0: none.
     initial_rate: u64,
     phase: Phase,
-    /// Round in which `phase` began.
+    /// Round at the start of `phase`.
     phase_began: u64,
     phase_began_at: Micros,
     rounds: Rounds,
@@ -179,7 +179,7 @@ pub(crate) struct Bbr {
     loss_probe: LossProbe,
     pipe: Pipe,
     window: Window,
-    /// Bandwidth of the last round in which it grew, and rounds since (draft `BBR.full_bw`).
+    /// Bandwidth at its last growth, and rounds since (draft `BBR.full_bw`).
     full_bandwidth: u64,
     full_rounds: u32,
     /// Startup has found the bandwidth (draft `BBR.full_bw_reached`).
@@ -197,9 +197,9 @@ pub(crate) struct Bbr {
     window_limited: bool,
     /// In the latest round segments queued and some were lost.
     overflows: bool,
-    /// Consecutive rounds whose RTT showed a queue.
+    /// Consecutive rounds with an RTT that showed a queue.
     queued_rounds: u64,
-    /// Consecutive rounds in which the path carried less than half of the bandwidth.
+    /// Consecutive rounds that carried less than half of the bandwidth.
     collapsed_rounds: u64,
     /// Whether any segment was lost.
     has_lost: bool,

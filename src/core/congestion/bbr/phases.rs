@@ -191,7 +191,7 @@ impl Bbr {
         self.up_from.max(self.bdp()).saturating_mul(UP_IN_FLIGHT.1) / 100
     }
 
-    /// Consecutive rounds in which the bandwidth did not grow to `growth` percent.
+    /// Consecutive rounds without growth of the bandwidth to `growth` percent.
     fn is_full(&mut self, growth: u64) -> u32 {
         let bandwidth = self.bandwidth.max();
         if bandwidth.saturating_mul(100) >= self.full_bandwidth.saturating_mul(growth) {
