@@ -129,7 +129,7 @@ pub enum Migration {
     /// Never: an address identifies a peer, as in kcp-go. The default.
     #[default]
     Off,
-    /// With an AEAD cipher, whose packets cannot be forged.
+    /// With an AEAD cipher, so that packets cannot be forged.
     Authenticated,
     /// With any cipher that has a key. Without an AEAD, an attacker on the path can alter packets and
     /// redirect the connection.

@@ -30,7 +30,7 @@ impl Config {
 
     /// For large transfers: files, backups, tunnels.
     ///
-    /// The defaults, whose windows grow from 1,024 to 8,192 segments with the path
+    /// The defaults. Windows grow from 1,024 to 8,192 segments with the path
     /// ([`KcpConfig::auto_windows`](crate::KcpConfig::auto_windows)), with stream buffers of 4 MiB
     /// instead of 256 KiB. No redundancy: lost data is retransmitted.
     /// [`CongestionControl::Model`](crate::CongestionControl::Model) finds the bandwidth, also on paths

@@ -1,4 +1,4 @@
-//! A map whose entries are dropped at a given time: TIME-WAIT states, answers to a Retry, allowances,
+//! A map that drops its entries at a given time: TIME-WAIT states, answers to a Retry, allowances,
 //! addresses of unusable datagrams.
 
 use std::collections::{BTreeSet, HashMap};

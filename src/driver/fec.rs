@@ -153,7 +153,7 @@ impl FecSender {
         std::mem::take(&mut self.parity_sent)
     }
 
-    /// The group whose parity left with the last packet.
+    /// The group of the parity that left with the last packet.
     pub(crate) fn take_closed(&mut self) -> Option<ClosedGroup> {
         self.closed.take().filter(|group| group.parities > 0)
     }

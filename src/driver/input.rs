@@ -108,7 +108,7 @@ impl RecvBackoff {
         true
     }
 
-    /// Whether to receive now. Ends a pause whose deadline has passed.
+    /// Whether to receive now. Ends a pause after its deadline.
     pub(super) fn may_receive(&mut self, now: Instant) -> bool {
         if self.until.is_some_and(|until| now < until) {
             return false;

@@ -456,7 +456,7 @@ impl Demux {
         time_wait.is_some_and(|ended| ended.successor.take_if(|own| *own == initial).is_some())
     }
 
-    /// Drops TIME-WAIT states whose time is over.
+    /// Drops expired TIME-WAIT states.
     pub(super) fn expire(&mut self, now: Instant) {
         while self.ended.pop_expired(now).is_some() {}
     }
@@ -766,7 +766,7 @@ impl PeerTable {
     }
 }
 
-/// The decoder of an address whose data shards can recover nothing now.
+/// The decoder of an address, while its data shards can recover nothing.
 pub(super) struct DataShards<'a> {
     decoder: Option<&'a mut FecDecoder>,
     max_len: usize,

@@ -23,14 +23,14 @@ pub(super) struct Scratch {
     pub(super) chunks: VecDeque<Bytes>,
     /// Datagrams that FEC reconstructed from one shard, with their connections.
     pub(super) recovered: Vec<(ConnId, Vec<u8>)>,
-    /// Connections whose handles changed a queue since the last turn.
+    /// Connections with queues that handles changed since the last turn.
     pub(super) ids: Vec<ConnId>,
     /// Settings that handles changed since the last turn, in the order of the calls.
     pub(super) settings: Vec<(ConnId, Setting)>,
     /// Requests of endpoint handles since the last turn.
     pub(super) requests: Vec<Request>,
-    /// Connections whose ACK this turn delays.
+    /// Connections with an ACK that this turn delays.
     pub(super) delayed_acks: Vec<ConnId>,
-    /// Slots whose timer has expired.
+    /// Slots with an expired timer.
     pub(super) expired: Vec<usize>,
 }

@@ -54,7 +54,7 @@ struct Entry {
     deadline: u64,
     prev: u32,
     next: u32,
-    /// Index of the bucket whose list the entry is in, or `IDLE`.
+    /// Index of the bucket that lists the entry, or `IDLE`.
     bucket: u16,
 }
 

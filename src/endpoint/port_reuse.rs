@@ -1,5 +1,5 @@
-//! Ports that a new endpoint may take over from one of this process whose socket only serves peers
-//! (`driver/port_release.rs`).
+//! Ports that a new endpoint may take over from an endpoint of this process, if that only keeps its socket for
+//! the peers (`driver/exit`).
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Weak;
@@ -14,7 +14,7 @@ use crate::sys::UdpSocket;
 use crate::util::path::canonical;
 use crate::util::sync::{Arc, Mutex, lock};
 
-/// Wait for an endpoint that still delivers data, or whose runtime does not run.
+/// Wait for an endpoint that still delivers data, or has a runtime that does not run.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The endpoints of this process with UDP sockets; some may have ended.
@@ -77,7 +77,7 @@ pub(super) async fn release(addr: SocketAddr, config: &SocketConfig) -> Vec<Time
     released.into_iter().flatten().flatten().collect()
 }
 
-/// Endpoints whose sockets collide with `addr` in bind(2).
+/// Endpoints with a socket that collides with `addr` in bind(2).
 fn in_the_way_of(addr: SocketAddr, bound: &Bound) -> Vec<Arc<RequestQueue>> {
     let endpoints = lock(&ENDPOINTS).clone();
     let colliding = |(requests, other): (Weak<RequestQueue>, Bound)| {

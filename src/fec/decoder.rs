@@ -60,13 +60,13 @@ pub struct FecStats {
     pub recovered_shards: u64,
     /// Groups with parity that lost more packets than parity can recover.
     pub unrecoverable_groups: u64,
-    /// Malformed data packets computed from parity, and groups whose parity lengths differ.
+    /// Malformed data packets computed from parity, and groups with parity of different lengths.
     pub mismatched_shards: u64,
     /// Duplicate packets.
     pub duplicate_shards: u64,
     /// Packets of groups that have left the window.
     pub late_shards: u64,
-    /// Packets whose flag contradicts their seqid in the current layout.
+    /// Packets with a flag that contradicts their seqid in the current layout.
     pub misplaced_shards: u64,
     /// Packets refused because their seqid is far outside the window.
     pub refused_jumps: u64,

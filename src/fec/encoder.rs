@@ -67,7 +67,7 @@ pub struct FecEncoder {
 }
 
 impl FecEncoder {
-    /// An encoder whose first packet has seqid 0.
+    /// An encoder that starts at seqid 0.
     #[must_use]
     pub fn new(config: FecConfig) -> Self {
         Self::starting_at(config, 0)

@@ -131,8 +131,8 @@ async fn shutdown_twice<T: Transport>() -> Observation {
 
 async fn shutdown_of_unread_data<T: Transport>() -> Observation {
     let (mut client, mut server) = pair::<T>().await;
-    // More than a KCP peer without a reader stores: the rest stays in the send queue. TCP may store less,
-    // then this sends as much as fits.
+    // More than a KCP peer without a reader stores: the rest stays in the send queue. TCP may store less; then
+    // this sends fewer bytes.
     let data = bytes(2 << 20);
     let mut left = Bytes::from(data.clone());
     drop(timeout(Duration::from_secs(1), client.write_all_buf(&mut left)).await);

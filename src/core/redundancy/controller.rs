@@ -72,7 +72,7 @@ pub(crate) struct PathEstimate {
     pub(crate) packet_overhead: u64,
     /// Datagrams per retransmission, copies included.
     pub(crate) copies: u64,
-    /// Segments whose fate is not known yet.
+    /// Segments neither acknowledged nor lost yet.
     pub(crate) in_flight: u32,
 }
 

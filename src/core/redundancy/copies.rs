@@ -233,7 +233,7 @@ impl RedundantRetransmits {
         self.groups = VecDeque::new();
     }
 
-    /// The segment whose next copy is due.
+    /// The segment with a copy due.
     pub(crate) fn due_copy(&self, now: Micros) -> Option<Sn> {
         let due = |group: &&Group| group.plan.left > 0 && group.due <= now;
         self.groups.iter().find(due).map(|group| group.sn)
@@ -283,7 +283,7 @@ impl RedundantRetransmits {
     /// Whether losses come in bursts: segments in a row are lost, or all copies of a retransmission are lost
     /// at more than twice the rate that the loss rate predicts, plus half a percent.
     pub(crate) fn loses_in_bursts(&self) -> bool {
-        // A group whose ACK was lost counts as lost too.
+        // A lost ACK counts as a lost group too.
         let rate = u64::from(self.loss_rate.per_million_with_acks());
         let predicted =
             (0..self.further_copies()).fold(rate, |product, _| product * rate / MILLION);

@@ -1,4 +1,4 @@
-//! FEC groups whose parity was sent. A lost segment of such a group may be recovered without a retransmission
+//! FEC groups with sent parity. A lost segment of such a group may be recovered without a retransmission
 //! when the parity arrives.
 //!
 //! Kept for the latest [`MAX_GROUPS`] groups. In kcp-go ARQ and FEC are independent, so it retransmits

@@ -12,7 +12,7 @@ const SECOND: u64 = 1_000_000;
 struct Second {
     sent: u32,
     lost: u32,
-    /// Segments counted in `lost` that arrived, but whose ACK was lost.
+    /// Segments counted in `lost` that arrived: their ACK was lost.
     acks_lost: u32,
 }
 
@@ -79,7 +79,7 @@ impl LossRate {
         self.mean_per_million().max(mean(&self.last_second(), false))
     }
 
-    /// Segments per million that were lost, or whose ACK was lost.
+    /// Segments per million that were lost or had their ACK lost.
     pub(crate) fn per_million_with_acks(&self) -> u32 {
         mean(&self.seconds, true).max(mean(&self.last_second(), true))
     }
@@ -118,7 +118,7 @@ impl LossRate {
     }
 }
 
-/// Lost segments per million; `with_acks` includes segments whose ACK was lost.
+/// Lost segments per million; `with_acks` includes lost ACKs.
 fn mean(seconds: &[Second], with_acks: bool) -> u32 {
     let (sent, lost) = seconds.iter().fold((0_u64, 0_u64), |(sent, lost), second| {
         let arrived = if with_acks { 0 } else { second.acks_lost };

@@ -72,7 +72,7 @@ pub(crate) struct Redundancy {
     pub(crate) repair: Option<Box<RepairSchedule>>,
     /// `Some` once a bundling rate was set.
     pub(crate) bundling: Option<Box<RedundantBundling>>,
-    /// FEC groups whose parity was sent; `Some` from the first parity until the connection is idle.
+    /// FEC groups with sent parity; `Some` from the first parity until the connection is idle.
     pub(crate) fec_wait: Option<Box<FecCoverage>>,
 }
 

@@ -35,7 +35,7 @@ const CROWDED_DIVISOR: usize = 2;
 /// address can have any port, and the bytes arrive at one host.
 const MAX_ALLOWANCES: usize = 8;
 const ALLOWANCE_PERIOD: Duration = Duration::from_secs(30);
-/// Sources whose allowances are counted; beyond that the oldest count is dropped.
+/// Sources with a counted allowance; beyond that the oldest count is dropped.
 const MAX_SOURCES: usize = 4_096;
 
 /// Initial datagrams per [`PACING_PERIOD`]: half of what the 208 KiB default of Linux
@@ -160,7 +160,7 @@ impl Admission {
         Ok(accept.clone())
     }
 
-    /// Whether only peers whose address is validated may open a connection.
+    /// Whether only peers with a validated address may open a connection.
     pub(super) fn is_crowded(&self, memory: &Memory) -> bool {
         self.unvalidated.is_crowded() || memory.is_crowded()
     }
@@ -317,7 +317,7 @@ pub(super) struct ConnectPacer {
     credit: usize,
     /// When the next period begins with a credit of [`CONNECT_BURST`].
     renewal: Instant,
-    /// Connections whose initial datagram waits, in order.
+    /// Connections with a waiting initial datagram, in order.
     waiting: VecDeque<ConnId>,
 }
 

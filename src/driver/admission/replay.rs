@@ -1,4 +1,4 @@
-//! Anti-replay filter: hashes of received nonces. A datagram whose nonce is in the filter is a replay.
+//! Anti-replay filter: hashes of received nonces. A datagram with a nonce in the filter is a replay.
 //!
 //! The nonces are random, so the sliding bitmap of RFC 4303 3.4.3 and RFC 6479, which needs sequence numbers,
 //! does not fit.

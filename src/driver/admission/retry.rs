@@ -26,7 +26,7 @@ const SN_BASE: u32 = 0xA000_0001;
 const SN_BITS: u32 = 28;
 /// The window of a token: the peer sends no further data before the connection is open.
 const WINDOW: u16 = 1;
-/// Most peers whose answer has arrived.
+/// Most peers that have answered.
 const MAX_ANSWERED: usize = 4_096;
 /// How long the next copy of an initial segment is awaited after the answer: longer than the longest interval
 /// between two copies.
@@ -58,7 +58,7 @@ pub(crate) struct Retry {
     start: Instant,
     /// The `frg` of a ping of this endpoint, its CONTROL capability.
     capability: u8,
-    /// Peers whose answer has arrived, and whether it has the CONTROL capability.
+    /// Peers that have answered, and whether the answer has the CONTROL capability.
     answered: ExpiringMap<Key, bool>,
     /// The keys of `answered`, with the times until which they are kept.
     by_source: KeysBySource<Key>,

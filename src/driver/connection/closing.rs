@@ -271,7 +271,7 @@ impl Conn {
         self.lifecycle.discard_deadline().filter(|_| discards())
     }
 
-    /// When an unanswered connection whose `connect` was dropped is given up.
+    /// When an unanswered connection is given up after its `connect` was dropped.
     fn abandoned_deadline(&self) -> Option<Instant> {
         let abandoned = || self.is_unanswered() && self.is_drained();
         self.lifecycle.abandoned_deadline().filter(|_| abandoned())

@@ -205,7 +205,7 @@ impl Lifecycle {
         }
     }
 
-    /// When an unanswered connection whose `connect` was dropped is given up.
+    /// When an unanswered connection is given up after its `connect` was dropped.
     pub(super) fn abandoned_deadline(&self) -> Option<Instant> {
         match self {
             Self::Detached { last_progress } => Some(*last_progress + ABANDONED_CONNECT_TIMEOUT),

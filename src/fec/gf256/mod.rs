@@ -49,7 +49,7 @@ pub(crate) const fn multiply(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 { 0 } else { EXP[LOG[a as usize] as usize + LOG[b as usize] as usize] }
 }
 
-/// The element whose product with `a` is 1; 0 for zero, which has none.
+/// The multiplicative inverse of `a`; 0 for 0, which has none.
 pub(crate) const fn inverse(a: u8) -> u8 {
     if a == 0 { 0 } else { EXP[255 - LOG[a as usize] as usize] }
 }
