@@ -30,9 +30,9 @@ impl Config {
 
     /// For large transfers: files, backups, tunnels.
     ///
-    /// The defaults. Windows grow from 1,024 to 8,192 segments with the path
-    /// ([`KcpConfig::auto_windows`](crate::KcpConfig::auto_windows)), with stream buffers of 4 MiB
-    /// instead of 256 KiB. No redundancy: lost data is retransmitted.
+    /// The defaults, with stream buffers of 4 MiB instead of 256 KiB. Windows grow from 1,024 to 8,192
+    /// segments with the path ([`KcpConfig::auto_windows`](crate::KcpConfig::auto_windows)). No
+    /// redundancy: lost data is retransmitted.
     /// [`CongestionControl::Model`](crate::CongestionControl::Model) finds the bandwidth, also on paths
     /// with random loss. If the bandwidth is known, use [`Config::for_link`]. At 5 % loss and with a peer
     /// that decodes FEC, adding `FecConfig::BULK` is up to twice as fast.

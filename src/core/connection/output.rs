@@ -20,7 +20,7 @@ use crate::util::Framing;
 
 /// Full datagrams sent before pending ACKs. The datagrams of a GSO batch are of equal size, only
 /// the last may be shorter, so ACKs wait for it. 44 = 65,000 / 1,472: largest batch
-/// (`driver/send_batch.rs`) by largest UDP payload of Ethernet, bytes. With the default MTU of
+/// (`driver/output/send_batch.rs`) by largest UDP payload of Ethernet, bytes. With the default MTU of
 /// 1,400 a batch holds 46 datagrams: 44 full ones and a short one fit.
 const MAX_FULL_DATAGRAMS_BEFORE_ACK: u32 = 44;
 
