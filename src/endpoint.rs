@@ -712,7 +712,7 @@ impl KcpStream {
     /// # Errors
     ///
     /// As [`connect`](Self::connect); [`InvalidInput`](io::ErrorKind::InvalidInput) with a
-    /// [`ConfigError`](crate::ConfigError) when the configuration is invalid.
+    /// [`ConfigError`] when the configuration is invalid.
     ///
     /// # Panics
     ///

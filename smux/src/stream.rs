@@ -22,7 +22,7 @@ use crate::sync::{MutexGuard, Ordering, cooperate, register_waker};
 /// * A read of 0 bytes is the peer's FIN. If the session ends before, reads return the received
 ///   bytes and then an error.
 /// * Dropping a stream sends the written bytes and FIN, in the background, and discards received
-///   bytes. A peer that runs this crate then fails to write ([`Error::Reset`](crate::Error::Reset));
+///   bytes. A peer that runs this crate then fails to write ([`Error::Reset`]);
 ///   others continue, since the protocol has no reset. If the peer grants no window for
 ///   [`Config::timeout`](crate::Config::timeout), the written bytes are discarded.
 /// * `flush` waits until all written bytes were written to the carrier and the carrier was flushed;
@@ -64,7 +64,7 @@ impl Stream {
     }
 
     /// Drops the stream and its unsent bytes. A peer that runs this crate reads the received bytes,
-    /// and then gets [`Error::Reset`](crate::Error::Reset); others see FIN, as after an orderly
+    /// and then gets [`Error::Reset`]; others see FIN, as after an orderly
     /// end.
     pub fn abort(self) {
         self.write.abort();
@@ -250,7 +250,7 @@ impl OwnedWriteHalf {
     /// was sent.
     ///
     /// The read half still returns received bytes. If the peer's FIN arrives after the reset, reads
-    /// then fail with [`Error::Reset`](crate::Error::Reset): the peer may have discarded the rest
+    /// then fail with [`Error::Reset`]: the peer may have discarded the rest
     /// of its answer.
     pub fn abort(self) {
         self.0.abort();

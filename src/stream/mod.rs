@@ -514,7 +514,7 @@ impl KcpStream {
     /// # Errors
     ///
     /// [`InvalidInput`](std::io::ErrorKind::InvalidInput) around a
-    /// [`ConfigError`](crate::ConfigError) above a day.
+    /// [`ConfigError`] above a day.
     #[doc(alias = "SO_LINGER")]
     pub fn set_linger(&self, time: Option<Duration>) -> Result<()> {
         Ok(self.handle().set_linger(time)?)
