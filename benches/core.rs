@@ -11,9 +11,10 @@ use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, 
 use kcpx::proto::segment::{Command, Header};
 use kcpx::proto::seq::{Sn, Ts};
 use kcpx::proto::{Kcp, PacketType, Seed};
-use kcpx::{CongestionControl, KcpConfig, KeepaliveInterval, Mode, Timing};
+use kcpx::{Config, CongestionControl, KeepaliveInterval, Mode, Timing};
 
 const WINDOWS: [u16; 4] = [128, 1_024, 4_096, 16_384];
+const RECV_WINDOW: u16 = 1_024;
 const CONV: u32 = 7;
 const PAYLOAD: &[u8] = b"payload";
 /// Wire length of a segment in these benches: a header of 24 bytes, and the payload.
@@ -29,12 +30,15 @@ fn segment(command: Command, sn: u32, una: u32) -> Vec<u8> {
 
 /// A sender with a full send window in flight, all sent at `now`.
 fn full_window(window: u16, fast_retransmit: bool, now: Instant) -> Kcp {
-    let fast = Timing::FAST3.with_congestion(CongestionControl::Disabled);
-    let timing = if fast_retransmit { fast } else { without_fast_retransmit() };
-    let mut config = KcpConfig::default();
-    (config.send_window, config.mode, config.timing) = (window, Mode::Message, timing);
-    config.keepalive = KeepaliveInterval::Never;
-    (config.idle_timeout, config.early_retransmit) = (None, false);
+    let timing = if fast_retransmit { Timing::FAST3 } else { without_fast_retransmit() };
+    let config = Config::new()
+        .windows(window, RECV_WINDOW)
+        .mode(Mode::Message)
+        .timing(timing)
+        .congestion_control(CongestionControl::Off)
+        .keepalive(KeepaliveInterval::Never)
+        .idle_timeout(None)
+        .early_retransmit(false);
     let mut kcp = Kcp::new(CONV, &config, now, Seed::default()).expect("valid");
     kcp.input(now, &segment(Command::WindowUpdate, 1, 0), PacketType::Regular).expect("valid");
     let mut out = Vec::new();
@@ -48,7 +52,7 @@ fn full_window(window: u16, fast_retransmit: bool, now: Instant) -> Kcp {
 }
 
 fn without_fast_retransmit() -> Timing {
-    Timing::new(true, Duration::from_millis(10), None, CongestionControl::Disabled).expect("valid")
+    Timing::new(true, Duration::from_millis(10), None).expect("valid")
 }
 
 /// ACKs of a window except one segment in a hundred, shuffled with a fixed seed.

@@ -124,11 +124,12 @@ fn main() -> Result<()> {
 fn config(args: &Args, defaults: bool) -> Config {
     let mut config = Config::new().socket_buffers(Some(4 << 20), Some(4 << 20));
     let connections = args.connections as usize;
-    config.limits.max_connections = config.limits.max_connections.max(connections);
+    config = config
+        .limits(Limits::new().max_connections(config.limits.max_connections.max(connections)));
     // All of them come from one address.
-    config.limits.max_per_source = Some(config.limits.max_connections);
+    config = config.limits(Limits::new().max_per_source(Some(config.limits.max_connections)));
     if args.active_keepalive {
-        config.kcp.keepalive_side = KeepaliveSide::Active;
+        config = config.keepalive_side(KeepaliveSide::Active);
     }
     if defaults { config } else { config.keepalive(None).idle_timeout(None) }
 }

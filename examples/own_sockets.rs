@@ -209,8 +209,8 @@ impl Drop for Server {
 /// Everything else is the default.
 fn config() -> Config {
     let mut config = Config::new().socket_buffers(Some(4 << 20), Some(4 << 20));
-    config.limits.backlog = usize::from(BACKLOG);
-    config.limits.max_unvalidated = 65_536;
+    config = config.limits(Limits::new().backlog(usize::from(BACKLOG)));
+    config = config.limits(Limits::new().max_unvalidated(65_536));
     config
 }
 

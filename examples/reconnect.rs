@@ -84,8 +84,9 @@ fn main() -> Result<()> {
 fn config(connections: u32) -> Config {
     let mut config = Config::new();
     let connections = connections as usize;
-    config.limits.max_connections = config.limits.max_connections.max(2 * connections);
-    config.limits.backlog = connections.clamp(config.limits.backlog, 65_536);
+    config = config
+        .limits(Limits::new().max_connections(config.limits.max_connections.max(2 * connections)));
+    config = config.limits(Limits::new().backlog(connections.clamp(config.limits.backlog, 65_536)));
     config
 }
 

@@ -76,7 +76,7 @@ mod hyper {
     /// Connecting to an unreachable host fails after
     /// [`Config::connect_timeout`](crate::Config::connect_timeout). With
     /// [`Config::early_data`](crate::Config::early_data) connecting does not wait, and a request fails after
-    /// [`KcpConfig::dead_peer_timeout`](crate::KcpConfig::dead_peer_timeout).
+    /// [`Config::dead_peer_timeout`](crate::Config::dead_peer_timeout).
     ///
     /// ```
     /// use http_body_util::Empty;

@@ -149,7 +149,7 @@ impl Endpoint {
     /// # Errors
     ///
     /// As [`from_std`](Self::from_std); [`InvalidInput`](io::ErrorKind::InvalidInput) with a
-    /// [`ConfigError`] when the configuration is invalid, or when [`shards`](crate::SocketConfig::shards)
+    /// [`ConfigError`] when the configuration is invalid, or when [`shards`](crate::Config::shards)
     /// is not 1: [`KcpListener::from_std_group`](crate::KcpListener::from_std_group) takes several
     /// sockets.
     ///
@@ -218,7 +218,7 @@ impl Endpoint {
     ///
     /// [`TimedOut`](io::ErrorKind::TimedOut) when the peer has not answered within
     /// [`Config::connect_timeout`]; [`Unsupported`](io::ErrorKind::Unsupported) with
-    /// [`shards`](crate::SocketConfig::shards); [`InvalidInput`](io::ErrorKind::InvalidInput) when the
+    /// [`shards`](crate::Config::shards); [`InvalidInput`](io::ErrorKind::InvalidInput) when the
     /// socket does not support the peer's IP version; [`AddrInUse`](io::ErrorKind::AddrInUse) when the
     /// configured conversation id is in use with this peer. Other errors when no address resolves, the
     /// endpoint has ended, or it has [`max_connections`](crate::Limits::max_connections) connections.
@@ -369,7 +369,7 @@ impl Endpoint {
         Ok(self.shards().find_map(|shard| shard.requests.notifier().take_error()))
     }
 
-    /// Returns the endpoint's counters: with [`shards`](crate::SocketConfig::shards), the sums over all
+    /// Returns the endpoint's counters: with [`shards`](crate::Config::shards), the sums over all
     /// sockets.
     #[must_use]
     pub fn stats(&self) -> EndpointStats {
@@ -424,7 +424,7 @@ impl Endpoint {
     ///
     /// When the socket is not a usable UDP socket; [`InvalidInput`](io::ErrorKind::InvalidInput) when it
     /// does not support a peer's IP version; [`Unsupported`](io::ErrorKind::Unsupported) for an endpoint
-    /// on a [`Transport`] or with [`shards`](crate::SocketConfig::shards);
+    /// on a [`Transport`] or with [`shards`](crate::Config::shards);
     /// [`NotConnected`](io::ErrorKind::NotConnected) when the endpoint has ended. The old socket then
     /// stays.
     ///
@@ -622,12 +622,12 @@ struct ShardGroup {
 }
 
 impl ShardGroup {
-    /// Binds [`SocketConfig::shards`] sockets.
+    /// Binds [`Config::shards`] sockets.
     fn bind(addr: SocketAddr, config: &SocketConfig) -> io::Result<Self> {
         Ok(Self::of(UdpSocket::bind_group(addr, config)?))
     }
 
-    /// Adopts sockets that are bound to one address. `wanted` is [`SocketConfig::shards`].
+    /// Adopts sockets that are bound to one address. `wanted` is [`Config::shards`].
     fn adopt(sockets: Vec<std::net::UdpSocket>, wanted: usize) -> io::Result<Self> {
         let mut addrs = Vec::new();
         for socket in &sockets {

@@ -71,11 +71,15 @@ pub enum ConfigError {
         /// The allowed names.
         allowed: String,
     },
-    /// No timing preset has this name.
-    #[error("unknown timing {name:?}: use normal, fast, fast2 or fast3")]
-    UnknownTiming {
+    /// No value of this setting has this name.
+    #[error("unknown {setting} {name:?}: use {allowed}")]
+    UnknownName {
+        /// Name of the setting.
+        setting: &'static str,
         /// The unknown name.
         name: String,
+        /// The allowed names.
+        allowed: &'static str,
     },
     /// The cipher needs a Cargo feature that is off.
     #[error("cipher {name:?} requires the feature `{feature}` of kcpx")]
@@ -88,6 +92,10 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
+    pub(crate) fn unknown(setting: &'static str, name: &str, allowed: &'static str) -> Self {
+        Self::UnknownName { setting, name: name.to_owned(), allowed }
+    }
+
     /// Fails unless `min <= value <= max`.
     pub(crate) fn check(
         field: &'static str,

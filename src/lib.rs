@@ -58,8 +58,8 @@
 //! | setting | default | what it is |
 //! |---|---|---|
 //! | [`Config::timing`] | FAST2 | retransmission timing, kcptun's "fast2" |
-//! | [`Config::windows`] | 1,024 segments | most in flight, most received and unread |
-//! | [`KcpConfig::auto_windows`] | up to 8,192 segments | the windows grow with the path |
+//! | [`Config::congestion_control`] | Bbr | the sender follows the measured bandwidth of the path |
+//! | [`Config::windows`] | 1,024 to 8,192 segments | most in flight, most received and unread; grows with the path |
 //! | [`Config::mtu`] | 1,400 bytes | largest datagram, without the headers of IP and UDP |
 //! | [`Config::send_buffer`] | 256 KiB | written and unsent; a write waits beyond it |
 //! | [`Config::recv_buffer`] | 256 KiB | received and unread; the peer waits beyond it |
@@ -68,10 +68,10 @@
 //! | [`Config::redundancy`] | off | sent against losses; a peer's FEC is used without a setting |
 //! | [`Config::connect_timeout`] | 10 s | then `connect` fails with `TimedOut` |
 //! | [`Config::keepalive`] | 15 s | idle time before a ping; a third of a shorter idle timeout |
-//! | [`KcpConfig::keepalive_side`] | passive | the accepting side pings, the other answers |
+//! | [`Config::keepalive_side`] | passive | the accepting side pings, the other answers |
 //! | [`Config::idle_timeout`] | 60 s | the connection ends after this time without a datagram from the peer |
-//! | [`KcpConfig::dead_peer_timeout`] | 60 s | the connection ends after this time with unanswered data or ping |
-//! | [`KcpConfig::max_retransmit_interval`] | 10 s | longest wait between copies of a segment |
+//! | [`Config::dead_peer_timeout`] | 60 s | the connection ends after this time with unanswered data or ping |
+//! | [`Config::max_retransmit_interval`] | 10 s | longest wait between copies of a segment |
 //! | [`Config::linger`] | 10 s | limit of `shutdown` and delivery after a drop, without progress |
 //! | TIME-WAIT | 60 s | an ended connection is remembered; no setting |
 //! | [`Limits::max_connections`] | 65,536 | connections of one endpoint |
@@ -163,9 +163,9 @@ mod sys;
 mod trace;
 
 pub use config::{
-    AcceptFilter, AckPolicy, AutoRedundancy, Backoff, Config, CongestionControl, KcpConfig,
-    KeepaliveInterval, KeepaliveSide, Limits, Migration, Mode, PacketFilter, Redundancy,
-    SessionPolicy, SocketConfig, Timing, WritePolicy,
+    AcceptFilter, AckPolicy, AutoRedundancy, Backoff, Config, CongestionControl, KeepaliveInterval,
+    KeepaliveSide, Limits, Migration, Mode, PacketFilter, Redundancy, SessionPolicy, Timing,
+    WritePolicy,
 };
 pub use crypto::{Algorithm, Cipher, Key};
 #[cfg(all(feature = "tonic", not(loom)))]

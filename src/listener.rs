@@ -65,7 +65,7 @@ impl KcpListener {
     }
 
     /// Binds a UDP socket and listens; every accepted stream has this configuration. With
-    /// [`shards`](crate::SocketConfig::shards) it binds that number of sockets to the same address; the
+    /// [`shards`](crate::Config::shards) it binds that number of sockets to the same address; the
     /// [`endpoint`](Self::endpoint) can then neither connect nor be rebound.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl KcpListener {
     }
 
     /// Adopts UDP sockets that are bound to one address with `SO_REUSEPORT` and listens on all of them,
-    /// as [`bind_with`](Self::bind_with) does with [`shards`](crate::SocketConfig::shards). Linux and
+    /// as [`bind_with`](Self::bind_with) does with [`shards`](crate::Config::shards). Linux and
     /// Android only.
     ///
     /// Use it for inherited sockets, such as systemd's `ReusePort=`, and for restarts that keep them
@@ -149,7 +149,7 @@ impl KcpListener {
     /// # Errors
     ///
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) when there is no socket, when the addresses differ,
-    /// when [`shards`](crate::SocketConfig::shards) is neither 1 nor their number, or with a
+    /// when [`shards`](crate::Config::shards) is neither 1 nor their number, or with a
     /// [`ConfigError`](crate::ConfigError). Other errors when one is not a usable UDP socket.
     ///
     /// # Panics
@@ -222,7 +222,7 @@ impl KcpListener {
     }
 
     /// Returns the listener's endpoint. It can connect from the same socket, except with several
-    /// [`shards`](crate::SocketConfig::shards).
+    /// [`shards`](crate::Config::shards).
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
@@ -356,7 +356,7 @@ impl Endpoint {
     /// # Errors
     ///
     /// [`AddrInUse`](io::ErrorKind::AddrInUse) while the endpoint has a listener;
-    /// [`Unsupported`](io::ErrorKind::Unsupported) with [`shards`](crate::SocketConfig::shards);
+    /// [`Unsupported`](io::ErrorKind::Unsupported) with [`shards`](crate::Config::shards);
     /// [`NotConnected`](io::ErrorKind::NotConnected) when the endpoint has ended.
     ///
     /// # Cancel safety

@@ -36,10 +36,10 @@ pub struct ConnectionStats {
     /// Congestion window in segments; the send window without congestion control.
     pub cwnd_segments: u32,
     /// Pacing rate in bytes per second, segment headers included, with
-    /// [`CongestionControl::Model`](crate::CongestionControl::Model); zero while there is none.
+    /// [`CongestionControl::Bbr`](crate::CongestionControl::Bbr); zero while there is none.
     pub pacing_bytes_per_second: u64,
     /// Measured delivery rate of the path in bytes per second, segment headers included, with
-    /// [`CongestionControl::Model`](crate::CongestionControl::Model); zero before the first sample.
+    /// [`CongestionControl::Bbr`](crate::CongestionControl::Bbr); zero before the first sample.
     pub delivery_bytes_per_second: u64,
     /// Send window advertised by the peer in segments (RFC 9293 SND.WND).
     pub peer_window_segments: u32,

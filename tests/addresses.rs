@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use common::{ACK, PUSH, bytes, guarded, on_both_runtimes, one_thread, read, segment, until};
-use kcpx::{Algorithm, Cipher, Config, KcpListener, KcpStream};
+use kcpx::{Algorithm, Cipher, Config, KcpListener, KcpStream, Limits};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UdpSocket;
 
@@ -45,8 +45,7 @@ fn every_address_of_a_wildcard_listener_answers() {
         let data = bytes(1, 200_000);
         let cipher = Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();
         for (dscp, shards) in [(None, 1), (Some(46), 1), (None, 3)] {
-            let mut config = Config::new().cipher(cipher.clone());
-            config.socket.dscp = dscp;
+            let config = Config::new().cipher(cipher.clone()).dscp(dscp);
             for wildcard in ["0.0.0.0:0", "[::]:0", "[::ffff:0.0.0.0]:0"] {
                 let sharded = config.clone().shards(shards);
                 // Some machines have no IPv6.
@@ -177,8 +176,7 @@ fn local_ip_follows_the_peer_until_it_is_validated_and_then_moves_by_path_valida
 #[test]
 fn answers_without_a_connection_leave_from_the_address_that_was_asked() {
     one_thread().block_on(guarded(async {
-        let mut config = Config::new();
-        config.limits.max_unvalidated = 2;
+        let config = Config::new().limits(Limits::new().max_unvalidated(2));
         let (listener, at) = wildcard(config).await;
         for last in 2..9 {
             let mut peer = Peer::new().await;

@@ -49,7 +49,7 @@ fn config(migrates: bool) -> Config {
     let mut config = Config::new();
     if migrates {
         config = config.cipher(Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap());
-        config.migration = Migration::Authenticated;
+        config = config.migration(Migration::Authenticated);
     }
     config
 }

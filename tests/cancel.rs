@@ -42,8 +42,7 @@ impl Canceller {
 
 /// Small windows and buffers, so that writers wait.
 fn small() -> Config {
-    let mut config = Config::new().windows(8, 8);
-    (config.send_buffer, config.recv_buffer) = (4_096, 4_096);
+    let config = Config::new().windows(8, 8).send_buffer(4_096).recv_buffer(4_096);
     config
 }
 

@@ -9,7 +9,9 @@ use common::{
     Pair, assert_same, bytes, cause, guarded, listener, on_both_runtimes, pair, read, until,
 };
 use kcpx::crypto::{Key, OpenError, Overhead, PacketCipher};
-use kcpx::{Algorithm, Cipher, Config, ConnectionError, FecConfig, KcpStream, Redundancy};
+use kcpx::{
+    Algorithm, Cipher, Config, ConnectionError, FecConfig, KcpStream, KeepaliveInterval, Redundancy,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
 
@@ -24,9 +26,9 @@ fn every_cipher_carries_a_connection() {
         for fec in [None, Some(fec(3, 1))] {
             on_both_runtimes(|| async {
                 let key = Key::derive("a passphrase", Key::KCPTUN_SALT);
-                let mut config = Config::new();
-                config.cipher = Cipher::from_name(algorithm.name(), &key).unwrap();
-                config.kcp.redundancy = fec.map_or(Redundancy::Off, Redundancy::Fec);
+                let config = Config::new()
+                    .cipher(Cipher::from_name(algorithm.name(), &key).unwrap())
+                    .redundancy(fec.map_or(Redundancy::Off, Redundancy::Fec));
                 let Pair { mut client, mut server, .. } = pair(config).await;
                 let data = bytes(1, 100_000);
                 let (there, back) = (data.clone(), data.clone());
@@ -102,8 +104,7 @@ fn invalid_codec_config_is_rejected_by_name() {
         refused(Config::new().cipher(gcm).redundancy(Redundancy::Fec(fec(10, 3))).mtu(60)),
         "mtu (bytes) must be between 61 and 65507, got 60"
     );
-    let mut config = Config::new();
-    config.replay_window = 1 << 21;
+    let config = Config::new().replay_window(1 << 21);
     assert_eq!(
         refused(config),
         "replay_window (datagrams) must be between 0 and 1048576, got 2097152"
@@ -149,8 +150,10 @@ fn set_fec_without_fec_is_rejected() {
 #[test]
 fn connection_end_fails_datagram_calls() {
     on_both_runtimes(|| async {
-        let mut config = Config::new().redundancy(Redundancy::Fec(fec(10, 3))).keepalive(None);
-        config.kcp.idle_timeout = Some(Duration::from_secs(1));
+        let config = Config::new()
+            .redundancy(Redundancy::Fec(fec(10, 3)))
+            .keepalive(KeepaliveInterval::Never)
+            .idle_timeout(Some(Duration::from_secs(1)));
         let Pair { client, server, listener: _listener } = pair(config).await;
         server.datagrams().send(b"read me first").unwrap();
         until(|| client.stats().out_of_band_received == 1 && client.error().is_some()).await;

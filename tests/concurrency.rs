@@ -63,8 +63,7 @@ fn thousand_connections_echo_concurrently() {
 fn slow_reader_does_not_block_other_connections() {
     const LEN: usize = 1 << 20;
     on_both_runtimes(|| async {
-        let mut config = Config::new().windows(64, 64);
-        (config.send_buffer, config.recv_buffer) = (64 * 1024, 64 * 1024);
+        let config = Config::new().windows(64, 64).send_buffer(64 * 1024).recv_buffer(64 * 1024);
         let listener = listener(config.clone()).await;
         let addr = listener.local_addr().unwrap();
 

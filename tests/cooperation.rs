@@ -80,9 +80,8 @@ fn busy_readers_yield() {
 #[test]
 fn busy_writers_yield() {
     on_both_runtimes(|| async {
-        let mut config = Config::new();
-        config.send_buffer = 1 << 20;
-        // Keep the server: dropping it resets the connection of a client that writes on.
+        let config = Config::new().send_buffer(1 << 20);
+        // A server that is dropped resets a client that goes on.
         let Pair { client: mut stream, server: _server, .. } = pair(config.clone()).await;
         assert_yields("writable", async || stream.writable().await.unwrap()).await;
         assert_yields("write", async || stream.write_all(b"x").await.unwrap()).await;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{bytes, guarded, on_both_runtimes, one_thread, read, two_threads, until};
-use kcpx::{Config, ConfigError, Endpoint, KcpListener, KcpStream, SocketConfig};
+use kcpx::{Config, ConfigError, Endpoint, KcpListener, KcpStream};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
@@ -213,16 +213,14 @@ fn connect_skips_addresses_without_a_route() {
 #[test]
 fn socket_option_errors_name_the_option() {
     on_both_runtimes(|| async {
-        let mut config = Config::new();
-        config.socket.device = Some("no-such-dev".into());
+        let config = Config::new().device(Some("no-such-dev".into()));
         let error = Endpoint::bind_with(LOCAL, config).await.unwrap_err();
         assert!(error.to_string().contains("no-such-dev"), "{error}");
-        let mut config = Config::new();
-        (config.socket.dscp, config.socket.ttl) = (Some(46), Some(33));
+        let config = Config::new().dscp(Some(46)).ttl(Some(33));
         let listener = KcpListener::bind_with(LOCAL, config.clone()).await.unwrap();
         let endpoint = Endpoint::bind_with(LOCAL, config).await.unwrap();
         converse(&endpoint, &listener).await;
-        assert_eq!(SocketConfig::default().dscp, None);
+        assert_eq!(Config::new(), Config::new().dscp(None));
     });
 }
 

@@ -11,7 +11,7 @@ use common::{
     ACK, PUSH, Pair, bytes, is_pending, listener, on_both_runtimes, pair, read, segment,
     silent_peer, until,
 };
-use kcpx::{Config, Endpoint, KcpListener, KcpStream};
+use kcpx::{Config, Endpoint, KcpListener, KcpStream, Limits};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 
@@ -248,8 +248,7 @@ fn malformed_datagrams_do_not_disturb_a_connection() {
 #[test]
 fn full_backlog_rejects_until_accept() {
     on_both_runtimes(|| async {
-        let mut config = Config::new();
-        config.limits.backlog = 1;
+        let config = Config::new().limits(Limits::new().backlog(1));
         let (listener, endpoint) = (listener(config).await, endpoint().await);
         let first = dial(&endpoint, &listener).await;
         until(|| listener.stats().passive_opens == 1).await;
@@ -264,8 +263,7 @@ fn full_backlog_rejects_until_accept() {
 #[test]
 fn max_connections_limits_accept_and_connect() {
     on_both_runtimes(|| async {
-        let mut config = Config::new();
-        config.limits.max_connections = 1;
+        let config = Config::new().limits(Limits::new().max_connections(1));
         let (listener, early) = (listener(config).await, Config::new().early_data(true));
         let dialling = Endpoint::bind_with("127.0.0.1:0", early).await.unwrap();
         let addr = listener.local_addr().unwrap();

@@ -10,8 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn config(algorithm: Algorithm, migration: Migration) -> Config {
     let key = vec![7; algorithm.key_len()];
-    let mut config = Config::new().cipher(Cipher::new(algorithm, &key).unwrap());
-    config.migration = migration;
+    let config = Config::new().cipher(Cipher::new(algorithm, &key).unwrap()).migration(migration);
     config
 }
 
@@ -64,8 +63,8 @@ fn migration_keeps_the_connection() {
 #[test]
 fn migration_off_ends_with_dead_peer() {
     on_both_runtimes(|| async {
-        let mut config = config(Algorithm::Aes128Gcm, Migration::Off);
-        config.kcp.dead_peer_timeout = Some(Duration::from_secs(2));
+        let config = config(Algorithm::Aes128Gcm, Migration::Off)
+            .dead_peer_timeout(Some(Duration::from_secs(2)));
         let listener = KcpListener::bind_with("127.0.0.1:0", config.clone()).await.unwrap();
         let endpoint = Endpoint::bind_with("127.0.0.1:0", config).await.unwrap();
         let mut client = endpoint.connect(listener.local_addr().unwrap()).await.unwrap();

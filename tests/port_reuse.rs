@@ -134,8 +134,7 @@ fn port_with_undelivered_data_is_in_use() {
 #[test]
 fn listener_of_the_other_ip_version_is_not_asked() {
     on_both_runtimes(|| async {
-        let mut only_v6 = Config::new();
-        only_v6.socket.only_v6 = true;
+        let only_v6 = Config::new().only_v6(true);
         let Ok(v6) = KcpListener::bind_with("[::]:0", only_v6).await else { return };
         let v4 = SocketAddr::from(([0, 0, 0, 0], v6.local_addr().unwrap().port()));
         let Ok(listener) = KcpListener::bind(v4).await else { return };

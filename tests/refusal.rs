@@ -57,8 +57,7 @@ fn refusal_of_one_address_starts_the_next_attempt() {
 fn early_data_to_a_closed_port_is_not_refused() {
     on_both_runtimes(|| async {
         let (addr, _socket) = closed_port("127.0.0.1").await.unwrap();
-        let mut config = Config::new().early_data(true);
-        config.kcp.dead_peer_timeout = Some(Duration::from_secs(1));
+        let config = Config::new().early_data(true).dead_peer_timeout(Some(Duration::from_secs(1)));
         let mut client = KcpStream::connect_with(addr, config).await.unwrap();
         client.write_all(b"anyone?").await.unwrap();
         let error = client.read(&mut [0; 1]).await.unwrap_err();

@@ -178,8 +178,7 @@ fn shards_reject_options_that_need_one_socket() {
             let error = config().shards(shards).validate().unwrap_err();
             assert!(matches!(error, ConfigError::OutOfRange { min: 1, max: 64, .. }), "{error}");
         }
-        let mut migratory = config().shards(2).cipher(cipher());
-        migratory.migration = Migration::Authenticated;
+        let migratory = config().shards(2).cipher(cipher()).migration(Migration::Authenticated);
         let error = migratory.validate().unwrap_err();
         assert!(matches!(error, ConfigError::Requires { field: "migration", .. }), "{error}");
         assert!(migratory.shards(1).validate().is_ok());

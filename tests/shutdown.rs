@@ -9,7 +9,7 @@ use common::{
     Pair, assert_same, bytes, cause, guarded, is_pending, listener, on_both_runtimes, one_thread,
     open, pair, read, silent_peer, turns, two_threads, until,
 };
-use kcpx::{Config, ConnectionError, KcpStream, TimeoutCause};
+use kcpx::{Config, ConnectionError, KcpStream, KeepaliveInterval, TimeoutCause};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UdpSocket;
 
@@ -17,8 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Gives up on a silent peer after a second.
 fn hasty() -> Config {
-    let mut config = Config::new().linger(SECOND);
-    config.kcp.dead_peer_timeout = Some(SECOND);
+    let config = Config::new().linger(SECOND).dead_peer_timeout(Some(SECOND));
     config
 }
 
@@ -222,8 +221,7 @@ fn abort_ends_the_connection_at_once() {
 #[test]
 fn dead_peer_wakes_every_waiter_with_an_error() {
     on_both_runtimes(|| async {
-        let mut config = hasty();
-        config.send_buffer = 1_000;
+        let config = hasty().send_buffer(1_000);
         let (stream, _silent) = to_silent_peer(config).await;
         let (mut reader, mut writer) = stream.into_split();
         let data = bytes(7, 4 << 20);
@@ -267,7 +265,7 @@ fn established_fails_after_the_dead_peer_timeout() {
 #[test]
 fn idle_timeout_is_reported_after_the_buffered_bytes() {
     on_both_runtimes(|| async {
-        let idle = Config::new().keepalive(None).idle_timeout(Some(SECOND));
+        let idle = Config::new().keepalive(KeepaliveInterval::Never).idle_timeout(Some(SECOND));
         let listener = listener(Config::new()).await;
         let addr = listener.local_addr().unwrap();
         let mut client = KcpStream::connect_with(addr, idle).await.unwrap();
@@ -287,8 +285,10 @@ fn idle_timeout_is_reported_after_the_buffered_bytes() {
 #[test]
 fn keepalive_prevents_the_idle_timeout() {
     on_both_runtimes(|| async {
-        let mut config = Config::new().keepalive(Some(SECOND)).idle_timeout(Some(2 * SECOND));
-        config.kcp.dead_peer_timeout = Some(2 * SECOND);
+        let config = Config::new()
+            .keepalive(KeepaliveInterval::After(SECOND))
+            .idle_timeout(Some(2 * SECOND))
+            .dead_peer_timeout(Some(2 * SECOND));
         let Pair { mut client, mut server, listener: _listener } = pair(config).await;
         // More pings than fit into the idle timeout.
         until(|| client.stats().pings_sent + server.stats().pings_sent >= 4).await;
@@ -302,10 +302,9 @@ fn keepalive_prevents_the_idle_timeout() {
 #[test]
 fn runtime_shutdown_wakes_waiters_on_other_runtimes() {
     for driving in [one_thread(), two_threads()] {
-        // The driver runs on the runtime that opened the socket, the waiting tasks on another. Each write
-        // exceeds what a peer without a reader can buffer.
-        let mut config = Config::new().windows(4, 4);
-        config.recv_buffer = 1;
+        // The driver of a socket lives in the runtime that opened it; the waiting tasks do not.
+        // What one side writes is more than the other, which does not read, can hold.
+        let config = Config::new().windows(4, 4).recv_buffer(1);
         let (pair, unread, mut unfinished) = driving.block_on(guarded(async {
             let pair = pair(config.clone()).await;
             let addr = pair.listener.local_addr().unwrap();

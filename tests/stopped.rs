@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{guarded, one_thread, read, two_threads};
-use kcpx::{Config, KcpListener, KcpStream};
+use kcpx::{Config, KcpListener, KcpStream, KeepaliveInterval};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
@@ -58,7 +58,7 @@ fn connection_goes_on_after_its_process_was_stopped_for_longer_than_the_idle_tim
         let addr = lines.find_map(|line| line.strip_prefix(PREFIX)?.parse::<SocketAddr>().ok());
         let pid = Pid::from_raw(server.id().try_into().unwrap());
         let went_on = one_thread().block_on(guarded(async {
-            let config = Config::new().keepalive(Some(PING));
+            let config = Config::new().keepalive(KeepaliveInterval::After(PING));
             let mut client = KcpStream::connect_with(addr.unwrap(), config).await.unwrap();
             let mut went_on = 0;
             for round in 0..2_u8 {

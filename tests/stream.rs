@@ -277,9 +277,8 @@ fn connect_without_close_notify_sends_nothing_and_does_not_wait() {
     on_both_runtimes(|| async {
         let silent = silent_peer().await;
         let listener = listener(Config::new()).await;
-        // Without close notification no segment opens a connection without data, so `connect` does not wait.
-        let mut config = Config::new();
-        config.kcp.close_notify = false;
+        // As everything did before `connect` waited: no segment opens a connection without data.
+        let config = Config::new().close_notify(false);
         for addr in [silent.local_addr().unwrap(), listener.local_addr().unwrap()] {
             let quiet = KcpStream::connect_with(addr, config.clone()).await.unwrap();
             // Another connection completes in the meantime, and this one still has sent nothing.
@@ -366,9 +365,7 @@ fn ipv6_carries_a_connection() {
 // ----- messages -----
 
 fn messages() -> Config {
-    let mut config = Config::new().mode(Mode::Message);
-    config.kcp.empty_messages = true;
-    config
+    Config::new().mode(Mode::Message).empty_messages(true)
 }
 
 #[test]

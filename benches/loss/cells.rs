@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-use kcpx::{AutoRedundancy, Config, CongestionControl, FecConfig, KcpConfig, Redundancy, Timing};
+use kcpx::{AutoRedundancy, Config, CongestionControl, FecConfig, Redundancy};
 use serde::Serialize;
 
 use crate::figures::{Figures, Goal, Measure};
@@ -69,16 +69,15 @@ impl Plan {
         [Self::Repair(25), Self::Repair(40), Self::Repair(50), Self::Repair(60)];
 
     /// The settings of the preset, or the defaults.
-    fn preset(self) -> KcpConfig {
+    fn preset(self) -> Config {
         let link = |mbit: u64| Config::for_link(mbit * 1_000_000, Duration::from_millis(50));
-        let config = match self {
+        match self {
             Self::Interactive => Config::interactive(),
             Self::Bulk => Config::bulk(),
             Self::Link => link(20),
             Self::LinkTooLarge => link(200),
             _ => Config::new(),
-        };
-        config.kcp
+        }
     }
 
     /// The repair rate per million.
@@ -176,12 +175,12 @@ impl Congestion {
         }
     }
 
-    /// The timing with this congestion control.
-    fn timing(self, timing: Timing) -> Timing {
+    /// The configuration with this congestion control.
+    fn apply(self, config: Config) -> Config {
         match self {
-            Self::Default => timing,
-            Self::Disabled => timing.with_congestion(CongestionControl::Disabled),
-            Self::Model => timing.with_congestion(CongestionControl::Model),
+            Self::Default => config,
+            Self::Disabled => config.congestion_control(CongestionControl::Off),
+            Self::Model => config.congestion_control(CongestionControl::Bbr),
         }
     }
 }
@@ -334,16 +333,20 @@ impl Cell {
     }
 
     fn setup<'a>(&self, path: &'a Path, end: u64, seed: u64) -> Setup<'a> {
-        let mut config = self.plan.preset();
-        config.timing = self.congestion.timing(config.timing);
+        let mut config = self.congestion.apply(self.plan.preset());
         if let Plan::Auto(limit) = self.plan {
             let auto = AutoRedundancy::new().max_overhead(f64::from(limit) / 1e3);
-            config.redundancy = Redundancy::Auto(auto);
+            config = config.redundancy(Redundancy::Auto(auto));
         }
-        config.mtu = self.plan.mtu().unwrap_or(config.mtu);
-        if let Windows::Fixed(segments) = self.windows {
-            (config.send_window, config.recv_window) = (segments, segments);
-            config.auto_windows = false;
+        if let Some(mtu) = self.plan.mtu() {
+            config = config.mtu(mtu);
+        }
+        let window = match self.windows {
+            Windows::Automatic => None,
+            Windows::Fixed(segments) => Some(segments),
+        };
+        if let Some(segments) = window {
+            config = config.windows(segments, segments);
         }
         // A connection begins when the previous one has filled the queue.
         let stagger = (500 * MILLIS).min(end / 16);
@@ -370,6 +373,7 @@ impl Cell {
             seed,
             path,
             config,
+            window,
             fec,
             repair_rate,
             bundling_rate,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use kcpx::fec::{FecDecoder, FecFlag, HEADER_LEN, fec_flag};
 use kcpx::proto::{Command, Kcp, PacketType, Seed, Segments};
 use kcpx::testkit::transmitter::Transmitter;
-use kcpx::{AckPolicy, CongestionControl, FecConfig, KcpConfig, Redundancy, Timing};
+use kcpx::{AckPolicy, Config, CongestionControl, FecConfig, Redundancy, Timing};
 
 use crate::stock::StockDecoder;
 
@@ -25,24 +25,29 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// kcp-go: without CONTROL and repair symbols. ACKs leave at once, or at each tick.
+    /// kcp-go: without CONTROL and repair symbols, and with windows of this size. ACKs leave at once, or at each
+    /// tick.
     pub(crate) fn stock(
         conv: u32,
-        config: &KcpConfig,
+        config: &Config,
+        window: u16,
         ack_tick: Option<u64>,
         cookie_seed: u64,
         now: Instant,
     ) -> Self {
-        let mut config = config.clone();
-        (config.redundancy, config.close_notify) = (Redundancy::Off, false);
-        config.auto_windows = false;
-        config.ack_policy = AckPolicy::Immediate;
+        let mut config = config
+            .clone()
+            .redundancy(Redundancy::Off)
+            .close_notify(false)
+            .windows(window, window)
+            .ack_policy(AckPolicy::Immediate);
         if let Some(tick) = ack_tick {
-            config.ack_policy = AckPolicy::Interval;
-            let congestion = CongestionControl::Disabled;
-            config.timing =
-                Timing::new(true, Duration::from_micros(tick), NonZeroU8::new(2), congestion)
-                    .expect("a tick of 10 or 100 ms");
+            let timing = Timing::new(true, Duration::from_micros(tick), NonZeroU8::new(2))
+                .expect("a tick of 10 or 100 ms");
+            config = config
+                .ack_policy(AckPolicy::Interval)
+                .timing(timing)
+                .congestion_control(CongestionControl::Off);
         }
         let seed = Seed::new(0, cookie_seed);
         let kcp = Kcp::new(conv, &config, now, seed).expect("the configuration is valid");
@@ -53,7 +58,7 @@ impl Endpoint {
     /// Both ends of a connection use the same FEC and the same rates of repair symbols and bundled copies.
     pub(crate) fn new(
         conv: u32,
-        config: &KcpConfig,
+        config: &Config,
         (fec, repair_rate, bundling_rate): (Option<FecConfig>, u32, u32),
         cookie_seed: u64,
         now: Instant,
@@ -62,8 +67,11 @@ impl Endpoint {
         let mut kcp = Kcp::new(conv, config, now, seed).expect("the configuration is valid");
         let fec_header = if fec.is_some() { HEADER_LEN as u16 } else { 0 };
         kcp.set_overhead(0, fec_header).expect("the MTU leaves bytes for data");
-        if config.redundancy == Redundancy::Off {
+        // A rate would replace the rate of automatic redundancy.
+        if repair_rate > 0 {
             kcp.set_repair_rate(repair_rate);
+        }
+        if bundling_rate > 0 {
             kcp.set_bundling_rate(bundling_rate);
         }
         let decoder = fec.map_or_else(|| FecDecoder::new(None), FecDecoder::with_expected_layout);

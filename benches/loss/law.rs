@@ -362,13 +362,12 @@ impl Plan {
     }
 
     fn run(&self, connections: u16, auto: bool) -> Result<Figures, String> {
-        let mut config = Config::new().kcp;
+        let mut config = Config::new();
         if auto {
-            config.redundancy = Redundancy::Auto(AutoRedundancy::new());
+            config = config.redundancy(Redundancy::Auto(AutoRedundancy::new()));
         }
         if let Some(window) = self.window {
-            (config.send_window, config.recv_window) = (window, window);
-            config.auto_windows = false;
+            config = config.windows(window, window);
         }
         let path =
             Path { name: String::new(), links: self.initial.clone(), loss_steps: Vec::new() };
@@ -376,6 +375,7 @@ impl Plan {
             seed: self.seed,
             path: &path,
             config,
+            window: self.window,
             fec: None,
             repair_rate: 0,
             bundling_rate: 0,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use kcpx::proto::SharedPath;
 use kcpx::testkit::link::{Link, LinkConfig, Waits};
 use kcpx::testkit::rng::Rng;
-use kcpx::{ConnectionStats, FecConfig, KcpConfig};
+use kcpx::{Config, ConnectionStats, FecConfig};
 
 use crate::endpoint::Endpoint;
 use crate::path::{IP_OVERHEAD, MILLIS, Path, SECOND};
@@ -22,11 +22,16 @@ use crate::workload::{Application, MAX_DRAIN, Message, Workload};
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
 
+/// Segments of a default window before it grows.
+const DEFAULT_WINDOW: u16 = 1_024;
+
 /// One run. All times in us.
 pub(crate) struct Setup<'a> {
     pub(crate) seed: u64,
     pub(crate) path: &'a Path,
-    pub(crate) config: KcpConfig,
+    pub(crate) config: Config,
+    /// Segments of both windows of both ends; `None`: the windows of `config`.
+    pub(crate) window: Option<u16>,
     pub(crate) fec: Option<FecConfig>,
     /// Repair symbols, bytes per million bytes of data.
     pub(crate) repair_rate: u32,
@@ -225,7 +230,9 @@ impl Simulation {
             let cookie_seed = Rng::keyed(setup.seed, (10 + 2 * i + end) as u64).next();
             let conv = 1 + i as u32;
             if end == SERVER && setup.stock_server {
-                return Endpoint::stock(conv, &setup.config, setup.ack_tick, cookie_seed, origin);
+                let window = setup.window.unwrap_or(DEFAULT_WINDOW);
+                let (config, tick) = (&setup.config, setup.ack_tick);
+                return Endpoint::stock(conv, config, window, tick, cookie_seed, origin);
             }
             let plan = (setup.fec, setup.repair_rate, setup.bundling_rate);
             Endpoint::new(conv, &setup.config, plan, cookie_seed, origin)

@@ -134,8 +134,8 @@ impl Link {
             let idle = config.kcp.idle_timeout.max(after.checked_mul(4));
             config = config.keepalive(Some(after)).idle_timeout(idle);
         }
-        config.kcp.rate_limit = NonZeroU64::new(self.ratelimit);
-        config.duplicates = self.duplicates;
+        config = config.rate_limit(NonZeroU64::new(self.ratelimit));
+        config = config.duplicates(self.duplicates);
         (config.send_buffer, config.recv_buffer) = (self.streambuf, self.streambuf);
         config.validate()?;
         Ok(config)
@@ -150,9 +150,9 @@ impl Link {
             Mode::Manual => (0, 50, 0, 0),
         };
         let congestion = match (self.congestion, self.nc.unwrap_or(nc)) {
-            (Some(Congestion::Disabled), _) => CongestionControl::Disabled,
+            (Some(Congestion::Disabled), _) => CongestionControl::Off,
             (Some(Congestion::Reno), _) | (None, 0) => CongestionControl::Reno,
-            (Some(Congestion::Model), _) | (None, _) => CongestionControl::Model,
+            (Some(Congestion::Model), _) | (None, _) => CongestionControl::Bbr,
         };
         Ok(Timing::new(
             self.nodelay.unwrap_or(nodelay) != 0,

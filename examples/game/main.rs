@@ -143,9 +143,9 @@ impl Way {
             return Ok(config);
         }
         let gap = Duration::from_millis(10);
-        let timing = Timing::new(false, gap, NonZeroU8::new(3), CongestionControl::Model)?;
+        let timing = Timing::new(false, gap, NonZeroU8::new(3), CongestionControl::Bbr)?;
         let mut config = Config::new().mode(Mode::Message).timing(timing);
-        config.kcp.backoff = Backoff::Exponential;
+        config = config.backoff(Backoff::Exponential);
         Ok(config)
     }
 }

@@ -110,7 +110,7 @@ struct Book {
 impl Session {
     async fn open(plan: Plan, mut config: Config, server: SocketAddr) -> Result<Self> {
         let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-        config.limits.max_connections = 1 << 20;
+        config = config.limits(Limits::new().max_connections(1 << 20));
         let endpoint = Endpoint::bind_with(any, config).await?;
         let mut id = [0; 8];
         getrandom::fill(&mut id)?;

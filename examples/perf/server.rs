@@ -29,10 +29,10 @@ const LONGEST_RUN: Duration = Duration::from_secs(100_000);
 pub(crate) async fn run(args: ServerArgs) -> Result<()> {
     let mut config = checked(args.link.config());
     // Many clients may start at once, and from one address: that is what is measured.
-    config.limits.backlog = 1 << 16;
-    config.limits.max_unvalidated = 1 << 20;
-    config.limits.memory = 1 << 36;
-    config.limits.max_connections = 1 << 20;
+    config = config.limits(Limits::new().backlog(1 << 16));
+    config = config.limits(Limits::new().max_unvalidated(1 << 20));
+    config = config.limits(Limits::new().memory(1 << 36));
+    config = config.limits(Limits::new().max_connections(1 << 20));
     let listener = KcpListener::bind_with(&args.listen, config).await.with_context(|| {
         format!("cannot listen on {:?}: expected a free HOST:PORT, as in 0.0.0.0:4010", args.listen)
     })?;

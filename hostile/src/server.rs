@@ -23,6 +23,9 @@ use tokio::sync::oneshot;
 use crate::os;
 
 pub(crate) const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Defaults of [`Limits`].
+const MEMORY: usize = 1 << 30;
+const MAX_CONNECTIONS: usize = 65_536;
 
 /// The task of an accepted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -155,16 +158,15 @@ pub(crate) struct Profile {
     #[arg(long, default_value_t = 30_000)]
     pub(crate) validation_ms: u64,
     /// `Limits::memory`.
-    #[arg(long, default_value_t = Limits::default().memory)]
+    #[arg(long, default_value_t = MEMORY)]
     pub(crate) memory: usize,
     /// `Limits::max_connections`.
-    #[arg(long, default_value_t = Limits::default().max_connections)]
+    #[arg(long, default_value_t = MAX_CONNECTIONS)]
     pub(crate) max_connections: usize,
 }
 
 impl Profile {
     pub(crate) fn new(service: Service) -> Self {
-        let Limits { memory, max_connections, .. } = Limits::default();
         Self {
             service,
             cipher: "null".to_owned(),
@@ -173,8 +175,8 @@ impl Profile {
             ip: LOCALHOST,
             require_validation: false,
             validation_ms: 30_000,
-            memory,
-            max_connections,
+            memory: MEMORY,
+            max_connections: MAX_CONNECTIONS,
         }
     }
 
@@ -186,16 +188,18 @@ impl Profile {
     pub(crate) fn config(&self) -> anyhow::Result<Config> {
         let algorithm = Algorithm::from_name(&self.cipher)?;
         let key = vec![7; algorithm.key_len()];
-        let mut config = Config::new().cipher(Cipher::new(algorithm, &key)?);
-        (config.limits.memory, config.limits.max_connections) = (self.memory, self.max_connections);
+        let limits = Limits::new()
+            .memory(self.memory)
+            .max_connections(self.max_connections)
+            .require_validation(self.require_validation)
+            .validation_timeout(Duration::from_millis(self.validation_ms));
+        let mut config = Config::new().cipher(Cipher::new(algorithm, &key)?).limits(limits);
         if self.fec {
             config = config.redundancy(Redundancy::Fec(FecConfig::SHORT));
         }
         if self.migration {
-            config.migration = Migration::Authenticated;
+            config = config.migration(Migration::Authenticated);
         }
-        config.limits.require_validation = self.require_validation;
-        config.limits.validation_timeout = Duration::from_millis(self.validation_ms);
         Ok(config)
     }
 }

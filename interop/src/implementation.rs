@@ -34,7 +34,7 @@ impl Implementation {
         Ok(match self {
             Self::C => Box::new(CCore::new(conv, settings)?),
             Self::Rust => Box::new(RustPort::new(conv, settings)?),
-            Self::Ours => Box::new(Ours::new(conv, settings, rng, |_| {})?),
+            Self::Ours => Box::new(Ours::new(conv, settings, rng, |config| config)?),
         })
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use kcpx::proto::{Kcp, PacketType, Seed};
-use kcpx::{KcpConfig, Mode};
+use kcpx::{Config, Mode};
 
 use crate::link::Rng;
 use crate::peer::{Peer, Settings};
@@ -36,16 +36,21 @@ impl Ours {
         conv: u32,
         settings: &Settings,
         rng: &mut Rng,
-        adjust: impl FnOnce(&mut KcpConfig),
+        adjust: impl FnOnce(Config) -> Config,
     ) -> anyhow::Result<Self> {
         let start = Instant::now();
-        let mut config = KcpConfig::new();
-        config.timing = settings.preset.ours();
-        config.mode = settings.mode;
-        config.send_window = settings.send_window;
-        config.recv_window = settings.recv_window;
-        config.mtu = settings.mtu;
-        adjust(&mut config);
+        let (timing, congestion_control) = settings.preset.ours();
+        let mut config = Config::new()
+            .timing(timing)
+            .congestion_control(congestion_control)
+            .mode(settings.mode)
+            .mtu(settings.mtu);
+        let windows = (settings.send_window, settings.recv_window);
+        // Windows of the default size keep growing.
+        if windows != (1_024, 1_024) {
+            config = config.windows(windows.0, windows.1);
+        }
+        let config = adjust(config);
         let seed = Seed::new(settings.epoch, rng.next());
         Ok(Self {
             kcp: Kcp::new(conv, &config, start, seed)?,

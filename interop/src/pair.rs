@@ -104,7 +104,7 @@ impl Pair {
         path: Path,
         rng: &mut Rng,
     ) -> anyhow::Result<Self> {
-        let ours = Ours::new(CONV, ours, rng, |_| {})?;
+        let ours = Ours::new(CONV, ours, rng, |config| config)?;
         let theirs = implementation.build(CONV, theirs, rng)?;
         Ok(Self::of(ours, theirs, path, rng))
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use kcpx::{Mode, Timing};
+use kcpx::{CongestionControl, Mode, Timing};
 
 /// One side of a connection. Times are milliseconds of the virtual clock.
 pub trait Peer: fmt::Debug {
@@ -41,16 +41,18 @@ impl Preset {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Protocol, Self::Normal, Self::Fast, Self::Fast2, Self::Fast3];
 
-    /// As our type.
+    /// As our types.
     #[must_use]
-    pub fn ours(self) -> Timing {
-        match self {
+    pub fn ours(self) -> (Timing, CongestionControl) {
+        let timing = match self {
             Self::Protocol => Timing::KCP_DEFAULT,
             Self::Normal => Timing::NORMAL,
             Self::Fast => Timing::FAST,
             Self::Fast2 => Timing::FAST2,
             Self::Fast3 => Timing::FAST3,
-        }
+        };
+        let reno = self == Self::Protocol;
+        (timing, if reno { CongestionControl::Reno } else { CongestionControl::Bbr })
     }
 
     /// As the four numbers: nodelay, interval, resend, nc.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use anyhow::ensure;
-use kcpx::{AckPolicy, Backoff, KcpConfig, Mode, WritePolicy};
+use kcpx::{AckPolicy, Backoff, Config, Mode, WritePolicy};
 
 use crate::implementation::Implementation;
 use crate::link::{Path, Rng};
@@ -92,12 +92,11 @@ impl Policies {
     /// The defaults.
     #[must_use]
     pub fn usual() -> Self {
-        let config = KcpConfig::new();
         Self {
-            acks: config.ack_policy,
-            writes: config.write_policy,
-            backoff: config.backoff,
-            early: config.early_retransmit,
+            acks: AckPolicy::PerBatch,
+            writes: WritePolicy::Immediate,
+            backoff: Backoff::Linear,
+            early: true,
         }
     }
 
@@ -111,11 +110,12 @@ impl Policies {
         }
     }
 
-    fn apply(self, config: &mut KcpConfig) {
-        config.ack_policy = self.acks;
-        config.write_policy = self.writes;
-        config.backoff = self.backoff;
-        config.early_retransmit = self.early;
+    fn apply(self, config: Config) -> Config {
+        config
+            .ack_policy(self.acks)
+            .write_policy(self.writes)
+            .backoff(self.backoff)
+            .early_retransmit(self.early)
     }
 }
 

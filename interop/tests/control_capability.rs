@@ -4,7 +4,7 @@
 
 use anyhow::{Context as _, ensure};
 use kcpx::proto::segment::{CONTROL_CAPABLE, Command, Header, Segments};
-use kcpx::{KcpConfig, KeepaliveInterval};
+use kcpx::{Config, KeepaliveInterval};
 use kcpx_interop::implementation::Implementation;
 use kcpx_interop::link::{Path, Rng};
 use kcpx_interop::ours::Ours;
@@ -23,10 +23,9 @@ fn captured(
     let mut rng = Rng::new(seed);
     let path = if loss == 0 { Path::CLEAN } else { Path::lossy(loss) };
     let settings = Settings { eager: seed.is_multiple_of(2), ..Settings::default() };
-    let adjust = |config: &mut KcpConfig| {
-        config.close_notify = notify;
-        config.keepalive = KeepaliveInterval::After(std::time::Duration::from_secs(1));
-    };
+    let second = std::time::Duration::from_secs(1);
+    let adjust =
+        |config: Config| config.close_notify(notify).keepalive(KeepaliveInterval::After(second));
     let ours = Ours::new(CONV, &settings, &mut rng, adjust)?;
     let theirs = implementation.build(CONV, &settings, &mut rng)?;
     let mut pair = Pair::of(ours, theirs, path, &mut rng);

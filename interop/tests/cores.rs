@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use anyhow::{Context as _, ensure};
-use kcpx::{ConnectionError, KcpConfig, KeepaliveInterval, Mode};
+use kcpx::{Config, ConnectionError, KeepaliveInterval, Mode};
 use kcpx_interop::implementation::Implementation;
 use kcpx_interop::link::{Path, Rng};
 use kcpx_interop::ours::Ours;
@@ -204,8 +204,7 @@ fn messages_of_127_fragments_and_empty_messages_are_received() {
         let mut rng = Rng::new(seed);
         let ours = Settings { mode, ..Settings::default() };
         let theirs = Settings { mode: Mode::Message, recv_window: 128, ..Settings::default() };
-        let ours =
-            Ours::new(CONV, &ours, &mut rng, |config| config.empty_messages = deliver_empty)?;
+        let ours = Ours::new(CONV, &ours, &mut rng, |config| config.empty_messages(deliver_empty))?;
         let mut pair =
             Pair::of(ours, implementation.build(CONV, &theirs, &mut rng)?, path, &mut rng);
         // Our own side of the other end learns the window of ours from an answer to the first
@@ -239,8 +238,8 @@ fn messages_of_255_fragments_and_empty_messages_are_sent() {
         let ours = Settings { mode: Mode::Message, send_window: 512, ..Settings::default() };
         let theirs = Settings { mode: Mode::Message, recv_window: window, ..Settings::default() };
         let mut pair = if implementation == Implementation::Ours {
-            let ours = Ours::new(CONV, &ours, &mut rng, |_| {})?;
-            let theirs = Ours::new(CONV, &theirs, &mut rng, |config| config.empty_messages = true)?;
+            let ours = Ours::new(CONV, &ours, &mut rng, |config| config)?;
+            let theirs = Ours::new(CONV, &theirs, &mut rng, |config| config.empty_messages(true))?;
             Pair::of(ours, Box::new(theirs), path, &mut rng)
         } else {
             Pair::new(implementation, (&ours, &theirs), path, &mut rng)?
@@ -266,7 +265,7 @@ fn message_mode_writes_are_cut_as_kcp_go_cuts_them() {
         let path = digits.pick([Path::CLEAN, Path::lossy(5)]);
         let mut rng = Rng::new(seed);
         let settings = Settings { mode: Mode::Message, ..Settings::default() };
-        let ours = Ours::new(CONV, &settings, &mut rng, |_| {})?.in_pieces();
+        let ours = Ours::new(CONV, &settings, &mut rng, |config| config)?.in_pieces();
         let theirs = implementation.build(CONV, &settings, &mut rng)?;
         let mut pair = Pair::of(ours, theirs, path, &mut rng);
         let writes = work::stream(&mut rng, 200_000);
@@ -317,9 +316,8 @@ fn keepalive_pings_keep_the_connection_and_the_streams() {
         let mut rng = Rng::new(seed);
         let settings = Settings { eager: digits.pick([false, true]), ..Settings::default() };
         let second = std::time::Duration::from_secs(1);
-        let often = |config: &mut KcpConfig| {
-            config.keepalive = KeepaliveInterval::After(second);
-            config.idle_timeout = Some(15 * second);
+        let often = |config: Config| {
+            config.keepalive(KeepaliveInterval::After(second)).idle_timeout(Some(15 * second))
         };
         let ours = Ours::new(CONV, &settings, &mut rng, often)?;
         let theirs = implementation.build(CONV, &settings, &mut rng)?;

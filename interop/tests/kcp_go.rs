@@ -114,10 +114,11 @@ impl Cell {
     }
 
     fn ours(self) -> Config {
-        let mut config = Config::new().timing(Timing::FAST3).mode(self.mode);
-        config.cipher = Cipher::from_name(self.cipher, &Self::key()).unwrap();
-        config.kcp.redundancy = self.fec.config().map_or(Redundancy::Off, Redundancy::Fec);
-        config
+        Config::new()
+            .timing(Timing::FAST3)
+            .mode(self.mode)
+            .cipher(Cipher::from_name(self.cipher, &Self::key()).unwrap())
+            .redundancy(self.fec.config().map_or(Redundancy::Off, Redundancy::Fec))
     }
 
     /// The arguments of both programs.

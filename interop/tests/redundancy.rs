@@ -4,7 +4,7 @@
 
 use anyhow::ensure;
 use kcpx::proto::segment::{Command, Segments};
-use kcpx::{AutoRedundancy, KcpConfig, Redundancy};
+use kcpx::{AutoRedundancy, Config, Redundancy};
 use kcpx_interop::implementation::Implementation;
 use kcpx_interop::link::{Path, Rng};
 use kcpx_interop::ours::Ours;
@@ -22,11 +22,8 @@ fn captured(
     let mut rng = Rng::new(seed);
     let path = if loss == 0 { Path::CLEAN } else { Path::lossy(loss) };
     let settings = Settings { eager: true, ..Settings::default() };
-    let adjust = |config: &mut KcpConfig| {
-        if auto {
-            config.redundancy = Redundancy::Auto(AutoRedundancy::new());
-        }
-    };
+    let redundancy = if auto { Redundancy::Auto(AutoRedundancy::new()) } else { Redundancy::Off };
+    let adjust = |config: Config| config.redundancy(redundancy);
     let ours = Ours::new(CONV, &settings, &mut rng, adjust)?;
     let theirs = implementation.build(CONV, &settings, &mut rng)?;
     let mut pair = Pair::of(ours, theirs, path, &mut rng);

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use kcpx::{Config, KcpListener, KcpStream, Timing};
+use kcpx::{Config, KcpListener, KcpStream, Limits, Timing};
 use kcpx_interop::link::Rng;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, split};
 use tokio::task::JoinSet;
@@ -198,8 +198,7 @@ async fn small_messages_are_echoed_both_ways() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn conv_0_of_a_tokio_kcp_client_is_assigned_an_id() {
     within_deadline(async {
-        let mut config = ours();
-        config.assign_conv = true;
+        let config = ours().assign_conv(true);
         let addr = our_echo_server_with(config).await;
         let mut tasks = JoinSet::new();
         for seed in 0..CONNECTIONS {
@@ -220,10 +219,10 @@ async fn conv_0_of_a_tokio_kcp_client_is_assigned_an_id() {
 async fn tokio_kcp_clients_are_let_in_by_a_retry() {
     within_deadline(async {
         for assign_conv in [false, true] {
-            let mut config = ours();
-            (config.limits.max_unvalidated, config.assign_conv) = (1, assign_conv);
             // The peer that answers nothing keeps its place, however long this takes.
-            config.limits.validation_timeout = Duration::from_secs(3_600);
+            let hour = Duration::from_secs(3_600);
+            let limits = Limits::new().max_unvalidated(1).validation_timeout(hour);
+            let config = ours().assign_conv(assign_conv).limits(limits);
             let listener = KcpListener::bind_with("127.0.0.1:0", config).await.unwrap();
             let addr = listener.local_addr().unwrap();
             // A peer that answers nothing takes the only place.

@@ -22,7 +22,7 @@ pub(crate) async fn tcp() -> io::Result<(TcpStream, TcpStream)> {
 
 /// The listener has to be kept: it receives for its connections.
 pub(crate) async fn kcp() -> io::Result<(KcpStream, KcpStream, KcpListener)> {
-    let config = Config::new().timing(Timing::TURBO).windows(1_024, 1_024).mtu(1_400);
+    let config = Config::new().timing(Timing::FAST3).windows(1_024, 1_024).mtu(1_400);
     let listener = KcpListener::bind_with("127.0.0.1:0", config.clone()).await?;
     let address = listener.local_addr()?;
     let mut client = KcpStream::connect_with(address, config).await?;

@@ -26,12 +26,11 @@ pub(crate) const SEGMENT_CHARGE: usize = 1_476 + SEGMENT_COST;
 /// Bytes of a connection's state without data (tests/memory.rs).
 pub(crate) const CONNECTION_COST: usize = 4_096;
 
-/// Timing preset: KCP's four `nodelay` parameters (`ikcp_nodelay`, kcp-go `SetNoDelay`).
+/// Timing of retransmissions: three of KCP's four `nodelay` parameters (`ikcp_nodelay`, kcp-go `SetNoDelay`). The
+/// fourth, `nc`, is [`CongestionControl`].
 ///
-/// The constants have kcptun's names and values. kcptun's presets disable the congestion window (`nc` 1)
-/// and flood a bottleneck's queue with the whole window; here they use [`CongestionControl::Model`].
-/// [`Timing::with_congestion`] changes that. "Normal mode" in the C library's README is `0, 40, 0, 0`,
-/// not [`Timing::NORMAL`].
+/// The constants have kcptun's names and values. "Normal mode" in the C library's README is `0, 40, 0`, not
+/// [`Timing::NORMAL`].
 ///
 /// ```
 /// use std::num::NonZeroU8;
@@ -39,13 +38,11 @@ pub(crate) const CONNECTION_COST: usize = 4_096;
 ///
 /// use kcpx::{Config, CongestionControl, Timing};
 ///
-/// let config = Config::new().timing(Timing::FAST3);
-///
-/// // kcp-go's `SetNoDelay(1, 10, 2, 1)`, also without congestion control.
-/// let interval = Duration::from_millis(10);
-/// let timing = Timing::new(true, interval, NonZeroU8::new(2), CongestionControl::Disabled)?;
-/// assert_eq!(timing, Timing::FAST3.with_congestion(CongestionControl::Disabled));
-/// # assert!(config.timing(timing).validate().is_ok());
+/// // kcp-go's `SetNoDelay(1, 10, 2, 1)`.
+/// let timing = Timing::new(true, Duration::from_millis(10), NonZeroU8::new(2))?;
+/// assert_eq!(timing, Timing::FAST3);
+/// let config = Config::new().timing(timing).congestion_control(CongestionControl::Off);
+/// # assert!(config.validate().is_ok());
 /// # Ok::<(), kcpx::ConfigError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,30 +52,23 @@ pub struct Timing {
     pub(crate) nodelay: bool,
     pub(crate) interval: Duration,
     pub(crate) fast_resend: Option<NonZeroU8>,
-    pub(crate) congestion: CongestionControl,
 }
 
 impl Timing {
-    /// `0, 100, 0, 0`: the library default of kcp-go and of the C implementation.
-    pub const KCP_DEFAULT: Self = Self::preset(false, 100, 0, CongestionControl::Reno);
-    /// `0, 40, 2, 1`: kcptun's "normal".
-    pub const NORMAL: Self = Self::preset(false, 40, 2, CongestionControl::Model);
-    /// `0, 30, 2, 1`: kcptun's "fast".
-    pub const FAST: Self = Self::preset(false, 30, 2, CongestionControl::Model);
-    /// `1, 20, 2, 1`: kcptun's "fast2", and the default here.
-    pub const FAST2: Self = Self::preset(true, 20, 2, CongestionControl::Model);
-    /// `1, 10, 2, 1`: kcptun's "fast3".
-    pub const FAST3: Self = Self::preset(true, 10, 2, CongestionControl::Model);
-    /// `1, 10, 2, 1`: the "turbo mode" of the C README; equal to [`Timing::FAST3`].
-    pub const TURBO: Self = Self::FAST3;
+    /// `0, 100, 0`: the library default of kcp-go and of the C implementation.
+    pub const KCP_DEFAULT: Self = Self::preset(false, 100, 0);
+    /// `0, 40, 2`: kcptun's "normal".
+    pub const NORMAL: Self = Self::preset(false, 40, 2);
+    /// `0, 30, 2`: kcptun's "fast".
+    pub const FAST: Self = Self::preset(false, 30, 2);
+    /// `1, 20, 2`: kcptun's "fast2", and the default here.
+    pub const FAST2: Self = Self::preset(true, 20, 2);
+    /// `1, 10, 2`: kcptun's "fast3", and the "turbo mode" of the C library's README.
+    pub const FAST3: Self = Self::preset(true, 10, 2);
 
-    const fn preset(nodelay: bool, millis: u64, resend: u8, congestion: CongestionControl) -> Self {
-        Self {
-            nodelay,
-            interval: Duration::from_millis(millis),
-            fast_resend: NonZeroU8::new(resend),
-            congestion,
-        }
+    const fn preset(nodelay: bool, millis: u64, resend: u8) -> Self {
+        let interval = Duration::from_millis(millis);
+        Self { nodelay, interval, fast_resend: NonZeroU8::new(resend) }
     }
 
     /// Creates a preset with kcp-go's meaning of each parameter.
@@ -89,7 +79,6 @@ impl Timing {
     ///   [`WritePolicy::Delayed`].
     /// * `fast_resend`: later transmissions acknowledged before a segment counts as lost (fast
     ///   retransmit, kcp-go `resend`); `None` leaves that to the RTO.
-    /// * `congestion`: KCP's congestion window (kcp-go `nc` 0), a model of the path, or none.
     ///
     /// # Errors
     ///
@@ -98,16 +87,9 @@ impl Timing {
         nodelay: bool,
         interval: Duration,
         fast_resend: Option<NonZeroU8>,
-        congestion: CongestionControl,
     ) -> Result<Self, ConfigError> {
         ConfigError::check("interval (ms)", interval.as_millis(), 10, 5_000)?;
-        Ok(Self { nodelay, interval, fast_resend, congestion })
-    }
-
-    /// Replaces the congestion control.
-    #[must_use]
-    pub const fn with_congestion(self, congestion: CongestionControl) -> Self {
-        Self { congestion, ..self }
+        Ok(Self { nodelay, interval, fast_resend })
     }
 }
 
@@ -129,7 +111,7 @@ impl FromStr for Timing {
             "fast" => Ok(Self::FAST),
             "fast2" => Ok(Self::FAST2),
             "fast3" => Ok(Self::FAST3),
-            other => Err(ConfigError::UnknownTiming { name: other.to_owned() }),
+            other => Err(ConfigError::unknown("timing", other, "normal, fast, fast2 or fast3")),
         }
     }
 }
@@ -137,33 +119,52 @@ impl FromStr for Timing {
 /// Congestion control of the sender (kcp-go `nc` inverts its meaning).
 ///
 /// ```
-/// use kcpx::{Config, CongestionControl, Timing};
+/// use kcpx::{Config, CongestionControl};
 ///
 /// // On a private link, a window that fits is the only limit.
-/// let timing = Timing::FAST2.with_congestion(CongestionControl::Disabled);
-/// let config = Config::new().timing(timing).windows(512, 512);
+/// let config = Config::new().congestion_control(CongestionControl::Off).windows(512, 512);
 /// # assert!(config.validate().is_ok());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "nc")]
 pub enum CongestionControl {
-    /// KCP's congestion window: slow start, congestion avoidance, and reduction on loss.
-    Reno,
     /// A model of the path's bandwidth and minimum round-trip time, as in BBRv3 (draft-ietf-ccwg-bbr):
     /// data leaves at the measured delivery rate, with at most twice the bandwidth-delay product in
-    /// flight.
+    /// flight. The default.
     ///
-    /// Used by the presets NORMAL, FAST, FAST2 and FAST3. Keeps the bottleneck's queue short and loses
-    /// little in it. Only loss caused by queues reduces the rate, random loss does not. Does not delay
-    /// application-limited flows, such as messages. Sets no limit on paths with a round trip below 2 ms.
-    /// Costs 40 bytes per segment in flight.
-    #[doc(alias = "BBR")]
-    Model,
-    /// None: only the send window and the peer's receive window limit the sender. For paths without other
-    /// traffic and windows that fit them: as fast as the windows allow, with more loss in a bottleneck's
-    /// queue.
-    Disabled,
+    /// Keeps the bottleneck's queue short and loses little in it. Only loss caused by queues reduces the rate,
+    /// random loss does not. Does not delay application-limited flows, such as messages. Sets no limit on
+    /// paths with a round trip below 2 ms. Costs 40 bytes per segment in flight.
+    Bbr,
+    /// KCP's congestion window (kcp-go `nc` 0): slow start, congestion avoidance, and reduction on loss.
+    Reno,
+    /// None (kcp-go `nc` 1): only the send window and the peer's receive window limit the sender. For paths
+    /// without other traffic and windows that fit them: as fast as the windows allow, with more loss in a
+    /// bottleneck's queue.
+    Off,
+}
+
+/// `bbr`, `reno` and `off`.
+///
+/// ```
+/// use kcpx::CongestionControl;
+///
+/// assert_eq!("bbr".parse(), Ok(CongestionControl::Bbr));
+/// let error = "cubic".parse::<CongestionControl>().unwrap_err().to_string();
+/// assert_eq!(error, "unknown congestion control \"cubic\": use bbr, reno or off");
+/// ```
+impl FromStr for CongestionControl {
+    type Err = ConfigError;
+
+    fn from_str(name: &str) -> Result<Self, ConfigError> {
+        match name {
+            "bbr" => Ok(Self::Bbr),
+            "reno" => Ok(Self::Reno),
+            "off" => Ok(Self::Off),
+            other => Err(ConfigError::unknown("congestion control", other, "bbr, reno or off")),
+        }
+    }
 }
 
 /// Byte stream or messages (kcp-go `SetStreamMode`).
@@ -248,16 +249,15 @@ pub enum WritePolicy {
 
 /// Back-off of a segment's RTO after each expiry.
 ///
-/// [`KcpConfig::max_retransmit_interval`] limits it.
+/// [`Config::max_retransmit_interval`](super::Config::max_retransmit_interval) limits it.
 ///
 /// ```
 /// use std::time::Duration;
 ///
 /// use kcpx::{Backoff, Config};
 ///
-/// let mut config = Config::new();
-/// config.kcp.backoff = Backoff::Exponential;
-/// config.kcp.max_retransmit_interval = Duration::from_secs(60);
+/// let minute = Duration::from_secs(60);
+/// let config = Config::new().backoff(Backoff::Exponential).max_retransmit_interval(minute);
 /// # assert!(config.validate().is_ok());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,113 +269,41 @@ pub enum Backoff {
     Exponential,
 }
 
-/// Settings of one connection's state machine.
-///
-/// Plain data: change the fields you need. Functions that take a configuration call
-/// [`KcpConfig::validate`].
-///
-/// ```
-/// use std::num::NonZeroU64;
-/// use std::time::Duration;
-///
-/// use kcpx::Config;
-///
-/// let mut config = Config::new();
-/// config.kcp.dead_peer_timeout = Some(Duration::from_secs(20));
-/// config.kcp.rate_limit = NonZeroU64::new(1_000_000); // Bytes per second.
-/// # assert!(config.validate().is_ok());
-/// ```
+/// Settings of one connection's state machine; the setters of [`Config`](super::Config) document them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct KcpConfig {
-    /// Timing preset. Default [`Timing::FAST2`].
-    pub timing: Timing,
-    /// Send window in segments, in flight or waiting, 1 to 65,535 (kcp-go `SetWindowSize`). Default
-    /// 1,024. Costs up to one segment of memory each.
-    #[doc(alias = "SetWindowSize")]
-    pub send_window: u16,
-    /// Receive window in segments received and not yet read, 1 to 65,535. Default 1,024.
-    #[doc(alias = "SetWindowSize")]
-    pub recv_window: u16,
-    /// Window autotuning: default-sized windows grow up to 8,192 segments (11 MB) while the path delivers
-    /// them and the application keeps up. Congestive loss shrinks the send window, to 32 segments at
-    /// least. Default `true`; [`Config::windows`](crate::Config::windows) turns it off.
-    pub auto_windows: bool,
-    /// Largest KCP datagram in bytes, 25 to 65,507 (kcp-go `SetMtu`); in a [`Config`](crate::Config) the
-    /// largest UDP payload. Default 1,400. kcp-go receives at most 1,472. Sizes above 1,472 are used once
-    /// the peer has acknowledged a probe of that size.
-    #[doc(alias = "SetMtu")]
-    pub mtu: u16,
-    /// Byte stream or messages. Default [`Mode::Stream`].
-    pub mode: Mode,
-    /// When acknowledgements are sent. Default [`AckPolicy::PerBatch`].
-    pub ack_policy: AckPolicy,
-    /// When written data is sent. Default [`WritePolicy::Immediate`].
-    pub write_policy: WritePolicy,
-    /// Back-off of the RTO. Default [`Backoff::Linear`].
-    pub backoff: Backoff,
-    /// Early retransmit (RFC 5827): without new data to send, one acknowledged later transmission and a
-    /// reordering window declare a segment lost. Default `true`, as in kcp-go.
-    pub early_retransmit: bool,
-    /// Maximum RTO of a segment, 1 s to 60 s (RFC 6298 2.5). Default 10 s. Towards a silent peer of
-    /// another implementation, back-off ends at 2.5 s (or at the RTO if it is longer), since such a peer
-    /// answers no ping that asks whether it is back.
-    pub max_retransmit_interval: Duration,
-    /// Time without a datagram from the peer after which a connection with unacknowledged data or an
-    /// unanswered ping ends with [`DeadPeer`](crate::ConnectionError::DeadPeer), 1 s to 1 day; `None` for
-    /// never. Default 60 s. A shorter [`idle_timeout`](Self::idle_timeout) comes first.
-    #[doc(alias = "TCP_USER_TIMEOUT")]
-    pub dead_peer_timeout: Option<Duration>,
-    /// Idle time before a ping, 1 s to 1 day and at least 1 s below [`idle_timeout`](Self::idle_timeout),
-    /// or never. Default [`Auto`](KeepaliveInterval::Auto): 15 s, or a third of a shorter `idle_timeout`.
-    /// The side that [`keepalive_side`](Self::keepalive_side) does not choose waits longer, so that only
-    /// one side pings. Both wait up to 0.1 s longer, so that pings of many connections share wake-ups. A
-    /// kcp-go server that closed its side accepts a new idle session for a ping.
-    #[doc(alias = "SO_KEEPALIVE")]
-    #[doc(alias = "ping")]
-    pub keepalive: KeepaliveInterval,
-    /// The side that sends keepalive pings. Default [`Passive`](KeepaliveSide::Passive): the side that
-    /// opened the connection waits a sixteenth longer. With [`Active`](KeepaliveSide::Active), the side
-    /// that accepted it waits twice as long, so that several pings may be lost, or a sixteenth longer if
-    /// twice is too long for [`idle_timeout`](Self::idle_timeout). No effect on a
-    /// [`Kcp`](crate::proto::Kcp) without I/O, which does not know who opened the connection.
-    pub keepalive_side: KeepaliveSide,
-    /// Idle time after which a connection ends with [`IdleTimeout`](crate::ConnectionError::IdleTimeout),
-    /// 1 s to 1 day; `None` for never. Default 60 s. With [`keepalive`](Self::keepalive), on by default,
-    /// it ends only connections whose peer does not answer. Starts once something was sent.
-    pub idle_timeout: Option<Duration>,
-    /// Limit of sent bytes per second, headers included (kcp-go `SetRateLimit` of 5.6.72; version 5.7.5
-    /// counts application bytes); `None` for no limit. Default `None`.
-    #[doc(alias = "SetRateLimit")]
-    pub rate_limit: Option<NonZeroU64>,
-    /// Starting rate of a sender with [`CongestionControl::Model`] in bytes per second, headers included,
-    /// also after an idle time; `None`, the default: 32 segments in the first round trip. Measured
-    /// bandwidth takes over after a few round trips. If the rate is too high, the excess is queued or
-    /// lost until then.
-    pub initial_rate: Option<NonZeroU64>,
-    /// Time span of paced data that leaves at once, 0 to 10 ms, and at most a 20th of the minimum round
-    /// trip with [`CongestionControl::Model`]. Default 1 ms: one datagram up to 11 Mbit/s, three at 20
-    /// Mbit/s. A longer interval needs fewer timers and makes longer bursts. Intervals below the timer
-    /// granularity (1 ms in Tokio) shorten bursts little.
-    pub pacing_interval: Duration,
-    /// Receive memory in bytes, at least one segment (1,540). Default `None`: `recv_window` times 1,540.
-    pub recv_memory: Option<usize>,
-    /// Whether to send the end of a stream and aborts as CONTROL segments (FIN and RST) to peers that
-    /// advertise the capability. Default `true`. The capability is in header fields that other
-    /// implementations ignore.
-    #[doc(alias = "FIN")]
-    pub close_notify: bool,
-    /// Redundancy against losses. Default [`Redundancy::Off`].
-    pub redundancy: Redundancy,
-    /// Whether to deliver empty messages in message mode. Default `false`: they are acknowledged and
-    /// skipped. A byte stream always skips them.
-    pub empty_messages: bool,
+pub(crate) struct KcpConfig {
+    pub(crate) timing: Timing,
+    pub(crate) congestion_control: CongestionControl,
+    pub(crate) send_window: u16,
+    pub(crate) recv_window: u16,
+    /// Whether windows of the default size follow the path.
+    pub(crate) auto_windows: bool,
+    pub(crate) mtu: u16,
+    pub(crate) mode: Mode,
+    pub(crate) ack_policy: AckPolicy,
+    pub(crate) write_policy: WritePolicy,
+    pub(crate) backoff: Backoff,
+    pub(crate) early_retransmit: bool,
+    pub(crate) max_retransmit_interval: Duration,
+    pub(crate) dead_peer_timeout: Option<Duration>,
+    pub(crate) keepalive: KeepaliveInterval,
+    pub(crate) keepalive_side: KeepaliveSide,
+    pub(crate) idle_timeout: Option<Duration>,
+    pub(crate) rate_limit: Option<NonZeroU64>,
+    pub(crate) initial_rate: Option<NonZeroU64>,
+    pub(crate) pacing_interval: Duration,
+    /// Receive memory in bytes; `None`: `recv_window` times 1,540.
+    pub(crate) recv_memory: Option<usize>,
+    pub(crate) close_notify: bool,
+    pub(crate) redundancy: Redundancy,
+    pub(crate) empty_messages: bool,
 }
 
 impl Default for KcpConfig {
     fn default() -> Self {
         Self {
             timing: Timing::FAST2,
+            congestion_control: CongestionControl::Bbr,
             send_window: DEFAULT_WINDOW,
             recv_window: DEFAULT_WINDOW,
             auto_windows: true,
@@ -402,18 +330,8 @@ impl Default for KcpConfig {
 }
 
 impl KcpConfig {
-    /// The defaults.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Checks every setting.
-    ///
-    /// # Errors
-    ///
-    /// The first setting that is out of range.
-    pub fn validate(&self) -> Result<(), ConfigError> {
+    /// Fails with the first setting that is out of range.
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         check_windows(self.send_window, self.recv_window)?;
         check_mtu(self.mtu, 0)?;
         let interval = self.max_retransmit_interval.as_millis();

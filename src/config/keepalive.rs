@@ -4,24 +4,23 @@ use std::time::Duration;
 
 use crate::error::ConfigError;
 
-/// When an idle connection is pinged ([`KcpConfig::keepalive`](crate::KcpConfig::keepalive)).
+/// When an idle connection is pinged ([`Config::keepalive`](crate::Config::keepalive)).
 ///
 /// ```
 /// use std::time::Duration;
 ///
 /// use kcpx::{Config, KeepaliveInterval};
 ///
-/// let config = Config::new().idle_timeout(Some(Duration::from_secs(9)));
-/// assert_eq!(config.kcp.keepalive, KeepaliveInterval::Auto); // After 3 s.
+/// let config = Config::new().idle_timeout(Some(Duration::from_secs(9))); // A ping after 3 s.
 /// # assert!(config.validate().is_ok());
-/// let config = config.keepalive(Some(Duration::from_secs(10)));
+/// let config = config.keepalive(KeepaliveInterval::After(Duration::from_secs(10)));
 /// assert!(config.validate().is_err()); // The connection would end before the first ping.
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeepaliveInterval {
     /// After 15 s without a datagram from the peer, or after a third of a shorter
-    /// [`idle_timeout`](crate::KcpConfig::idle_timeout), at most once a second. The default.
+    /// [`idle_timeout`](crate::Config::idle_timeout), at most once a second. The default.
     #[default]
     Auto,
     /// After this time without a datagram from the peer: 1 s to 1 day, at least 1 s below the idle
@@ -75,7 +74,7 @@ pub(crate) fn check_timeout(
 }
 
 /// The side of an idle connection that sends keepalive pings
-/// ([`KcpConfig::keepalive`](crate::KcpConfig::keepalive)). The other side answers them, and pings only
+/// ([`Config::keepalive`](crate::Config::keepalive)). The other side answers them, and pings only
 /// if none arrive. RFC 9000 10.1.2 leaves the choice to the application. Use the same on both sides.
 ///
 /// With either, a side that received only pings for two thirds of the idle timeout sends one itself,
@@ -84,8 +83,8 @@ pub(crate) fn check_timeout(
 /// ```
 /// use kcpx::{Config, KeepaliveSide};
 ///
-/// let mut config = Config::new(); // For clients behind a NAT, and for their server.
-/// config.kcp.keepalive_side = KeepaliveSide::Active;
+/// // For clients behind a NAT, and for their server.
+/// let config = Config::new().keepalive_side(KeepaliveSide::Active);
 /// # assert!(config.validate().is_ok());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,37 +6,72 @@ use crate::crypto::Cipher;
 use crate::error::ConfigError;
 
 /// Limits of one endpoint on connections, mainly of unvalidated peers (RFC 9000 8.1). Each of a
-/// listener's [`shards`](crate::SocketConfig::shards) has its own, except for the backlog.
+/// listener's [`shards`](crate::Config::shards) has its own, except for the backlog.
 ///
 /// ```
-/// use kcpx::Config;
+/// use kcpx::{Config, Limits};
 ///
-/// let mut config = Config::new();
-/// config.limits.max_connections = 1_000;
-/// config.limits.require_validation = true; // Forged source addresses are not accepted.
+/// // Forged source addresses are not accepted.
+/// let limits = Limits::new().max_connections(1_000).require_validation(true);
+/// let config = Config::new().limits(limits);
 /// # assert!(config.validate().is_ok());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Limits {
-    /// Most connections at once, 1 to 16,777,216. Default 65,536. With less than 8 KiB of `memory` per
-    /// connection, idle connections alone make memory short.
-    pub max_connections: usize,
-    /// Most connections opened from one source, 1 to 16,777,216. A source is an IPv4 address or an IPv6
+    pub(crate) max_connections: usize,
+    pub(crate) max_per_source: Option<usize>,
+    pub(crate) backlog: usize,
+    pub(crate) max_unvalidated: usize,
+    pub(crate) memory: usize,
+    pub(crate) validation_timeout: Duration,
+    pub(crate) require_validation: bool,
+}
+
+impl Limits {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the most connections at once, 1 to 16,777,216. Default 65,536. With less than 8 KiB of `memory` per
+    /// connection, idle connections alone can exhaust it.
+    #[must_use]
+    pub fn max_connections(mut self, connections: usize) -> Self {
+        self.max_connections = connections;
+        self
+    }
+
+    /// Sets the most connections opened from one source, 1 to 16,777,216. A source is an IPv4 address or an IPv6
     /// /64 prefix. Default `None`: the number of free places within `max_connections`, so that one source
     /// has at most half of all. If all clients share an address, as behind a proxy, set it to
     /// `max_connections`. A connection that would migrate to a source at its limit keeps its path
     /// (`Config::migration`).
-    pub max_per_source: Option<usize>,
-    /// Most connections opened by peers that wait to be accepted, 1 to 65,536. Default 1,024.
+    #[must_use]
+    pub fn max_per_source(mut self, connections: Option<usize>) -> Self {
+        self.max_per_source = connections;
+        self
+    }
+
+    /// Sets the most connections opened by peers that wait to be accepted, 1 to 65,536. Default 1,024.
     #[doc(alias = "listen backlog")]
-    pub backlog: usize,
-    /// Most connections of unvalidated peers, whose source address may be forged, 1 to 1,048,576. Default
+    #[must_use]
+    pub fn backlog(mut self, connections: usize) -> Self {
+        self.backlog = connections;
+        self
+    }
+
+    /// Sets the most connections of unvalidated peers, whose source address may be forged, 1 to 1,048,576. Default
     /// 4,096; never more than `max_connections`. While more than half of them exist, further initial
     /// segments get a stateless answer (Retry, RFC 9000 8.1.2): a peer that responds opens its connection
     /// validated, with the next copy of its initial segment.
-    pub max_unvalidated: usize,
-    /// Memory of all connections together in bytes, 16 MiB to 1 TiB. Default 1 GiB: four times the memory
+    #[must_use]
+    pub fn max_unvalidated(mut self, connections: usize) -> Self {
+        self.max_unvalidated = connections;
+        self
+    }
+
+    /// Sets the memory of all connections together in bytes, 16 MiB to 1 TiB. Default 1 GiB: four times the memory
     /// of 65,536 idle connections. Each connection counts with 4 KiB, its unread data (also after its
     /// end), and its unacknowledged data; each address with FEC counts with the parity of a group.
     ///
@@ -47,14 +82,28 @@ pub struct Limits {
     ///
     /// Unvalidated peers have a sixteenth of the memory: a first flight each while half of that is free,
     /// then 16 KiB.
-    pub memory: usize,
-    /// Time for validating the address of a peer that opened a connection, 1 s to 1 hour. Default 30 s.
-    pub validation_timeout: Duration,
-    /// Whether to accept a connection only once its peer's address is validated. Default `false`: with
+    #[must_use]
+    pub fn memory(mut self, bytes: usize) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// Sets the time for validating the address of a peer that opened a connection, 1 s to 1 hour. Default 30 s.
+    #[must_use]
+    pub fn validation_timeout(mut self, time: Duration) -> Self {
+        self.validation_timeout = time;
+        self
+    }
+
+    /// Sets whether to accept a connection only once its peer's address is validated. Default `false`: with
     /// its first datagram. Costs one round trip. Clients of other implementations, which open with data,
-    /// need one retransmission, since their first data has to arrive twice (SECURITY.md).
+    /// need one retransmission, since their first data has to arrive twice.
     #[doc(alias = "TCP_DEFER_ACCEPT")]
-    pub require_validation: bool,
+    #[must_use]
+    pub fn require_validation(mut self, require: bool) -> Self {
+        self.require_validation = require;
+        self
+    }
 }
 
 /// Whether a peer's new connection replaces its older ones from the same address.
@@ -62,8 +111,8 @@ pub struct Limits {
 /// ```
 /// use kcpx::{Config, SessionPolicy};
 ///
-/// let mut config = Config::new();
-/// config.session_policy = SessionPolicy::Replace; // One connection per address.
+/// // One connection per address.
+/// let config = Config::new().session_policy(SessionPolicy::Replace);
 /// # assert!(config.validate().is_ok());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,8 +167,8 @@ impl Limits {
 /// use kcpx::{Algorithm, Cipher, Config, Migration};
 ///
 /// let key = [7; 16]; // 16 random bytes shared by both sides.
-/// let mut config = Config::new().cipher(Cipher::new(Algorithm::Aes128Gcm, &key)?);
-/// config.migration = Migration::Authenticated;
+/// let cipher = Cipher::new(Algorithm::Aes128Gcm, &key)?;
+/// let config = Config::new().cipher(cipher).migration(Migration::Authenticated);
 /// assert!(config.validate().is_ok());
 /// # Ok::<(), kcpx::ConfigError>(())
 /// ```

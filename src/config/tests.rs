@@ -13,54 +13,85 @@ fn default_config_is_valid() {
 fn timing_presets_equal_kcptuns() {
     let numbers = |p: Timing| {
         let resend = p.fast_resend.map_or(0, NonZeroU8::get);
-        (p.nodelay, p.interval.as_millis(), resend, p.congestion == CongestionControl::Model)
+        (p.nodelay, p.interval.as_millis(), resend)
     };
-    assert_eq!(numbers(Timing::NORMAL), (false, 40, 2, true));
-    assert_eq!(numbers(Timing::FAST), (false, 30, 2, true));
-    assert_eq!(numbers(Timing::FAST2), (true, 20, 2, true));
-    assert_eq!(numbers(Timing::FAST3), (true, 10, 2, true));
-    assert_eq!(numbers(Timing::KCP_DEFAULT), (false, 100, 0, false));
-    assert_eq!(KcpConfig::default().timing.congestion, CongestionControl::Model);
-    assert_eq!(
-        numbers(Timing::FAST3.with_congestion(CongestionControl::Disabled)),
-        (true, 10, 2, false)
-    );
+    assert_eq!(numbers(Timing::NORMAL), (false, 40, 2));
+    assert_eq!(numbers(Timing::FAST), (false, 30, 2));
+    assert_eq!(numbers(Timing::FAST2), (true, 20, 2));
+    assert_eq!(numbers(Timing::FAST3), (true, 10, 2));
+    assert_eq!(numbers(Timing::KCP_DEFAULT), (false, 100, 0));
+}
+
+/// Rows of the front page: setting and default.
+fn documented_defaults() -> Vec<(&'static str, &'static str)> {
+    let page = include_str!("../lib.rs");
+    let table = page.split_once("# Defaults and time-outs").unwrap().1;
+    let rows = table.lines().skip_while(|line| !line.starts_with("//! |---"));
+    let rows = rows.skip(1).map_while(|line| line.strip_prefix("//! | "));
+    let cells = |row: &'static str| {
+        let mut cells = row.split(" | ");
+        let setting = cells.next().unwrap();
+        (setting.trim_matches(['[', '`', ']']), cells.next().unwrap())
+    };
+    rows.map(cells).collect()
+}
+
+/// `12345` as `12,345`.
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let lead = digits.len() % 3;
+    let groups = digits.as_bytes()[lead..].chunks(3).map(|group| str::from_utf8(group).unwrap());
+    let lead = (lead > 0).then_some(&digits[..lead]);
+    lead.into_iter().chain(groups).collect::<Vec<_>>().join(",")
 }
 
 #[test]
-fn config_error_names_the_field() {
-    let refused = |change: fn(&mut Config)| {
-        let mut config = Config::default();
-        change(&mut config);
-        config.validate().unwrap_err().to_string()
+fn front_page_has_the_defaults() {
+    let config = Config::default();
+    let (kcp, limits, socket) = (&config.kcp, &config.limits, &config.socket);
+    let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
+    let whole = |bytes: usize, unit: usize| {
+        assert_eq!(bytes % unit, 0, "{bytes} bytes");
+        bytes / unit
     };
-    assert_eq!(refused(|c| c.kcp.mtu = 24), "mtu (bytes) must be between 25 and 65507, got 24");
+    let kib = |bytes| format!("{} KiB", whole(bytes, 1 << 10));
+    let mib = |bytes| format!("{} MiB", whole(bytes, 1 << 20));
+    assert_eq!(kcp.timing, Timing::FAST2);
     assert_eq!(
-        refused(|c| c.kcp.send_window = 0),
-        "send_window (segments) must be between 1 and 65535, got 0"
+        (kcp.send_window, socket.send_buffer_size),
+        (kcp.recv_window, socket.recv_buffer_size)
     );
-    assert_eq!(
-        refused(|c| c.kcp.keepalive = KeepaliveInterval::After(Duration::from_millis(10))),
-        "keepalive (ms) must be between 1000 and 86400000, got 10"
-    );
-    assert_eq!(refused(|c| c.socket.dscp = Some(64)), "dscp must be between 0 and 63, got 64");
-    assert_eq!(refused(|c| c.socket.ttl = Some(0)), "ttl (hops) must be between 1 and 255, got 0");
-    assert_eq!(
-        refused(|c| c.socket.device = Some("x".repeat(16))),
-        "length of device (bytes) must be between 1 and 15, got 16"
-    );
-    assert_eq!(refused(|c| c.duplicates = 9), "duplicates must be between 0 and 8, got 9");
-    assert!(
-        refused(|c| c.kcp.recv_memory = Some(1))
-            .starts_with("recv_memory (bytes) must be between 1540 and ")
-    );
-    assert!(refused(|c| c.limits.backlog = 0).starts_with("backlog must be between 1 and "));
-    assert_eq!(
-        refused(|c| c.limits.memory = 1),
-        "memory (bytes) must be between 16777216 and 1099511627776, got 1"
-    );
-    assert!(
-        Timing::new(true, Duration::from_millis(5), None, CongestionControl::Disabled)
-            .is_err_and(|e| e.to_string() == "interval (ms) must be between 10 and 5000, got 5")
-    );
+    assert!(kcp.auto_windows);
+    assert_eq!(kcp.keepalive, KeepaliveInterval::Auto);
+    assert_eq!(kcp.keepalive_side, KeepaliveSide::Passive);
+    assert_eq!((&config.cipher, kcp.redundancy), (&Cipher::null(), Redundancy::Off));
+    let windows = format!("{} to 8,192 segments", grouped(kcp.send_window.into()));
+    let expected = [
+        ("Config::timing", String::from("FAST2")),
+        ("Config::congestion_control", format!("{:?}", kcp.congestion_control)),
+        ("Config::windows", windows),
+        ("Config::mtu", format!("{} bytes", grouped(kcp.mtu.into()))),
+        ("Config::send_buffer", kib(config.send_buffer)),
+        ("Config::recv_buffer", kib(config.recv_buffer)),
+        ("Config::socket_buffers", mib(socket.send_buffer_size.unwrap()) + " each"),
+        ("Config::cipher", String::from("none")),
+        ("Config::redundancy", String::from("off")),
+        ("Config::connect_timeout", seconds(config.connect_timeout)),
+        ("Config::keepalive", String::from("15 s")),
+        ("Config::keepalive_side", String::from("passive")),
+        ("Config::idle_timeout", seconds(kcp.idle_timeout.unwrap())),
+        ("Config::dead_peer_timeout", seconds(kcp.dead_peer_timeout.unwrap())),
+        ("Config::max_retransmit_interval", seconds(kcp.max_retransmit_interval)),
+        ("Config::linger", seconds(config.linger)),
+        ("TIME-WAIT", String::from("60 s")),
+        ("Limits::max_connections", grouped(limits.max_connections)),
+        ("Limits::max_per_source", String::from("the free places")),
+        ("Limits::memory", mib(limits.memory)),
+        ("Limits::backlog", grouped(limits.backlog)),
+        ("Limits::max_unvalidated", grouped(limits.max_unvalidated)),
+        ("Limits::validation_timeout", seconds(limits.validation_timeout)),
+    ];
+    let documented = documented_defaults();
+    let expected: Vec<_> = expected.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    assert_eq!(documented, expected);
 }

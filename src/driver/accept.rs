@@ -106,7 +106,7 @@ impl<S: Socket> Driver<S> {
     ) -> io::Result<Arc<Shared>> {
         let seed = Seed::new(self.rng.next_u32(), self.rng.next_u64());
         let (peer, conv) = key;
-        let mut kcp = Kcp::new(conv, &self.config.kcp, now, seed)?;
+        let mut kcp = Kcp::with_config(conv, &self.config.kcp, now, seed)?;
         let (cipher, fec_header) = self.config.overheads();
         kcp.set_overhead(cipher, fec_header)?;
         // One side pings later than its peer, so that not both do. By default that is the active opener,

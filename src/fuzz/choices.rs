@@ -55,12 +55,16 @@ impl Choices<'_> {
         let (idle_timeout, dead_peer_timeout) = (timeout(), timeout());
         // A message is reassembled within the window and the memory.
         let memory = if mode == Mode::Stream { Some(self.pick(&[1_540, 9_999])) } else { None };
+        let (send_window, recv_window) = (self.pick(&[1, 2, 7, 32, 128]), self.recv_window(mode));
+        let mtu = self.pick(&[25, 50, 100, 576, 1_400]);
+        let (timing, congestion_control) = self.timing();
         KcpConfig {
-            send_window: self.pick(&[1, 2, 7, 32, 128]),
-            recv_window: self.recv_window(mode),
-            mtu: self.pick(&[25, 50, 100, 576, 1_400]),
+            send_window,
+            recv_window,
+            mtu,
             mode,
-            timing: self.preset(),
+            timing,
+            congestion_control,
             ack_policy: self.acks(),
             write_policy: self.pick(&[WritePolicy::Immediate, WritePolicy::Delayed]),
             backoff: self.pick(&[Backoff::Linear, Backoff::Exponential]),
@@ -93,16 +97,13 @@ impl Choices<'_> {
         }
     }
 
-    pub(super) fn preset(&mut self) -> Timing {
+    fn timing(&mut self) -> (Timing, CongestionControl) {
         let interval = Duration::from_millis(self.pick(&[10, 20, 100, 5_000]));
-        let congestion = self.pick(&[
-            CongestionControl::Disabled,
-            CongestionControl::Reno,
-            CongestionControl::Model,
-        ]);
+        let congestion =
+            self.pick(&[CongestionControl::Off, CongestionControl::Reno, CongestionControl::Bbr]);
         let resend = NonZeroU8::new(self.pick(&[0, 1, 2, 3, 255]));
         let nodelay = self.byte() & 1 == 0;
-        Timing::new(nodelay, interval, resend, congestion).unwrap_or(Timing::FAST3)
+        (Timing::new(nodelay, interval, resend).unwrap_or(Timing::FAST3), congestion)
     }
 
     pub(super) fn acks(&mut self) -> AckPolicy {
@@ -110,9 +111,10 @@ impl Choices<'_> {
     }
 
     pub(super) fn setting(&mut self, mode: Mode) -> Setting {
-        match self.byte() % 6 {
+        match self.byte() % 7 {
             0 => Setting::Windows { send: self.pick(&[1, 9, 200]), recv: self.recv_window(mode) },
-            1 => Setting::Timing(self.preset()),
+            1 => Setting::Timing(self.timing().0),
+            6 => Setting::CongestionControl(self.timing().1),
             2 => Setting::AckPolicy(self.acks()),
             3 => Setting::WritePolicy(self.pick(&[WritePolicy::Immediate, WritePolicy::Delayed])),
             4 => Setting::Mtu(self.pick(&[25, 60, 500, 1_400])),

@@ -28,7 +28,7 @@ use crate::util::task::cooperate;
 ///
 /// Peers of this crate take datagrams without any setting. The first handle asks the peer, so that
 /// datagrams wait for its answer: one round trip after the connection opens, without loss. For other
-/// peers, or without [`close_notify`](crate::KcpConfig::close_notify) on this side, the sender needs
+/// peers, or without [`close_notify`](crate::Config::close_notify) on this side, the sender needs
 /// [`Redundancy::Fec`](crate::Redundancy::Fec); otherwise `send` fails and says so. kcp-go supports
 /// datagrams since 2026. Older versions treat them as malformed segments, and an old server may end the
 /// connection when bytes 0 to 3 of the payload are zero.
@@ -80,7 +80,7 @@ impl Datagrams {
     ///
     /// Never waits. At most 256 KiB are queued; beyond it the oldest datagram is dropped and counted in
     /// [`ConnectionStats::out_of_band_dropped`](crate::ConnectionStats::out_of_band_dropped). Dropping
-    /// the stream discards the queue. [`rate_limit`](crate::KcpConfig::rate_limit) applies to datagrams,
+    /// the stream discards the queue. [`rate_limit`](crate::Config::rate_limit) applies to datagrams,
     /// congestion control does not.
     ///
     /// # Errors

@@ -20,8 +20,8 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::config::{
-    AckPolicy, KeepaliveInterval, SEGMENT_HEADER, Setting, Timing, WritePolicy, check_duplicates,
-    check_mtu, check_timeout, check_windows,
+    AckPolicy, CongestionControl, KeepaliveInterval, SEGMENT_HEADER, Setting, Timing, WritePolicy,
+    check_duplicates, check_mtu, check_timeout, check_windows,
 };
 use crate::error::{ConfigError, ConnectionError};
 use crate::shared::connection::{Handle, Shared};
@@ -377,10 +377,16 @@ impl KcpStream {
         Ok(())
     }
 
-    /// Sets the timing preset (kcp-go `SetNoDelay`).
+    /// Sets the timing of retransmissions (kcp-go `SetNoDelay`).
     #[doc(alias = "SetNoDelay")]
     pub fn set_timing(&self, preset: Timing) {
         self.handle().notifier.set(Setting::Timing(preset));
+    }
+
+    /// Sets the congestion control, which starts afresh.
+    #[doc(alias = "nc")]
+    pub fn set_congestion_control(&self, control: CongestionControl) {
+        self.handle().notifier.set(Setting::CongestionControl(control));
     }
 
     /// Sets when received data is acknowledged.
@@ -420,8 +426,8 @@ impl KcpStream {
     }
 
     /// Sets the keepalive interval and idle timeout, as
-    /// [`KcpConfig::keepalive`](crate::KcpConfig::keepalive) and
-    /// [`KcpConfig::idle_timeout`](crate::KcpConfig::idle_timeout): 1 s to 1 day each, the interval at
+    /// [`Config::keepalive`](crate::Config::keepalive) and
+    /// [`Config::idle_timeout`](crate::Config::idle_timeout): 1 s to 1 day each, the interval at
     /// least 1 s shorter than the timeout. Both count from the peer's latest datagram, also from one
     /// before the call.
     ///
@@ -440,7 +446,7 @@ impl KcpStream {
     }
 
     /// Sets the time without an answer after which the connection ends, as
-    /// [`KcpConfig::dead_peer_timeout`](crate::KcpConfig::dead_peer_timeout): 1 s to 1 day; `None` for
+    /// [`Config::dead_peer_timeout`](crate::Config::dead_peer_timeout): 1 s to 1 day; `None` for
     /// never.
     ///
     /// # Errors

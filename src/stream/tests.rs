@@ -10,7 +10,7 @@ use tokio::io::{
 };
 
 use super::*;
-use crate::config::Mode;
+use crate::config::{CongestionControl, Mode};
 use crate::error::TimeoutCause;
 use crate::shared::connection::tests::{Bench, Count};
 use crate::stream::halves::{OwnedReadHalf, ReadHalf, ReuniteError};
@@ -419,6 +419,7 @@ fn settings_are_validated_and_sent_in_order() {
     stream.set_windows(1, 2).unwrap();
     assert!(stream.set_windows(0, 2).is_err());
     stream.set_timing(Timing::FAST3);
+    stream.set_congestion_control(CongestionControl::Reno);
     stream.set_ack_policy(AckPolicy::Immediate);
     stream.set_write_policy(WritePolicy::Delayed);
     stream.set_mtu(1200).unwrap();
@@ -434,6 +435,7 @@ fn settings_are_validated_and_sent_in_order() {
     let expected = [
         Setting::Windows { send: 1, recv: 2 },
         Setting::Timing(Timing::FAST3),
+        Setting::CongestionControl(CongestionControl::Reno),
         Setting::AckPolicy(AckPolicy::Immediate),
         Setting::WritePolicy(WritePolicy::Delayed),
         Setting::Mtu(1200),

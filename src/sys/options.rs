@@ -100,7 +100,7 @@ fn set_reuse_port(socket: &Socket) -> io::Result<()> {
 fn set_reuse_port(_: &Socket) -> io::Result<()> {
     Err(io::Error::new(
         ErrorKind::Unsupported,
-        "shards require Linux or Android: set SocketConfig::shards to 1",
+        "shards require Linux or Android: set Config::shards to 1",
     ))
 }
 

@@ -19,7 +19,8 @@
 
 pub mod link;
 pub mod rng;
-pub mod script;
+#[cfg(test)]
+pub(crate) mod script;
 pub mod trace;
 #[cfg(all(feature = "_testkit", not(loom)))]
 pub mod transmitter;

@@ -2,18 +2,6 @@
 //!
 //! A script drives one [`Kcp`] under a virtual clock and plays its peer. Every sent segment must be
 //! expected at its exact time; anything else panics with the script's log.
-//!
-//! ```
-//! # #[cfg(feature = "_testkit")] {
-//! use kcpx::testkit::script::{ack, ms, push, quiet, script};
-//!
-//! script(&quiet())
-//!     .recv(push(0, b"a"))
-//!     .expect(ack(0).una(1))
-//!     .at(ms(200))
-//!     .expect_none();
-//! # }
-//! ```
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
@@ -28,30 +16,30 @@ use crate::core::seq::{Sn, Ts};
 use crate::error::ConnectionError;
 
 /// The conversation id of every script.
-pub const CONV: u32 = 0x1122_3344;
+pub(crate) const CONV: u32 = 0x1122_3344;
 /// Receive window in segments that the scripted peer advertises by default.
-pub const PEER_WINDOW: u16 = 128;
+pub(crate) const PEER_WINDOW: u16 = 128;
 
 /// `n` milliseconds.
 #[must_use]
-pub const fn ms(n: u64) -> Duration {
+pub(crate) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
 /// The default configuration without keepalive, idle and dead-peer timers.
 #[must_use]
-pub fn quiet() -> KcpConfig {
+pub(crate) fn quiet() -> KcpConfig {
     KcpConfig {
         keepalive: KeepaliveInterval::Never,
         idle_timeout: None,
         dead_peer_timeout: None,
-        ..KcpConfig::new()
+        ..KcpConfig::default()
     }
 }
 
 /// A received segment, or a pattern for an expected one: unset fields match anything.
 #[derive(Clone, Debug)]
-pub struct Segment {
+pub(crate) struct Segment {
     command: Command,
     frg: Option<u8>,
     wnd: Option<u16>,
@@ -68,39 +56,39 @@ fn segment(command: Command, sn: Option<u32>) -> Segment {
 
 /// A data segment (PUSH).
 #[must_use]
-pub fn push(sn: u32, payload: &[u8]) -> Segment {
+pub(crate) fn push(sn: u32, payload: &[u8]) -> Segment {
     Segment { payload: Some(payload.to_vec()), ..segment(Command::Push, Some(sn)) }
 }
 
 /// An acknowledgement of `sn`. When received without [`Segment::ts`], it echoes the timestamp of the
 /// latest transmission of `sn`, like a receiver.
 #[must_use]
-pub fn ack(sn: u32) -> Segment {
+pub(crate) fn ack(sn: u32) -> Segment {
     segment(Command::Ack, Some(sn))
 }
 
 /// A ping: a PUSH without payload whose number is far behind the receive window.
 #[must_use]
-pub fn ping() -> Segment {
+pub(crate) fn ping() -> Segment {
     Segment { len: Some(0), ..segment(Command::Push, None) }
 }
 
 /// An MTU probe of `size` bytes: a ping padded with zeros.
 #[must_use]
-pub fn mtu_probe(size: usize) -> Segment {
+pub(crate) fn mtu_probe(size: usize) -> Segment {
     let len = size - HEADER_LEN;
     Segment { payload: Some(vec![0; len]), ..segment(Command::Push, None) }
 }
 
 /// A window probe (WASK).
 #[must_use]
-pub fn window_probe() -> Segment {
+pub(crate) fn window_probe() -> Segment {
     segment(Command::WindowProbe, None)
 }
 
 /// A window update (WINS).
 #[must_use]
-pub fn window_update() -> Segment {
+pub(crate) fn window_update() -> Segment {
     segment(Command::WindowUpdate, None)
 }
 
@@ -110,51 +98,51 @@ fn control(kind: ControlType) -> Segment {
 
 /// FIN: the stream ends before `sn`.
 #[must_use]
-pub fn fin(sn: u32) -> Segment {
+pub(crate) fn fin(sn: u32) -> Segment {
     control(ControlType::Fin).sn(sn)
 }
 
 /// FIN-ACK.
 #[must_use]
-pub fn fin_ack(sn: u32) -> Segment {
+pub(crate) fn fin_ack(sn: u32) -> Segment {
     control(ControlType::FinAck).sn(sn)
 }
 
 /// RST.
 #[must_use]
-pub fn rst(sn: u32) -> Segment {
+pub(crate) fn rst(sn: u32) -> Segment {
     control(ControlType::Reset).sn(sn)
 }
 
 /// RST-ACK.
 #[must_use]
-pub fn rst_ack(sn: u32) -> Segment {
+pub(crate) fn rst_ack(sn: u32) -> Segment {
     control(ControlType::ResetAck).sn(sn)
 }
 
 impl Segment {
     #[must_use]
-    pub fn frg(self, frg: u8) -> Self {
+    pub(crate) fn frg(self, frg: u8) -> Self {
         Self { frg: Some(frg), ..self }
     }
 
     #[must_use]
-    pub fn wnd(self, wnd: u16) -> Self {
+    pub(crate) fn wnd(self, wnd: u16) -> Self {
         Self { wnd: Some(wnd), ..self }
     }
 
     #[must_use]
-    pub fn ts(self, ts: u32) -> Self {
+    pub(crate) fn ts(self, ts: u32) -> Self {
         Self { ts: Some(ts), ..self }
     }
 
     #[must_use]
-    pub fn sn(self, sn: u32) -> Self {
+    pub(crate) fn sn(self, sn: u32) -> Self {
         Self { sn: Some(sn), ..self }
     }
 
     #[must_use]
-    pub fn una(self, una: u32) -> Self {
+    pub(crate) fn una(self, una: u32) -> Self {
         Self { una: Some(una), ..self }
     }
 
@@ -175,7 +163,7 @@ impl Segment {
 
 /// A connection with a scripted peer. See the [module](self).
 #[derive(Debug)]
-pub struct Script {
+pub(crate) struct Script {
     kcp: Kcp,
     start: Instant,
     now: Duration,
@@ -194,9 +182,10 @@ pub struct Script {
 ///
 /// When the configuration is invalid.
 #[must_use]
-pub fn script(config: &KcpConfig) -> Script {
+pub(crate) fn script(config: &KcpConfig) -> Script {
     let start = Instant::now();
-    let kcp = Kcp::new(CONV, config, start, Seed::default()).expect("a valid configuration");
+    let kcp =
+        Kcp::with_config(CONV, config, start, Seed::default()).expect("a valid configuration");
     Script {
         kcp,
         start,
@@ -212,7 +201,7 @@ impl Script {
     /// Time passes until `at`, counted from the start. Nothing may be sent before it.
     #[must_use]
     #[track_caller]
-    pub fn at(mut self, at: Duration) -> Self {
+    pub(crate) fn at(mut self, at: Duration) -> Self {
         assert!(at >= self.now, "time runs backwards\n{}", self.log);
         if at > self.now {
             self = self.expect_none();
@@ -230,7 +219,7 @@ impl Script {
 
     /// The application writes `data`, which must fit the send capacity.
     #[must_use]
-    pub fn write(mut self, data: &[u8]) -> Self {
+    pub(crate) fn write(mut self, data: &[u8]) -> Self {
         assert!(data.len() <= self.kcp.send_capacity(), "no capacity\n{}", self.log);
         self.kcp.send(self.instant(), Bytes::copy_from_slice(data));
         self.note(format_args!("write {} bytes", data.len()));
@@ -241,7 +230,7 @@ impl Script {
     /// The application reads everything; it must equal `data`.
     #[must_use]
     #[track_caller]
-    pub fn read(mut self, data: &[u8]) -> Self {
+    pub(crate) fn read(mut self, data: &[u8]) -> Self {
         let mut all = Vec::new();
         while let Some(chunk) = self.kcp.recv() {
             all.extend_from_slice(&chunk);
@@ -254,7 +243,7 @@ impl Script {
 
     /// Any other action of the application or the endpoint.
     #[must_use]
-    pub fn with(mut self, act: impl FnOnce(&mut Kcp, Instant)) -> Self {
+    pub(crate) fn with(mut self, act: impl FnOnce(&mut Kcp, Instant)) -> Self {
         let now = self.instant();
         act(&mut self.kcp, now);
         self.run();
@@ -263,13 +252,13 @@ impl Script {
 
     /// A datagram of one segment arrives.
     #[must_use]
-    pub fn recv(self, segment: Segment) -> Self {
+    pub(crate) fn recv(self, segment: Segment) -> Self {
         self.recv_datagram(&[segment])
     }
 
     /// A datagram of several segments arrives.
     #[must_use]
-    pub fn recv_datagram(mut self, segments: &[Segment]) -> Self {
+    pub(crate) fn recv_datagram(mut self, segments: &[Segment]) -> Self {
         let mut datagram = Vec::new();
         for segment in segments {
             let payload = segment.payload.clone().unwrap_or_default();
@@ -300,7 +289,7 @@ impl Script {
     /// and MTU probes.
     #[must_use]
     #[track_caller]
-    pub fn recv_ack_of_last(self, una: u32) -> Self {
+    pub(crate) fn recv_ack_of_last(self, una: u32) -> Self {
         let last = self.last.expect("a segment was expected before");
         self.recv(ack(last.sn.0).ts(last.ts.0).una(una))
     }
@@ -308,7 +297,7 @@ impl Script {
     /// The next segment is sent now and matches `want`.
     #[must_use]
     #[track_caller]
-    pub fn expect(mut self, want: Segment) -> Self {
+    pub(crate) fn expect(mut self, want: Segment) -> Self {
         let Some((header, payload)) = self.sent.pop_front() else {
             panic!("nothing leaves at {:?}, expected {want:?}\n{}", self.now, self.log);
         };
@@ -325,7 +314,7 @@ impl Script {
     /// Nothing more is sent now.
     #[must_use]
     #[track_caller]
-    pub fn expect_none(self) -> Self {
+    pub(crate) fn expect_none(self) -> Self {
         if let Some((header, _)) = self.sent.front() {
             panic!("at {:?} leaves, unexpected: {header:?}\n{}", self.now, self.log);
         }
@@ -335,20 +324,20 @@ impl Script {
     /// The connection is closed for this reason, or is open.
     #[must_use]
     #[track_caller]
-    pub fn expect_close_reason(self, reason: Option<ConnectionError>) -> Self {
+    pub(crate) fn expect_close_reason(self, reason: Option<ConnectionError>) -> Self {
         assert_eq!(self.kcp.close_reason(), reason, "{}", self.log);
         self
     }
 
     /// The state machine, for other assertions.
     #[must_use]
-    pub fn kcp(&self) -> &Kcp {
+    pub(crate) fn kcp(&self) -> &Kcp {
         &self.kcp
     }
 
     /// Header of the last expected segment.
     #[must_use]
-    pub fn last(&self) -> Header {
+    pub(crate) fn last(&self) -> Header {
         self.last.expect("a segment was expected before")
     }
 

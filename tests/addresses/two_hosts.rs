@@ -71,8 +71,7 @@ fn both_addresses_of_both_ip_versions_answer() {
             let addr = SocketAddr::new(ip.parse().unwrap(), bound.port());
             let any = if addr.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap();
             let server = move |ready: Sender<()>| async move {
-                let mut config = config();
-                config.socket.only_v6 = only_v6;
+                let config = config().only_v6(only_v6);
                 let listener = KcpListener::bind_with(bound, config).await?;
                 ready.send(()).unwrap();
                 serve(listener, addr).await
@@ -202,8 +201,7 @@ fn connection_goes_on_when_the_address_of_the_client_is_replaced() {
     ] {
         let addr: SocketAddr = addr.parse().unwrap();
         let cipher = Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();
-        let mut config = config().cipher(cipher);
-        config.migration = Migration::Authenticated;
+        let config = config().cipher(cipher).migration(Migration::Authenticated);
         let of_client = config.clone();
         let server = move |ready: Sender<()>| async move {
             let listener = KcpListener::bind_with(("::", addr.port()), config).await?;

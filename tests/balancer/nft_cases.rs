@@ -19,7 +19,7 @@ fn begin(dead_peer_timeout: Option<Duration>) -> Option<(Network, Vec<Server>, C
     let servers = Server::start_all(&network.servers, false);
     let mut config = config(false);
     if dead_peer_timeout.is_some() {
-        config.kcp.dead_peer_timeout = dead_peer_timeout;
+        config = config.dead_peer_timeout(dead_peer_timeout);
     }
     let crowd = Crowd::new(&network.client, config, CROWD);
     let spread = crowd.at_servers(0..CROWD);

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use kcpx::{Config, KcpListener, KcpStream};
+use kcpx::{Config, KcpListener, KcpStream, KeepaliveInterval};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -75,10 +75,12 @@ impl Transport for Tcp {
 /// A dead-peer timeout of a second, with a shorter linger: the socket is closed when the peer pings it.
 fn hasty() -> Config {
     let second = Some(Duration::from_secs(1));
-    let mut config =
-        Config::new().idle_timeout(second).keepalive(None).connect_timeout(Duration::from_secs(1));
-    config.linger = Duration::from_millis(250);
-    config.kcp.dead_peer_timeout = second;
+    let config = Config::new()
+        .idle_timeout(second)
+        .keepalive(KeepaliveInterval::Never)
+        .connect_timeout(Duration::from_secs(1))
+        .linger(Duration::from_millis(250))
+        .dead_peer_timeout(second);
     config
 }
 

@@ -8,7 +8,7 @@ use kcpx::crypto::PacketCipher;
 use kcpx::fec::{self, FecDecoder, FecFlag};
 use kcpx::proto::segment::{Command, Segments};
 use kcpx::proto::{Kcp, PacketType, Seed};
-use kcpx::{Algorithm, Cipher, FecConfig, KcpConfig, Mode};
+use kcpx::{Algorithm, Cipher, Config, FecConfig, Mode};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
@@ -102,8 +102,7 @@ type Chunks = Vec<Vec<u8>>;
 /// Feeds one side of the session to a new core. Returns the delivered chunks and the recovered datagrams.
 fn replay(session: &Session, from: &str, mode: Mode) -> Option<(Chunks, Chunks)> {
     let start = Instant::now();
-    let mut config = KcpConfig::new();
-    config.mode = mode;
+    let config = Config::new().mode(mode);
     let mut kcp = Kcp::new(session.conv, &config, start, Seed::default()).unwrap();
     let mut decoder = FecDecoder::new(session.fec());
     let (mut chunks, mut recovered) = (Vec::new(), Vec::new());

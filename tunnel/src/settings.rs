@@ -13,7 +13,10 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kcpx::{AckPolicy, Algorithm, Cipher, Config, ConfigError, Key, Mode, Redundancy, Timing};
+use kcpx::{
+    AckPolicy, Algorithm, Cipher, Config, ConfigError, CongestionControl, Key, Mode, Redundancy,
+    Timing,
+};
 use zeroize::Zeroizing;
 
 pub use self::address::{AddressError, ListenAddress, LocalAddress, RemoteAddress};
@@ -145,8 +148,10 @@ pub struct Common {
     pub key: Passphrase,
     /// Encryption (`crypt`).
     pub algorithm: Algorithm,
-    /// `mode`, or `nodelay`, `interval`, `resend` and `nc`.
+    /// `mode`, or `nodelay`, `interval` and `resend`.
     pub timing: Timing,
+    /// [`Bbr`](CongestionControl::Bbr), or with `mode` manual and `nc` 0 [`Reno`](CongestionControl::Reno).
+    pub congestion_control: CongestionControl,
     /// Bytes of a datagram, including all headers below UDP (`mtu`).
     pub mtu: u16,
     /// Bytes per second of each session (`ratelimit`); `None` for no limit.
@@ -199,17 +204,18 @@ impl Common {
     /// The first value that is out of its range.
     pub fn config(&self) -> Result<Config, ConfigError> {
         let key = Key::derive(self.key.as_str(), Key::KCPTUN_SALT);
-        let mut config = Config::new()
+        let config = Config::new()
             .mode(Mode::Stream)
             .timing(self.timing)
+            .congestion_control(self.congestion_control)
             .windows(self.send_window, self.recv_window)
             .mtu(self.mtu)
             .cipher(Cipher::from_name(self.algorithm.name(), &key)?)
             .redundancy(self.redundancy)
             .ack_policy(self.ack_policy)
-            .socket_buffers(Some(self.socket_buffer), Some(self.socket_buffer));
-        config.kcp.rate_limit = self.rate_limit;
-        config.socket.dscp = (self.dscp > 0).then_some(self.dscp);
+            .socket_buffers(Some(self.socket_buffer), Some(self.socket_buffer))
+            .rate_limit(self.rate_limit)
+            .dscp((self.dscp > 0).then_some(self.dscp));
         config.validate()?;
         Ok(config)
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use kcpx::{Config, KcpListener, KcpStream, Migration};
+use kcpx::{Config, KcpListener, KcpStream, KeepaliveInterval, Migration};
 
 use crate::net::bind_addrs;
 use crate::settings::{Common, ListenAddress, RemoteAddress};
@@ -24,16 +24,18 @@ const LINGER: Duration = Duration::from_secs(5);
 /// The KCP configuration of a tunnel. Derives the key, which takes some milliseconds.
 pub(crate) fn config(common: &Common) -> io::Result<Config> {
     let timeout = common.keepalive_timeout();
-    let mut config = common.config()?.keepalive(Some(PING_INTERVAL.min(common.keepalive)));
-    config.kcp.idle_timeout = Some(timeout);
-    config.kcp.dead_peer_timeout = Some(timeout);
-    config.connect_timeout = CONNECT_TIMEOUT;
-    config.send_buffer = STREAM_BUFFER;
-    config.linger = LINGER;
+    let mut config = common
+        .config()?
+        .keepalive(KeepaliveInterval::After(PING_INTERVAL.min(common.keepalive)))
+        .idle_timeout(Some(timeout))
+        .dead_peer_timeout(Some(timeout))
+        .connect_timeout(CONNECT_TIMEOUT)
+        .send_buffer(STREAM_BUFFER)
+        .linger(LINGER);
     if common.algorithm.is_aead() {
         // A client keeps its session when its address changes. With another cipher, altering a
         // datagram on the path could redirect the session.
-        config.migration = Migration::Authenticated;
+        config = config.migration(Migration::Authenticated);
     }
     config.validate()?;
     Ok(config)
@@ -108,10 +110,10 @@ mod tests {
     #[test]
     fn only_a_client_with_an_aead_cipher_may_change_its_address() {
         for algorithm in Algorithm::ALL {
+            let config = config(&Common { algorithm: *algorithm, ..common() }).unwrap();
             let migration =
-                config(&Common { algorithm: *algorithm, ..common() }).unwrap().migration;
-            let may_change = matches!(migration, Migration::Authenticated);
-            assert_eq!(may_change, algorithm.is_aead(), "{algorithm:?}");
+                if algorithm.is_aead() { Migration::Authenticated } else { Migration::Off };
+            assert_eq!(config, config.clone().migration(migration), "{algorithm:?}");
         }
     }
 

@@ -3,26 +3,34 @@
 use std::net::SocketAddr;
 
 use kcpx::{
-    AutoRedundancy, Cipher, Config, Endpoint, FecConfig, KcpListener, KcpStream, Redundancy, Timing,
+    AutoRedundancy, Cipher, Config, Endpoint, FecConfig, KcpListener, KcpStream, KeepaliveInterval,
+    Limits, Redundancy, Timing,
 };
 
 use super::{Accept, Connect, Duplex, wildcard};
 use crate::args::{Algorithm, BACKLOG, Case, KEY, MTU, Peer, WINDOW, Workload};
 
 fn config(case: Case) -> anyhow::Result<Config> {
-    let mut config = Config::new().timing(Timing::TURBO).windows(WINDOW, WINDOW).mtu(MTU);
-    config.limits.backlog = usize::from(BACKLOG);
+    let mut config = Config::new()
+        .timing(Timing::FAST3)
+        .windows(WINDOW, WINDOW)
+        .mtu(MTU)
+        .limits(Limits::new().backlog(usize::from(BACKLOG)));
     if case.workload == Workload::Many {
         // Others do nothing on an idle connection. One probe in 15 s would fall into the rest of
         // some runs and not of others.
-        config = config.keepalive(None).idle_timeout(None);
+        config = config.keepalive(KeepaliveInterval::Never).idle_timeout(None);
     }
     let layout = |(data, parity)| FecConfig::new(data, parity);
     let fec = case.wire.fec().map(layout).transpose()?;
     if case.peer == Peer::KcpxAuto {
         let mut auto = AutoRedundancy::new();
-        auto.max_overhead_per_mille = case.max_overhead.unwrap_or(auto.max_overhead_per_mille);
-        auto.stock = fec;
+        if let Some(per_mille) = case.max_overhead {
+            auto = auto.max_overhead(f64::from(per_mille) / 1_000.0);
+        }
+        if let Some(fec) = fec {
+            auto = auto.stock(fec);
+        }
         config = config.redundancy(Redundancy::Auto(auto));
     } else if let Some(fec) = fec {
         config = config.redundancy(Redundancy::Fec(fec));
@@ -32,7 +40,7 @@ fn config(case: Case) -> anyhow::Result<Config> {
         Algorithm::Aes128Gcm => kcpx::Algorithm::Aes128Gcm,
     };
     if let Some(chosen) = case.wire.algorithm() {
-        config.cipher = Cipher::new(algorithm(chosen), KEY)?;
+        config = config.cipher(Cipher::new(algorithm(chosen), KEY)?);
     }
     Ok(config)
 }

@@ -85,9 +85,9 @@ impl Congestion {
 
     pub(crate) fn mode(&self) -> CongestionControl {
         match self.control {
-            Control::Disabled => CongestionControl::Disabled,
+            Control::Disabled => CongestionControl::Off,
             Control::Reno(_) => CongestionControl::Reno,
-            Control::Bbr(_) | Control::IdleBbr(_) => CongestionControl::Model,
+            Control::Bbr(_) | Control::IdleBbr(_) => CongestionControl::Bbr,
         }
     }
 
@@ -197,11 +197,11 @@ impl Congestion {
         in_flight: impl Iterator<Item = u32>,
     ) {
         self.control = match mode {
-            CongestionControl::Disabled => Control::Disabled,
+            CongestionControl::Off => Control::Disabled,
             CongestionControl::Reno => {
                 Control::Reno(CongestionWindow::with_in_flight(una, in_flight.count()))
             }
-            CongestionControl::Model => {
+            CongestionControl::Bbr => {
                 let mut in_flight = in_flight.peekable();
                 if in_flight.peek().is_none() {
                     Control::IdleBbr(SlowStart::NEW)

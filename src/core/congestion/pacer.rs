@@ -36,7 +36,7 @@ const SECOND_MICROS: u64 = 1_000_000;
 /// The pacer is a virtual clock that each segment advances by its share of the round trip.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacer {
-    /// Data of this time at the paced rate leaves at once, nanoseconds; see `KcpConfig::pacing_interval`.
+    /// Data of this time at the paced rate leaves at once, nanoseconds; see `Config::pacing_interval`.
     interval: u64,
     /// Departure time of the last segment at exactly the paced rate, nanoseconds.
     departure: u64,

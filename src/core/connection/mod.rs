@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::config::{
-    self, AckPolicy, KcpConfig, KeepaliveSide, Mode, SEGMENT_CHARGE, SEGMENT_COST, Setting, Timing,
-    WritePolicy,
+    self, AckPolicy, Config, CongestionControl, KcpConfig, KeepaliveSide, Mode, SEGMENT_CHARGE,
+    SEGMENT_COST, Setting, Timing, WritePolicy,
 };
 use crate::core::clock::{Clock, Micros, micros_u32};
 use crate::core::close::CloseState;
@@ -59,10 +59,10 @@ const MAX_FRAGMENTS: usize = 255;
 /// use std::time::Instant;
 ///
 /// use bytes::Bytes;
-/// use kcpx::KcpConfig;
+/// use kcpx::Config;
 /// use kcpx::proto::{Kcp, PacketType, Seed};
 ///
-/// let (now, config) = (Instant::now(), KcpConfig::new());
+/// let (now, config) = (Instant::now(), Config::new());
 /// let mut sender = Kcp::new(7, &config, now, Seed::default())?;
 /// let mut receiver = Kcp::new(7, &config, now, Seed::default())?;
 ///
@@ -166,8 +166,13 @@ impl Kcp {
     ///
     /// # Errors
     ///
-    /// If `config` is invalid.
-    pub fn new(
+    /// If a setting of the protocol is invalid.
+    pub fn new(conv: u32, config: &Config, now: Instant, seed: Seed) -> Result<Self, ConfigError> {
+        Self::with_config(conv, &config.kcp, now, seed)
+    }
+
+    /// As [`Kcp::new`] with the settings of the protocol alone.
+    pub(crate) fn with_config(
         conv: u32,
         config: &KcpConfig,
         now: Instant,
@@ -179,9 +184,13 @@ impl Kcp {
 
     /// As [`Kcp::new`] with first sequence number `sn` in both directions, for tests of sequence
     /// wrap. Both sides must use the same.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn starting_at(conv: u32, config: &KcpConfig, now: Instant, seed: Seed, sn: Sn) -> Self {
+    pub(crate) fn starting_at(
+        conv: u32,
+        config: &KcpConfig,
+        now: Instant,
+        seed: Seed,
+        sn: Sn,
+    ) -> Self {
         let mut rate_limiter = RateLimiter::default();
         rate_limiter.set_rate(config.rate_limit);
         let mut kcp = Self {
@@ -347,8 +356,7 @@ impl Kcp {
     /// Largest message in bytes that [`Kcp::send_message`] accepts: at most 255 fragments, the
     /// largest window that the peer advertised (32 before the first) and our configured send
     /// window. With a large MTU fewer fragments: a peer of this crate has memory for 1,540 bytes
-    /// per segment of its window unless [`KcpConfig::recv_memory`](crate::KcpConfig::recv_memory)
-    /// is set.
+    /// per segment of its window.
     #[must_use]
     pub fn max_message_size(&self) -> usize {
         let (largest, mss) = (usize::from(self.send.remote.largest()), self.send.mss());
@@ -526,12 +534,16 @@ impl Kcp {
         Ok(())
     }
 
-    /// Sets the timing preset: interval, minimum RTO, fast retransmit and congestion control.
-    /// Default: as configured.
+    /// Sets the timing: interval, minimum RTO and fast retransmit. Default: as configured.
     #[doc(alias = "SetNoDelay")]
     #[doc(alias = "NoDelay")]
     pub fn set_timing(&mut self, preset: Timing) {
         self.apply(Setting::Timing(preset));
+    }
+
+    /// Sets the congestion control, which starts afresh. Default: as configured.
+    pub fn set_congestion_control(&mut self, control: CongestionControl) {
+        self.apply(Setting::CongestionControl(control));
     }
 
     /// Sets when ACKs are sent. Default: as configured.
@@ -576,6 +588,7 @@ impl Kcp {
                 self.interval = micros_u32(preset.interval);
                 self.send.set_timing(&preset);
             }
+            Setting::CongestionControl(control) => self.send.set_congestion_control(control),
             Setting::AckPolicy(policy) => self.ack_policy = policy,
             Setting::WritePolicy(policy) => {
                 self.write_policy = policy;
@@ -815,10 +828,9 @@ impl Seed {
 /// use std::time::Instant;
 ///
 /// use kcpx::proto::{Kcp, Seed, SendMessageError};
-/// use kcpx::{KcpConfig, Mode};
+/// use kcpx::{Config, Mode};
 ///
-/// let (now, mut config) = (Instant::now(), KcpConfig::new());
-/// config.mode = Mode::Message;
+/// let (now, config) = (Instant::now(), Config::new().mode(Mode::Message));
 /// let mut kcp = Kcp::new(7, &config, now, Seed::default())?;
 /// let (size, max) = (kcp.max_message_size() + 1, kcp.max_message_size());
 /// let refused = kcp.send_message(now, vec![0; size].into());

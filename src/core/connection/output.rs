@@ -30,11 +30,11 @@ const MAX_FULL_DATAGRAMS_BEFORE_ACK: u32 = 44;
 /// use std::time::Instant;
 ///
 /// use bytes::Bytes;
-/// use kcpx::KcpConfig;
+/// use kcpx::Config;
 /// use kcpx::proto::{Kcp, Seed};
 ///
 /// let now = Instant::now();
-/// let mut kcp = Kcp::new(7, &KcpConfig::new(), now, Seed::default())?;
+/// let mut kcp = Kcp::new(7, &Config::new(), now, Seed::default())?;
 /// kcp.send(now, Bytes::from_static(b"hello"));
 /// let mut datagram = Vec::new();
 /// let transmitted = kcp.poll_transmit(now, &mut datagram).unwrap();

@@ -183,15 +183,15 @@ impl Kcp {
     /// send like one connection, with equal shares for connections that always have data. Share
     /// only between connections with validated peers and the same local and remote address and
     /// port: false acknowledgements mislead all of them. Takes effect while
-    /// [`CongestionControl::Model`](crate::CongestionControl::Model) is set.
+    /// [`CongestionControl::Bbr`](crate::CongestionControl::Bbr) is set.
     ///
     /// ```
     /// use std::time::Instant;
     ///
-    /// use kcpx::KcpConfig;
+    /// use kcpx::Config;
     /// use kcpx::proto::{Kcp, Seed};
     ///
-    /// let (now, config) = (Instant::now(), KcpConfig::new());
+    /// let (now, config) = (Instant::now(), Config::new());
     /// let mut first = Kcp::new(1, &config, now, Seed::default())?;
     /// let mut second = Kcp::new(2, &config, now, Seed::default())?;
     /// second.share_path(&first.shared_path());

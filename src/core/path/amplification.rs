@@ -48,11 +48,11 @@ pub(crate) enum Amplification {
 /// ```
 /// use std::time::Instant;
 ///
-/// use kcpx::KcpConfig;
+/// use kcpx::Config;
 /// use kcpx::proto::{Kcp, Seed, SendBudget};
 ///
 /// let now = Instant::now();
-/// let mut kcp = Kcp::new(7, &KcpConfig::new(), now, Seed::default())?;
+/// let mut kcp = Kcp::new(7, &Config::new(), now, Seed::default())?;
 /// assert_eq!(kcp.send_budget(), SendBudget::Unlimited);
 /// kcp.require_validation(now, 1_400);
 /// assert_eq!(kcp.send_budget(), SendBudget::Bytes(1_400));

@@ -185,13 +185,13 @@ impl Sender {
             writer_waits: false,
         };
         sender.set_timing(&config.timing);
+        sender.set_congestion_control(config.congestion_control);
         sender
     }
 
     pub(crate) fn set_timing(&mut self, preset: &Timing) {
         self.rtt.set_timing(preset.nodelay, preset.interval);
         self.loss.set_timing(preset);
-        self.set_congestion(preset.congestion);
         self.fast_resend = preset.fast_resend.map_or(0, |count| u32::from(count.get()));
     }
 
@@ -539,7 +539,7 @@ impl Sender {
 /// Events for the congestion control, and pacing at its rate.
 impl Sender {
     /// Changes the congestion control. The new one starts without samples of the segments in flight.
-    fn set_congestion(&mut self, mode: CongestionControl) {
+    pub(crate) fn set_congestion_control(&mut self, mode: CongestionControl) {
         if self.congestion.mode() == mode {
             return;
         }

@@ -4,7 +4,7 @@
 use super::scripted_peer::{ScriptedPeer, config};
 use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, SECOND};
-use crate::config::{CongestionControl, Timing};
+use crate::config::CongestionControl;
 use crate::core::seq::Sn;
 use crate::testkit::link::{CERTAIN, GilbertElliott, LinkConfig};
 
@@ -15,10 +15,6 @@ const PACKET: u64 = 1_400;
 /// Bandwidth-delay product, segments.
 const BDP: u32 = (RATE * RTT / SECOND / PACKET) as u32;
 
-fn timing(congestion: CongestionControl) -> Timing {
-    Timing { congestion, ..Timing::FAST2 }
-}
-
 fn bottleneck(queue: u64) -> LinkConfig {
     LinkConfig { delay: RTT / 2, rate: Some(RATE), queue: queue * PACKET, ..LinkConfig::default() }
 }
@@ -27,7 +23,7 @@ fn bottleneck(queue: u64) -> LinkConfig {
 fn bulk(link: &LinkConfig, congestion: CongestionControl) -> Sim {
     let mut plan = Plan::plain("congestion model");
     for side in &mut plan.sides {
-        side.config.timing = timing(congestion);
+        side.config.congestion_control = congestion;
         side.link = link.clone();
     }
     plan.sides[0].traffic.bytes = 1 << 40;
@@ -56,7 +52,7 @@ fn goodput(sim: &mut Sim, until: u64) -> (f64, f64) {
 #[test]
 fn bulk_through_a_bottleneck_fills_it_and_loses_little() {
     for queue in [20, 50, 89, 300] {
-        let mut sim = bulk(&bottleneck(queue), CongestionControl::Model);
+        let mut sim = bulk(&bottleneck(queue), CongestionControl::Bbr);
         // Startup loses what its last round sends beyond path and queue.
         let (_, retransmitted) = goodput(&mut sim, SECOND);
         assert!(retransmitted < 40.0, "queue of {queue}: {retransmitted} %");
@@ -85,7 +81,7 @@ fn bulk_through_a_bottleneck_fills_it_and_loses_little() {
 fn bulk_through_a_policer_reaches_its_rate() {
     for bucket in [10, 50] {
         let link = LinkConfig { policer: true, ..bottleneck(bucket) };
-        let mut sim = bulk(&link, CongestionControl::Model);
+        let mut sim = bulk(&link, CongestionControl::Bbr);
         sim.run_until(3 * SECOND);
         let (mbit, retransmitted) = goodput(&mut sim, 12 * SECOND);
         assert!(mbit >= 18.0, "bucket of {bucket}: {mbit} Mbit/s");
@@ -98,13 +94,13 @@ fn bulk_through_a_policer_reaches_its_rate() {
 fn random_loss_does_not_reduce_the_rate() {
     for (loss, least) in [(10_000, 18.2), (50_000, 17.2), (200_000, 13.5)] {
         let link = LinkConfig { loss, ..bottleneck(89) };
-        let mut sim = bulk(&link, CongestionControl::Model);
+        let mut sim = bulk(&link, CongestionControl::Bbr);
         let (mbit, _) = goodput(&mut sim, 12 * SECOND);
         assert!(mbit >= least, "loss of {loss} ppm: {mbit} Mbit/s");
         // The goal for a connection without congestion control is 88.4 Mbit/s.
         if loss == 50_000 {
             let link = LinkConfig { loss, ..LinkConfig::delay(RTT / 2) };
-            let mut sim = bulk(&link, CongestionControl::Model);
+            let mut sim = bulk(&link, CongestionControl::Bbr);
             let (mbit, _) = goodput(&mut sim, 12 * SECOND);
             assert!(mbit >= 88.4, "no bottleneck: {mbit} Mbit/s");
         }
@@ -113,7 +109,7 @@ fn random_loss_does_not_reduce_the_rate() {
 
 #[test]
 fn rate_follows_a_bottleneck_that_changes() {
-    let mut sim = bulk(&bottleneck(89), CongestionControl::Model);
+    let mut sim = bulk(&bottleneck(89), CongestionControl::Bbr);
     sim.run_until(5 * SECOND);
     for (rate, least) in [(RATE / 4, 4.4), (4 * RATE, 70.0)] {
         let from = sim.now;
@@ -129,7 +125,7 @@ fn rate_follows_a_bottleneck_that_changes() {
 /// shortest, it is measured with half a bandwidth-delay product in flight.
 #[test]
 fn min_rtt_probe_finds_a_longer_path() {
-    let mut sim = bulk(&bottleneck(300), CongestionControl::Model);
+    let mut sim = bulk(&bottleneck(300), CongestionControl::Bbr);
     sim.run_until(5 * SECOND);
     sim.links[0].set_config(LinkConfig { delay: 3 * RTT / 2, ..bottleneck(300) });
     let (mut probed, mut at) = (None, 5 * SECOND + RTT);
@@ -150,7 +146,7 @@ fn min_rtt_probe_finds_a_longer_path() {
 fn message_latencies(link: &LinkConfig, mtu: u16, congestion: CongestionControl) -> Vec<u64> {
     let mut plan = Plan::plain("messages");
     for side in &mut plan.sides {
-        (side.config.timing, side.config.mtu) = (timing(congestion), mtu);
+        (side.config.congestion_control, side.config.mtu) = (congestion, mtu);
         side.link = link.clone();
     }
     let traffic = &mut plan.sides[0].traffic;
@@ -175,9 +171,9 @@ fn app_limited_flow_is_not_delayed() {
     for link in independent.into_iter().chain(bursts) {
         // The smaller MTU cuts each message in two.
         for mtu in [1_400, 544] {
-            let model = message_latencies(&link, mtu, CongestionControl::Model);
+            let model = message_latencies(&link, mtu, CongestionControl::Bbr);
             assert_eq!(model.len(), 4_000);
-            let without = message_latencies(&link, mtu, CongestionControl::Disabled);
+            let without = message_latencies(&link, mtu, CongestionControl::Off);
             let differ = model.iter().zip(&without).filter(|(model, without)| model != without);
             assert_eq!(differ.count(), 0, "MTU {mtu}, {link:?}");
         }
@@ -187,16 +183,16 @@ fn app_limited_flow_is_not_delayed() {
 #[test]
 fn congestion_control_may_change_while_data_is_in_flight() {
     let link = LinkConfig { loss: 10_000, ..bottleneck(89) };
-    let mut sim = bulk(&link, CongestionControl::Disabled);
-    let modes = [CongestionControl::Model, CongestionControl::Reno, CongestionControl::Disabled];
+    let mut sim = bulk(&link, CongestionControl::Off);
+    let modes = [CongestionControl::Bbr, CongestionControl::Reno, CongestionControl::Off];
     for (i, mode) in modes.into_iter().cycle().take(9).enumerate() {
         sim.run_until((i as u64 + 1) * SECOND);
-        sim.sides[0].kcp.set_timing(timing(mode));
+        sim.sides[0].kcp.set_congestion_control(mode);
         sim.sides[0].kcp.check_invariants();
         let paced = sim.sides[0].kcp.stats().pacing_bytes_per_second;
         assert_eq!(paced, 0, "nothing is known of the path yet");
     }
-    sim.sides[0].kcp.set_timing(timing(CongestionControl::Model));
+    sim.sides[0].kcp.set_congestion_control(CongestionControl::Bbr);
     sim.run_until(13 * SECOND);
     let (mbit, retransmitted) = goodput(&mut sim, 20 * SECOND);
     assert!(mbit >= 18.0 && retransmitted < 3.0, "{mbit} Mbit/s, {retransmitted} %");
@@ -234,7 +230,7 @@ fn idle_connection_has_no_model_and_begins_with_the_initial_window() {
 #[test]
 fn outage_is_followed_by_startup() {
     let link = LinkConfig { partitions: vec![(5 * SECOND, 9 * SECOND)], ..bottleneck(89) };
-    let mut sim = bulk(&link, CongestionControl::Model);
+    let mut sim = bulk(&link, CongestionControl::Bbr);
     sim.run_until(12 * SECOND);
     let (mbit, retransmitted) = goodput(&mut sim, 16 * SECOND);
     assert!(mbit >= 18.0 && retransmitted < 3.0, "{mbit} Mbit/s, {retransmitted} %");
@@ -243,7 +239,7 @@ fn outage_is_followed_by_startup() {
 /// A connection with a full window of data in flight, and the sent segments.
 fn model_peer() -> ScriptedPeer {
     let mut config = config();
-    config.timing = timing(CongestionControl::Model);
+    config.congestion_control = CongestionControl::Bbr;
     let mut script = ScriptedPeer::new(&config);
     (script.now, script.wnd) = (1_000 * MILLIS, u16::MAX);
     script

@@ -30,7 +30,7 @@ fn plan(link: &LinkConfig, auto: bool) -> Plan {
     let mut plan = Plan::plain("bottleneck");
     for side in &mut plan.sides {
         let config = &mut side.config;
-        config.timing = Timing { congestion: CongestionControl::Disabled, ..Timing::FAST3 };
+        (config.timing, config.congestion_control) = (Timing::FAST3, CongestionControl::Off);
         (config.send_window, config.recv_window) = (1_024, 1_024);
         config.auto_windows = auto;
         side.link = link.clone();

@@ -40,8 +40,8 @@ fn leave(
 
 /// Without congestion control, so that nothing paces the retransmissions.
 fn config() -> KcpConfig {
-    let timing = Timing::FAST3.with_congestion(CongestionControl::Disabled);
-    KcpConfig { timing, ..quiet() }
+    let congestion_control = CongestionControl::Off;
+    KcpConfig { timing: Timing::FAST3, congestion_control, ..quiet() }
 }
 
 /// A path without loss whose round trip is known.

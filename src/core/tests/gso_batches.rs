@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::scripted_peer::{ScriptedPeer, config, header};
 use super::sim_plan::MILLIS;
-use crate::config::{KcpConfig, Mode, Timing, WritePolicy};
+use crate::config::{CongestionControl, KcpConfig, Mode, Timing, WritePolicy};
 use crate::core::segment::{Command, Segments};
 use crate::core::seq::Sn;
 use crate::util::Framing;
@@ -39,7 +39,11 @@ fn setup() -> impl Strategy<Value = KcpConfig> {
         |(window, delayed, messages, with_congestion, rate)| {
             let mut config = config();
             config.send_window = window;
-            config.timing = if with_congestion { Timing::KCP_DEFAULT } else { Timing::TURBO };
+            (config.timing, config.congestion_control) = if with_congestion {
+                (Timing::KCP_DEFAULT, CongestionControl::Reno)
+            } else {
+                (Timing::FAST3, CongestionControl::Bbr)
+            };
             config.write_policy =
                 if delayed { WritePolicy::Delayed } else { WritePolicy::Immediate };
             config.mode = if messages { Mode::Message } else { Mode::Stream };

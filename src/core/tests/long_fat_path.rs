@@ -16,9 +16,8 @@ fn transfer(jitter: u64, keep_order: bool, bytes: u64) -> (ConnectionStats, f64)
     for side in &mut plan.sides {
         let config = &mut side.config;
         (config.send_window, config.recv_window) = (2_048, 2_048);
-        config.timing =
-            Timing::new(false, Duration::from_millis(10), None, CongestionControl::Disabled)
-                .unwrap();
+        config.timing = Timing::new(false, Duration::from_millis(10), None).unwrap();
+        config.congestion_control = CongestionControl::Off;
         side.link = LinkConfig {
             // 71 ms each way on average.
             delay: 71 * MILLIS - jitter / 2,

@@ -7,22 +7,22 @@ use std::fmt::Write;
 
 use super::sim::{Outcome, Sim};
 use super::sim_plan::{MILLIS, Plan, SECOND};
-use crate::config::Timing;
+use crate::config::{CongestionControl, Timing};
 use crate::testkit::link::LinkConfig;
 
 const STORED: &str = include_str!("matrix.txt");
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/core/tests/matrix.txt");
 
-type Preset = (&'static str, Timing);
+type Preset = (&'static str, (Timing, CongestionControl));
 /// Name, loss in parts per million, and jitter that reorders, microseconds.
 type Path = (&'static str, u32, u64);
 
 const PRESETS: [Preset; 5] = [
-    ("protocol", Timing::KCP_DEFAULT),
-    ("normal", Timing::NORMAL),
-    ("fast", Timing::FAST),
-    ("fast2", Timing::FAST2),
-    ("fast3", Timing::FAST3),
+    ("protocol", (Timing::KCP_DEFAULT, CongestionControl::Reno)),
+    ("normal", (Timing::NORMAL, CongestionControl::Bbr)),
+    ("fast", (Timing::FAST, CongestionControl::Bbr)),
+    ("fast2", (Timing::FAST2, CongestionControl::Bbr)),
+    ("fast3", (Timing::FAST3, CongestionControl::Bbr)),
 ];
 const PATHS: [Path; 6] = [
     ("0 %", 0, 0),
@@ -47,13 +47,13 @@ const MESSAGES: u64 = 6_000;
 const IP_OVERHEAD: u64 = 28;
 
 /// 40 ms round trip, 20 Mbit/s, a queue of 250 ms.
-fn plan(preset: Timing, loss: u32, jitter: u64) -> Plan {
+fn plan(preset: (Timing, CongestionControl), loss: u32, jitter: u64) -> Plan {
     let mut plan = Plan::plain("matrix");
     plan.seed = 7;
     for side in &mut plan.sides {
         (side.config.send_window, side.config.recv_window) = (256, 1_024);
         side.config.auto_windows = false;
-        side.config.timing = preset;
+        (side.config.timing, side.config.congestion_control) = preset;
         side.link = LinkConfig {
             delay: 20 * MILLIS,
             jitter,
@@ -86,11 +86,11 @@ fn thin(mut plan: Plan) -> String {
 
 /// 6,000 messages of 1 KiB, one each 10 ms, 50 ms round trip: latency, ms, and IP bytes that the
 /// sender sent per byte.
-fn messages(preset: Timing, loss: u32) -> String {
+fn messages(preset: (Timing, CongestionControl), loss: u32) -> String {
     let mut plan = Plan::plain("messages");
     plan.seed = 7;
     for side in &mut plan.sides {
-        side.config.timing = preset;
+        (side.config.timing, side.config.congestion_control) = preset;
         side.link = LinkConfig { loss, ..LinkConfig::delay(25 * MILLIS) };
     }
     let traffic = &mut plan.sides[0].traffic;
@@ -118,7 +118,7 @@ fn table(
     title: &str,
     presets: &[Preset],
     paths: &[Path],
-    cell: impl Fn(Timing, u32, u64) -> String,
+    cell: impl Fn((Timing, CongestionControl), u32, u64) -> String,
 ) -> String {
     let mut table = format!("{title}\n\n{:<10}", "preset");
     for (name, ..) in paths {

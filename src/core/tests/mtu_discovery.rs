@@ -7,7 +7,7 @@ use super::report::{each_seed, explained};
 use super::scripted_peer::{ScriptedPeer, commands, config, header};
 use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, SECOND};
-use crate::config::{KcpConfig, Mode, Timing};
+use crate::config::{CongestionControl, KcpConfig, Mode, Timing};
 use crate::core::segment::Command;
 use crate::core::seq::Sn;
 use crate::error::{ConnectionError, TimeoutCause};
@@ -164,6 +164,7 @@ fn plpmtu_under_random_loss_stays_at_the_configured_size() {
                 // Reno keeps few segments in flight.
                 if seed % 4 >= 2 {
                     side.config.timing = Timing::KCP_DEFAULT;
+                    side.config.congestion_control = CongestionControl::Reno;
                 }
             }
             let mut sim = Sim::new(&plan);

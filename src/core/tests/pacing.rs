@@ -8,7 +8,6 @@ use crate::config::{CongestionControl, Mode, Timing};
 use crate::core::segment::Command;
 use crate::core::seq::Sn;
 
-const UNLIMITED: Timing = Timing::TURBO.with_congestion(CongestionControl::Disabled);
 const RTT: u64 = 50 * MILLIS;
 const WINDOW: u32 = 128;
 const MSS: usize = 1_376;
@@ -17,9 +16,9 @@ const MSS: usize = 1_376;
 type Pushes = Vec<(u32, u32, u64)>;
 
 /// A connection with one RTT sample, and the window that it sends within a round trip after it.
-fn window(preset: Timing, rtt: u64) -> (ScriptedPeer, Pushes) {
+fn window(congestion: CongestionControl, rtt: u64) -> (ScriptedPeer, Pushes) {
     let mut config = config();
-    config.timing = preset;
+    (config.timing, config.congestion_control) = (Timing::FAST3, congestion);
     config.send_window = u16::try_from(WINDOW).unwrap();
     let mut script = ScriptedPeer::new(&config);
     script.write(vec![1; MSS]);
@@ -40,7 +39,7 @@ fn pushes(script: &mut ScriptedPeer, until: u64) -> Pushes {
 
 #[test]
 fn pacing_spreads_a_window_over_four_fifths_of_a_round_trip() {
-    let (_, sent) = window(UNLIMITED, RTT);
+    let (_, sent) = window(CongestionControl::Off, RTT);
     let numbers: Vec<u32> = sent.iter().map(|(sn, ..)| *sn).collect();
     assert_eq!(numbers, (1..=WINDOW).collect::<Vec<_>>());
     let by = |ms: u64| sent.iter().filter(|(.., at)| *at <= RTT + ms * MILLIS).count();
@@ -54,7 +53,7 @@ fn pacing_spreads_a_window_over_four_fifths_of_a_round_trip() {
 /// The longest burst, without the first one of the window.
 fn longest_burst(interval: u64) -> usize {
     let mut config = config();
-    config.timing = UNLIMITED;
+    (config.timing, config.congestion_control) = (Timing::FAST3, CongestionControl::Off);
     config.send_window = u16::try_from(WINDOW).unwrap();
     config.pacing_interval = Duration::from_millis(interval);
     let mut script = ScriptedPeer::new(&config);
@@ -79,14 +78,14 @@ fn pacing_interval_sets_the_burst_length() {
 
 #[test]
 fn pacing_on_a_short_path_sends_the_window_at_once() {
-    let (_, sent) = window(Timing::TURBO, MILLIS);
+    let (_, sent) = window(CongestionControl::Bbr, MILLIS);
     assert_eq!(sent.len(), WINDOW as usize);
     assert!(sent.iter().all(|(.., at)| *at == MILLIS), "{sent:?}");
 }
 
 /// The retransmitted numbers when all segments but `lost` were acknowledged.
-fn retransmitted(preset: Timing, lost: &[u32], window_is_open: bool) -> Vec<u32> {
-    let (mut script, sent) = window(preset, RTT);
+fn retransmitted(lost: &[u32], window_is_open: bool) -> Vec<u32> {
+    let (mut script, sent) = window(CongestionControl::Off, RTT);
     if window_is_open {
         script.kcp.set_windows(2 * u16::try_from(WINDOW).unwrap(), 128).unwrap();
         script.wnd = 1_024;
@@ -105,14 +104,13 @@ fn retransmitted(preset: Timing, lost: &[u32], window_is_open: bool) -> Vec<u32>
 #[test]
 fn redundant_retransmit_of_a_segment_that_closes_the_window_is_sent() {
     // Segment 120 is in the last quarter of the window, so there is time for another retransmission.
-    assert_eq!(retransmitted(UNLIMITED, &[1, 60, 120], false), [1, 1, 60, 60, 120]);
-    assert_eq!(retransmitted(UNLIMITED, &[1, 60, 120], true), [1, 60, 120]);
+    assert_eq!(retransmitted(&[1, 60, 120], false), [1, 1, 60, 60, 120]);
+    assert_eq!(retransmitted(&[1, 60, 120], true), [1, 60, 120]);
 }
 
 #[test]
 fn redundant_retransmit_with_a_congestion_window_is_not_sent() {
-    let preset = Timing { congestion: CongestionControl::Reno, ..Timing::TURBO };
-    let (mut script, mut sent) = window(preset, RTT);
+    let (mut script, mut sent) = window(CongestionControl::Reno, RTT);
     // Slow start until there are enough later ACKs to detect a loss.
     while sent.len() < 8 {
         script.now += RTT;
@@ -132,7 +130,7 @@ fn redundant_retransmit_with_a_congestion_window_is_not_sent() {
 #[test]
 fn redundant_retransmit_of_an_acked_segment_is_dropped() {
     let mut config = config();
-    (config.mode, config.timing, config.send_window) = (Mode::Message, Timing::TURBO, 4);
+    (config.mode, config.timing, config.send_window) = (Mode::Message, Timing::FAST3, 4);
     let mut script = ScriptedPeer::new(&config);
     let write = |script: &mut ScriptedPeer, count: u8| {
         (0..count).for_each(|i| script.kcp.send(script.instant(), vec![i; 20].into()));

@@ -65,7 +65,7 @@ impl Flow {
         let mut plan = Plan::plain("path changes");
         for (side, link) in plan.sides.iter_mut().zip(path.links()) {
             let config = &mut side.config;
-            config.timing = Timing { congestion: CongestionControl::Model, ..Timing::FAST3 };
+            (config.timing, config.congestion_control) = (Timing::FAST3, CongestionControl::Bbr);
             config.auto_windows = window == 0;
             if window > 0 {
                 (config.send_window, config.recv_window) = (window, window);
@@ -140,12 +140,11 @@ fn peer_that_acknowledges_at_a_tick_is_sent_the_rate_of_the_path() {
         let path = Steady { mbit: 20, rtt: 50 * MILLIS, queue };
         let mut flow = Flow::new(path, 1_024, |plan| {
             let config = &mut plan.sides[1].config;
-            let congestion = CongestionControl::Disabled;
             config.ack_policy = AckPolicy::Interval;
             config.close_notify = false;
             config.timing =
-                Timing::new(true, Duration::from_millis(interval), NonZeroU8::new(2), congestion)
-                    .unwrap();
+                Timing::new(true, Duration::from_millis(interval), NonZeroU8::new(2)).unwrap();
+            config.congestion_control = CongestionControl::Off;
         });
         let figures = flow.run(20, 10);
         assert!(figures.goodput > 0.85 * 19.0, "{interval} ms: {figures:?}");
@@ -513,8 +512,9 @@ fn flow_to_another_implementation_moves_within_3_s_after_an_outage() {
 /// A ping and a duplicate arrive before an ACK is sent.
 #[test]
 fn ping_is_answered_beside_a_duplicate() {
-    let (now, config) = (super::origin(), KcpConfig::new());
-    let [mut a, mut b] = [0, 1].map(|_| Kcp::new(7, &config, now, Seed::default()).unwrap());
+    let (now, config) = (super::origin(), KcpConfig::default());
+    let [mut a, mut b] =
+        [0, 1].map(|_| Kcp::with_config(7, &config, now, Seed::default()).unwrap());
     let datagram = |kcp: &mut Kcp, at| {
         let mut out = Vec::new();
         kcp.poll_transmit(at, &mut out).map(|_| out)

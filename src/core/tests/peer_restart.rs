@@ -361,8 +361,7 @@ fn suspended_host_without_timeouts_resumes_after_any_time() {
             for (i, side) in plan.sides.iter_mut().enumerate() {
                 side.traffic.bytes = 200_000;
                 // All data is in flight when the host stops.
-                let timing = &mut side.config.timing;
-                *timing = timing.with_congestion(CongestionControl::Disabled);
+                side.config.congestion_control = CongestionControl::Off;
                 if which & (1 << i) != 0 {
                     side.freeze = freeze;
                 }

@@ -73,7 +73,8 @@ fn hello_is_exchanged_once_after_the_capability() {
 fn peer_without_control_is_sent_neither_hello_nor_repair() {
     let mut ends = TwoEndpoints::new(1, 0);
     let off = KcpConfig { close_notify: false, ..config() };
-    ends.sides[1] = Kcp::new(ends.sides[0].conv(), &off, ends.instant(), Seed::new(9, 9)).unwrap();
+    ends.sides[1] =
+        Kcp::with_config(ends.sides[0].conv(), &off, ends.instant(), Seed::new(9, 9)).unwrap();
     ends.sides[0].set_repair_rate(RATE);
     ends.filter = Box::new(|header| {
         assert!(header.command != Command::Control && header.command != Command::Repair);
@@ -265,7 +266,8 @@ fn messages_with_repair_symbols_keep_their_boundaries() {
         let mut ends = TwoEndpoints::new(seed, 100_000);
         let config = KcpConfig { mode: Mode::Message, ..config() };
         let conv = ends.sides[0].conv();
-        let kcp = |side| Kcp::new(conv, &config, ends.instant(), Seed::new(side, side.into()));
+        let kcp =
+            |side| Kcp::with_config(conv, &config, ends.instant(), Seed::new(side, side.into()));
         ends.sides = [kcp(1).unwrap(), kcp(2).unwrap()];
         ends.sides[0].set_repair_rate(RATE);
         let mut rng = Rng::new(seed);
@@ -324,7 +326,8 @@ fn segments_recovered_among_many_in_flight_are_acknowledged() {
         let (mut ends, _) = negotiated(in_flight);
         let windows = KcpConfig { send_window: 1_024, recv_window: 1_024, ..config() };
         let conv = ends.sides[0].conv();
-        let kcp = |side| Kcp::new(conv, &windows, ends.instant(), Seed::new(side, side.into()));
+        let kcp =
+            |side| Kcp::with_config(conv, &windows, ends.instant(), Seed::new(side, side.into()));
         ends.sides = [kcp(1).unwrap(), kcp(2).unwrap()];
         ends.sides[0].set_repair_rate(RATE);
         let mut rng = Rng::new(in_flight);
@@ -353,8 +356,8 @@ fn segments_recovered_among_many_in_flight_are_acknowledged() {
 #[test]
 fn hidden_loss_closes_the_congestion_window() {
     let (mut ends, _) = negotiated(1);
-    let timing = Timing { congestion: CongestionControl::Reno, ..Timing::FAST3 };
-    ends.sides[0].set_timing(timing);
+    ends.sides[0].set_timing(Timing::FAST3);
+    ends.sides[0].set_congestion_control(CongestionControl::Reno);
     let mut lost = false;
     let mut windows = Vec::new();
     for i in 0..200 {
@@ -439,7 +442,8 @@ fn symbol_of_an_empty_message_leaves_where_it_fits_the_mtu() {
         let mut ends = TwoEndpoints::new(1, 0);
         let least = KcpConfig { mode: Mode::Message, mtu, empty_messages: true, ..config() };
         let (conv, now) = (ends.sides[0].conv(), ends.instant());
-        ends.sides = [1, 2].map(|seed| Kcp::new(conv, &least, now, Seed::new(7, seed)).unwrap());
+        ends.sides =
+            [1, 2].map(|seed| Kcp::with_config(conv, &least, now, Seed::new(7, seed)).unwrap());
         ends.sides[0].set_repair_rate(1_000_000);
         let log = log(&mut ends);
         // The first messages negotiate.

@@ -177,7 +177,7 @@ fn ack_with_any_frg_is_an_ack_without_repair_symbols() {
 #[test]
 fn ack_of_a_recovered_segment_leaves_between_full_datagrams() {
     let mut config = config();
-    config.timing = config.timing.with_congestion(CongestionControl::Disabled);
+    config.congestion_control = CongestionControl::Off;
     let mut peer = asked(&config);
     peer.write(vec![1; 140_000]);
     let (header, symbol) = forged(peer.kcp.rcv_nxt(), 7, 0, &[4; 50]);

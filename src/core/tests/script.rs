@@ -44,8 +44,10 @@ fn ack_policy_immediate_acks_each_segment_at_once() {
 
 #[test]
 fn ack_policy_interval_acks_after_one_interval() {
-    let timing = Timing::new(true, ms(20), None, CongestionControl::Disabled).unwrap();
-    let config = KcpConfig { ack_policy: AckPolicy::Interval, timing, ..quiet() };
+    let timing = Timing::new(true, ms(20), None).unwrap();
+    let congestion_control = CongestionControl::Off;
+    let ack_policy = AckPolicy::Interval;
+    let config = KcpConfig { ack_policy, timing, congestion_control, ..quiet() };
     let _ = script(&config)
         .at(ms(5))
         .recv(push(0, b"a").ts(7))
@@ -173,21 +175,22 @@ fn one_sacked(config: &KcpConfig) -> Script {
         .expect_none()
 }
 
-fn fast_resend(n: u8) -> Timing {
-    Timing::new(true, ms(10), NonZeroU8::new(n), CongestionControl::Disabled).unwrap()
+/// Only `n` later acknowledgements declare a loss, and there is no congestion control.
+fn fast_resend(n: u8) -> KcpConfig {
+    let timing = Timing::new(true, ms(10), NonZeroU8::new(n)).unwrap();
+    let congestion_control = CongestionControl::Off;
+    KcpConfig { timing, congestion_control, early_retransmit: false, ..quiet() }
 }
 
 #[test]
 fn fast_retransmit_needs_as_many_later_acks_as_fast_resend() {
-    let config = KcpConfig { timing: fast_resend(2), early_retransmit: false, ..quiet() };
-    let _ = one_sacked(&config)
+    let _ = one_sacked(&fast_resend(2))
         .at(ms(101))
         .recv(ack(3).una(1))
         .expect(push(1, &[1; MSS]).ts(101))
         .expect_none();
-    let config = KcpConfig { timing: fast_resend(1), early_retransmit: false, ..quiet() };
     // `one_sacked` expects no transmission on the first ACK; with `fast_resend` 1 there is one.
-    let _ = established(&config)
+    let _ = established(&fast_resend(1))
         .write(&[1; 2 * MSS])
         .expect(push(1, &[1; MSS]))
         .expect(push(2, &[1; MSS]))

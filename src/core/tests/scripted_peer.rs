@@ -55,7 +55,7 @@ impl ScriptedPeer {
 
     /// Virtual time counts from `origin`.
     pub(super) fn starting_at(config: &KcpConfig, origin: Instant) -> Self {
-        let kcp = Kcp::new(CONV, config, origin, Seed::default()).unwrap();
+        let kcp = Kcp::with_config(CONV, config, origin, Seed::default()).unwrap();
         let (received, sent) = ((0, 0), (0, 0));
         Self { kcp, origin, now: 0, received, sent, una: Sn(0), wnd: 128 }
     }

@@ -173,7 +173,7 @@ impl Side {
     /// Loses all state and restarts without data to send.
     pub(super) fn restart(&mut self, now: Instant) {
         let seed = Seed::new(self.rng.next() as u32, self.rng.next());
-        self.kcp = Kcp::new(CONV, &self.plan.config, now, seed).unwrap();
+        self.kcp = Kcp::with_config(CONV, &self.plan.config, now, seed).unwrap();
         self.advertised = (Sn(0), Sn(0));
         (self.unwritten, self.in_write, self.corrupted) = (0, 0, true);
     }
@@ -267,6 +267,7 @@ impl Side {
         let which = self.rng.below(self.plan.alternatives.len() as u64) as usize;
         let KcpConfig {
             timing,
+            congestion_control,
             send_window,
             recv_window,
             mtu,
@@ -276,12 +277,14 @@ impl Side {
             ..
         } = self.plan.alternatives[which];
         self.kcp.set_timing(timing);
+        self.kcp.set_congestion_control(congestion_control);
         self.kcp.set_ack_policy(ack_policy);
         self.kcp.set_write_policy(write_policy);
         self.kcp.set_rate_limit(rate_limit);
         self.set_windows(send_window, recv_window);
         self.set_mtu(mtu);
-        self.plan.config.timing = timing;
+        (self.plan.config.timing, self.plan.config.congestion_control) =
+            (timing, congestion_control);
         self.plan.config.rate_limit = rate_limit;
         self.slowest = self.slowest.into_iter().chain(rate_limit).min();
     }

@@ -197,10 +197,10 @@ impl Plan {
             let window = u64::from(side.config.send_window.min(peer.config.recv_window));
             let window = window.min(peer.config.recv_budget() as u64 / 1_540).clamp(1, n);
             // The congestion window stays small under loss.
-            let window = match side.config.timing.congestion {
+            let window = match side.config.congestion_control {
                 CongestionControl::Reno => window.min(2),
-                CongestionControl::Model => window.min(4),
-                CongestionControl::Disabled => window,
+                CongestionControl::Bbr => window.min(4),
+                CongestionControl::Off => window,
             };
             let once = (3 * self.round_trip() + 200 * MILLIS) as f64;
             let any_lost = |tries: i32| 1.0 - (1.0 - (1.0 - q).powi(tries)).powi(window as i32);
@@ -237,10 +237,10 @@ impl SidePlan {
             config.recv_window = config.recv_window.min(other.recv_window);
             config.mtu = config.mtu.min(other.mtu);
             config.rate_limit = config.rate_limit.into_iter().chain(other.rate_limit).min();
-            let either = [config.timing.congestion, other.timing.congestion];
-            for slowest in [CongestionControl::Model, CongestionControl::Reno] {
+            let either = [config.congestion_control, other.congestion_control];
+            for slowest in [CongestionControl::Bbr, CongestionControl::Reno] {
                 if either.contains(&slowest) {
-                    config.timing.congestion = slowest;
+                    config.congestion_control = slowest;
                 }
             }
             config.timing.interval = config.timing.interval.max(other.timing.interval);
@@ -257,26 +257,29 @@ fn draw_start(rng: &mut Rng) -> Sn {
 
 pub(super) fn draw_config(rng: &mut Rng, mode: Mode) -> KcpConfig {
     let windows = [1, 2, 4, 7, 16, 32, 33, 64, 128, 128, 256, 256, 512, 1_024];
-    let unlimited = [Timing::NORMAL, Timing::FAST2, Timing::FAST3]
-        .map(|preset| preset.with_congestion(CongestionControl::Disabled));
-    let limited = [Timing::KCP_DEFAULT, Timing::NORMAL, Timing::FAST, Timing::FAST2, Timing::FAST3];
-    let presets = [&limited[..], &unlimited].concat();
+    let presets = [
+        (Timing::KCP_DEFAULT, CongestionControl::Reno),
+        (Timing::NORMAL, CongestionControl::Bbr),
+        (Timing::FAST, CongestionControl::Bbr),
+        (Timing::FAST2, CongestionControl::Bbr),
+        (Timing::FAST3, CongestionControl::Bbr),
+        (Timing::NORMAL, CongestionControl::Off),
+        (Timing::FAST2, CongestionControl::Off),
+        (Timing::FAST3, CongestionControl::Off),
+    ];
     let mut config = Plan::plain("").sides[0].config.clone();
     config.mode = mode;
     config.send_window = rng.pick(&windows);
     config.recv_window = rng.pick(&windows);
     config.mtu = if rng.chance(600_000) { 1_400 } else { rng.spread(25, 1_500) as u16 };
-    config.timing = if rng.chance(700_000) {
+    (config.timing, config.congestion_control) = if rng.chance(700_000) {
         rng.pick(&presets)
     } else {
         let interval = Duration::from_millis(rng.spread(10, 1_000));
-        let congestion = rng.pick(&[
-            CongestionControl::Reno,
-            CongestionControl::Disabled,
-            CongestionControl::Model,
-        ]);
+        let congestion =
+            rng.pick(&[CongestionControl::Reno, CongestionControl::Off, CongestionControl::Bbr]);
         let resend = NonZeroU8::new(rng.below(6) as u8);
-        Timing::new(rng.chance(500_000), interval, resend, congestion).unwrap()
+        (Timing::new(rng.chance(500_000), interval, resend).unwrap(), congestion)
     };
     config.ack_policy = rng.pick(&[AckPolicy::PerBatch, AckPolicy::Interval, AckPolicy::Immediate]);
     config.write_policy =
@@ -310,7 +313,7 @@ impl fmt::Display for Plan {
                 u8::from(preset.nodelay),
                 preset.interval.as_millis(),
                 preset.fast_resend.map_or(0, NonZeroU8::get),
-                preset.congestion,
+                c.congestion_control,
                 c.ack_policy,
                 c.write_policy,
                 c.backoff,

@@ -35,7 +35,7 @@ impl TwoEndpoints {
     pub(super) fn new(seed: u64, loss: u64) -> Self {
         let origin = super::origin();
         let kcp = |ts_epoch, cookie_seed| {
-            Kcp::new(CONV, &config(), origin, Seed::new(ts_epoch, cookie_seed)).unwrap()
+            Kcp::with_config(CONV, &config(), origin, Seed::new(ts_epoch, cookie_seed)).unwrap()
         };
         Self {
             sides: [kcp(u32::MAX - 500, 7), kcp(77, 8)],

@@ -7,8 +7,8 @@ use crate::core::segment::Command;
 use crate::core::seq::Sn;
 
 /// A connection with an RTT sample and much to send.
-fn with_much_to_send(timing: Timing) -> ScriptedPeer {
-    let mut script = ScriptedPeer::new(&KcpConfig { timing, ..config() });
+fn with_much_to_send(timing: Timing, congestion_control: CongestionControl) -> ScriptedPeer {
+    let mut script = ScriptedPeer::new(&KcpConfig { timing, congestion_control, ..config() });
     script.wnd = u16::MAX;
     script.write(vec![1; 10]);
     script.out();
@@ -20,7 +20,7 @@ fn with_much_to_send(timing: Timing) -> ScriptedPeer {
 }
 
 const CONTROLS: [CongestionControl; 3] =
-    [CongestionControl::Disabled, CongestionControl::Reno, CongestionControl::Model];
+    [CongestionControl::Off, CongestionControl::Reno, CongestionControl::Bbr];
 
 /// A peer that receives nothing but acknowledges everything by `una`, every millisecond, draws a window and
 /// then an initial window per timeout, which doubles up to 250 ms.
@@ -30,7 +30,7 @@ fn una_alone_draws_an_initial_window_per_timeout() {
     for (timing, congestion) in
         [Timing::FAST, Timing::FAST3].into_iter().flat_map(|t| CONTROLS.map(|c| (t, c)))
     {
-        let mut script = with_much_to_send(timing.with_congestion(congestion));
+        let mut script = with_much_to_send(timing, congestion);
         let (start, before) = (script.now, script.sent.1);
         let mut timeouts = 0;
         let mut next = start + script.kcp.stats().rto.as_micros() as u64;
@@ -56,7 +56,7 @@ fn una_alone_draws_an_initial_window_per_timeout() {
 #[test]
 fn una_opens_the_window_once_a_later_ack_proves_it() {
     for congestion in CONTROLS {
-        let mut script = with_much_to_send(Timing::FAST3.with_congestion(congestion));
+        let mut script = with_much_to_send(Timing::FAST3, congestion);
         let (mut sent, mut last) = (0, None);
         for _ in 0..100 {
             let out = script.out();
@@ -81,7 +81,7 @@ fn una_opens_the_window_once_a_later_ack_proves_it() {
 #[test]
 fn window_whose_acks_were_lost_is_proved_a_round_trip_after_a_timeout() {
     for congestion in CONTROLS {
-        let mut script = with_much_to_send(Timing::FAST3.with_congestion(congestion));
+        let mut script = with_much_to_send(Timing::FAST3, congestion);
         let mut sent = 0;
         for _ in 0..100 {
             sent += script.out().len();
@@ -114,7 +114,7 @@ fn window_whose_acks_were_lost_is_proved_a_round_trip_after_a_timeout() {
 /// Once a gap is filled, `una` covers segments whose own ACKs were lost.
 #[test]
 fn una_counts_in_a_datagram_with_the_first_ack_of_a_segment() {
-    let mut script = with_much_to_send(Timing::FAST3.with_congestion(CongestionControl::Disabled));
+    let mut script = with_much_to_send(Timing::FAST3, CongestionControl::Off);
     let mut sent = 0;
     let mut first = None;
     for _ in 0..100 {

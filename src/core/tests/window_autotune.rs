@@ -19,7 +19,7 @@ fn transfer(
         let config = &mut side.config;
         (config.send_window, config.recv_window) = (1_024, 1_024);
         config.auto_windows = auto;
-        config.timing = Timing::FAST2.with_congestion(congestion);
+        (config.timing, config.congestion_control) = (Timing::FAST2, congestion);
         side.link = link.clone();
         side.reading = reading.clone();
     }
@@ -45,7 +45,7 @@ fn window_autotune_on_a_long_path_grows_to_the_limit() {
     let path = path(100 * MILLIS);
     // 1,024 segments in 200 ms; Startup needs five round trips until they are in flight.
     for (congestion, least, times) in
-        [(CongestionControl::Disabled, 6.5, 3.0), (CongestionControl::Model, 6.0, 2.5)]
+        [(CongestionControl::Off, 6.5, 3.0), (CongestionControl::Bbr, 6.0, 2.5)]
     {
         let (fixed, window) = transfer(congestion, false, &path, &Reading::default());
         assert_eq!(window, 1_024);
@@ -60,7 +60,7 @@ fn window_autotune_on_a_long_path_grows_to_the_limit() {
 fn window_autotune_with_a_bottleneck_queue_does_not_fill_it() {
     // 2 MB/s and a queue of a second: 1,024 segments exceed the bandwidth-delay product.
     let path = LinkConfig { rate: Some(2_000_000), queue: 2_000_000, ..path(20 * MILLIS) };
-    for congestion in [CongestionControl::Disabled, CongestionControl::Model] {
+    for congestion in [CongestionControl::Off, CongestionControl::Bbr] {
         let (_, window) = transfer(congestion, true, &path, &Reading::default());
         assert!(window <= 2_048, "{window}");
     }
@@ -69,7 +69,7 @@ fn window_autotune_with_a_bottleneck_queue_does_not_fill_it() {
 #[test]
 fn window_autotune_with_a_slow_reader_stays_small() {
     let slow = Reading { chunks: 1, every: 20 * MILLIS, ..Reading::default() };
-    for congestion in [CongestionControl::Disabled, CongestionControl::Model] {
+    for congestion in [CongestionControl::Off, CongestionControl::Bbr] {
         let (_, window) = transfer(congestion, true, &path(20 * MILLIS), &slow);
         assert!(window <= 2_048, "{window}");
     }
@@ -77,7 +77,7 @@ fn window_autotune_with_a_slow_reader_stays_small() {
 
 #[test]
 fn window_autotune_on_a_short_path_keeps_the_default() {
-    for congestion in [CongestionControl::Disabled, CongestionControl::Model] {
+    for congestion in [CongestionControl::Off, CongestionControl::Bbr] {
         let (_, window) = transfer(congestion, true, &path(500), &Reading::default());
         assert_eq!(window, 1_024);
     }

@@ -222,11 +222,18 @@ fn ping_due_during_a_rate_limit_leaves_after_it() {
 
 #[test]
 fn retransmits_on_a_clean_path_with_any_ack_policy_and_preset_are_zero() {
-    for preset in [Timing::KCP_DEFAULT, Timing::NORMAL, Timing::FAST, Timing::FAST3] {
+    let presets = [
+        (Timing::KCP_DEFAULT, CongestionControl::Reno),
+        (Timing::NORMAL, CongestionControl::Bbr),
+        (Timing::FAST, CongestionControl::Bbr),
+        (Timing::FAST3, CongestionControl::Bbr),
+    ];
+    for preset in presets {
         for policy in [AckPolicy::PerBatch, AckPolicy::Interval, AckPolicy::Immediate] {
             let mut plan = Plan::plain("policies");
             for side in &mut plan.sides {
-                (side.config.timing, side.config.ack_policy) = (preset, policy);
+                (side.config.timing, side.config.congestion_control) = preset;
+                side.config.ack_policy = policy;
                 side.traffic.bytes = 300_000;
                 side.link = LinkConfig::delay(15 * MILLIS);
             }
@@ -307,8 +314,10 @@ fn buffer_of_a_burst_is_released_while_memory_is_short() {
 /// that there is more to write.
 #[test]
 fn writer_of_large_frames_does_not_wait_once_a_frame_has_left() {
-    let timing = Timing { congestion: CongestionControl::Model, ..Timing::FAST3 };
-    let mut script = ScriptedPeer::new(&KcpConfig { timing, send_window: 1_024, ..config() });
+    let mut config = config();
+    (config.timing, config.congestion_control) = (Timing::FAST3, CongestionControl::Bbr);
+    config.send_window = 1_024;
+    let mut script = ScriptedPeer::new(&config);
     script.wnd = 1_024;
     for _ in 0..50 {
         script.write(vec![0; 1_000_000]);

@@ -598,7 +598,7 @@ mod tests {
     fn group_is_not_closed_while_the_batch_is_full() {
         let path = Path::to(SocketAddr::from(([127, 0, 0, 1], 1)));
         let start = Instant::now();
-        let mut kcp = Kcp::new(1, &KcpConfig::default(), start, Seed::default()).unwrap();
+        let mut kcp = Kcp::with_config(1, &KcpConfig::default(), start, Seed::default()).unwrap();
         let (mut tx, mut codec) = (SendBatch::default(), PacketCodec::new(&Config::new(), [0; 32]));
         let mut fec = FecSender::learned(FecConfig::new(5, 2).unwrap());
         for _ in 0..4 {

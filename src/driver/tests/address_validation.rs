@@ -12,7 +12,7 @@ use super::fixtures::{
 };
 use super::sim_network::Fate;
 use super::sim_world::{World, addr};
-use crate::config::{AutoRedundancy, Config, CongestionControl, Redundancy, SessionPolicy, Timing};
+use crate::config::{AutoRedundancy, Config, CongestionControl, Redundancy, SessionPolicy};
 use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header, Segments};
 use crate::core::seq::{Sn, Ts};
 use crate::error::{ConnectionError, TimeoutCause};
@@ -47,8 +47,8 @@ fn pong(ping: &Header) -> Vec<u8> {
 #[test]
 fn amplification_limit_is_3x_received_or_one_datagram() {
     for (len, most) in [(1, 1_400), (400, 1_400), (1_300, 3 * 1_324)] {
-        let unlimited = Timing::FAST2.with_congestion(CongestionControl::Disabled);
-        let (mut world, listener) = server(&Config::new().timing(unlimited));
+        let unlimited = Config::new().congestion_control(CongestionControl::Off);
+        let (mut world, listener) = server(&unlimited);
         world.inject(addr(PEER), SERVER, &push(7, 0, &vec![1; len]));
         let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
         world.finish(SECOND, stream.write_all(&pattern(100_000))).unwrap();

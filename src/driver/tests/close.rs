@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, answer, cause, pattern, read_pattern};
 use super::sim_world::{World, addr};
-use crate::config::Config;
+use crate::config::{Config, KeepaliveInterval};
 use crate::core::segment::{Command, Segments};
 use crate::error::ConnectionError;
 use crate::stream::KcpStream;
@@ -173,7 +173,8 @@ fn control_segments_are_not_sent_to_peers_without_the_capability() {
     let other_peer = 9;
     let mut world = World::new(1, LinkConfig::delay(10_000));
     world.port(other_peer);
-    let endpoint = world.endpoint(CLIENT, &Config::new().keepalive(Some(SECOND)));
+    let endpoint =
+        world.endpoint(CLIENT, &Config::new().keepalive(KeepaliveInterval::After(SECOND)));
     let mut seen = Vec::new();
     for abort in [false, true] {
         let stream = world.finish(SECOND, endpoint.connect(addr(other_peer))).unwrap();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::sim_world::addr;
-use crate::config::{Config, KcpConfig, Redundancy, Timing};
+use crate::config::{Config, CongestionControl, KcpConfig, Redundancy, Timing};
 use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::segment::{Command, Header, Segments};
 use crate::core::seq::Sn;
@@ -29,7 +29,7 @@ struct Sender {
 
 impl Sender {
     fn new(now: Instant, config: &Config, kcp: &KcpConfig) -> Self {
-        let kcp = Kcp::new(CONV, kcp, now, Seed::default()).unwrap();
+        let kcp = Kcp::with_config(CONV, kcp, now, Seed::default()).unwrap();
         let fec = config.kcp.redundancy.fec().map(FecSender::new);
         Self { kcp, codec: PacketCodec::new(config, [3; 32]), fec, tx: SendBatch::default() }
     }
@@ -79,9 +79,12 @@ fn setup(rng: &mut Rng) -> (Config, KcpConfig) {
         }
         None => config,
     };
-    let mut kcp = KcpConfig::new();
+    let mut kcp = KcpConfig::default();
     kcp.send_window = rng.pick(&[32, 200, 1_024]);
-    kcp.timing = rng.pick(&[Timing::TURBO, Timing::KCP_DEFAULT]);
+    (kcp.timing, kcp.congestion_control) = rng.pick(&[
+        (Timing::FAST3, CongestionControl::Bbr),
+        (Timing::KCP_DEFAULT, CongestionControl::Reno),
+    ]);
     kcp.rate_limit = rng.pick(&[None, None, std::num::NonZeroU64::new(5_000_000)]);
     (config, kcp)
 }

@@ -300,7 +300,7 @@ fn dead_peer_timeout_ends_an_unanswered_connect() {
 
 #[test]
 fn idle_timeout_without_keepalive_ends_the_connection() {
-    let config = Config::new().keepalive(None);
+    let config = Config::new().keepalive(KeepaliveInterval::Never);
     let Pair { mut world, mut client, mut server, .. } = Pair::new(&config, &config);
     let before = world.elapsed();
     let errors = world.finish(2 * MINUTE, async move {
@@ -354,7 +354,7 @@ fn keepalive_holds_an_idle_connection_with_few_datagrams() {
 
 #[test]
 fn idle_connection_without_timeouts_has_no_timer() {
-    let quiet = Config::new().keepalive(None).idle_timeout(None);
+    let quiet = Config::new().keepalive(KeepaliveInterval::Never).idle_timeout(None);
     let Pair { mut world, listener, mut client, mut server, .. } = Pair::new(&quiet, &quiet);
     world.finish(SECOND, async {
         client.write_all(&pattern(100_000)).await.unwrap();

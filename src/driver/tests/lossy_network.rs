@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::sim_world::{World, addr};
-use crate::config::{AckPolicy, Config, Redundancy, Timing, WritePolicy};
+use crate::config::{AckPolicy, Config, CongestionControl, Redundancy, Timing, WritePolicy};
 use crate::crypto::{Algorithm, Cipher, Key};
 use crate::fec::FecConfig;
 use crate::testkit::link::{GilbertElliott, LinkConfig};
@@ -46,10 +46,18 @@ fn path(rng: &mut Rng) -> LinkConfig {
 }
 
 fn config(rng: &mut Rng) -> Config {
-    let presets = [Timing::NORMAL, Timing::FAST, Timing::FAST2, Timing::FAST3, Timing::KCP_DEFAULT];
+    let presets = [
+        (Timing::NORMAL, CongestionControl::Bbr),
+        (Timing::FAST, CongestionControl::Bbr),
+        (Timing::FAST2, CongestionControl::Bbr),
+        (Timing::FAST3, CongestionControl::Bbr),
+        (Timing::KCP_DEFAULT, CongestionControl::Reno),
+    ];
     let windows = [8, 32, 128, 1_024];
+    let (timing, congestion) = rng.pick(&presets);
     let mut config = Config::new()
-        .timing(rng.pick(&presets))
+        .timing(timing)
+        .congestion_control(congestion)
         .windows(rng.pick(&windows), rng.pick(&windows))
         .mtu(rng.pick(&[200, 576, 1_400]))
         .ack_policy(rng.pick(&[AckPolicy::PerBatch, AckPolicy::Interval, AckPolicy::Immediate]))

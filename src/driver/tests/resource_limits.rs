@@ -12,7 +12,7 @@ use super::fixtures::{
 };
 use super::sim_network::{Sent, code};
 use super::sim_world::{World, addr};
-use crate::config::{AckPolicy, Config, CongestionControl, Mode, Timing};
+use crate::config::{AckPolicy, Config, CongestionControl, Mode};
 use crate::core::segment::{HEADER_LEN, Header};
 use crate::driver::Turn;
 use crate::driver::output::TURN_PACKETS;
@@ -23,10 +23,11 @@ use crate::testkit::rng::Rng;
 
 /// Windows and buffers that hold several turns of datagrams, and no limit on the datagrams of one turn.
 pub(super) fn wide() -> Config {
-    let timing = Timing::FAST2.with_congestion(CongestionControl::Disabled);
-    let mut config = Config::new().windows(4_096, 4_096).timing(timing);
-    (config.send_buffer, config.recv_buffer) = (4_000_000, 4_000_000);
-    config
+    Config::new()
+        .congestion_control(CongestionControl::Off)
+        .windows(4_096, 4_096)
+        .send_buffer(4_000_000)
+        .recv_buffer(4_000_000)
 }
 
 /// Runs one turn of `host`. Returns its result and what was sent.

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, greet, pattern};
 use super::sim_world::World;
-use crate::config::Config;
+use crate::config::{Config, KeepaliveInterval};
 use crate::listener::KcpListener;
 use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
@@ -54,7 +54,7 @@ fn pings(ends: &[(KcpStream, KcpStream)]) -> u64 {
 fn idle_connections_are_not_served() {
     const ACTIVE: usize = 20;
     const MESSAGES: usize = 50;
-    let quiet = Config::new().keepalive(None).idle_timeout(None);
+    let quiet = Config::new().keepalive(KeepaliveInterval::Never).idle_timeout(None);
     let served =
         |world: &mut World| [SERVER, CLIENT].map(|host| world.driver_of(host).counts.served);
     let mut costs = Vec::new();

@@ -11,7 +11,7 @@ use super::fixtures::{
 };
 use super::sim_network::Fate;
 use super::sim_world::{World, addr};
-use crate::config::Config;
+use crate::config::{Config, KeepaliveInterval};
 use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, HEADER_LEN, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::core::stateless_reset::stateless_reset;
@@ -109,7 +109,7 @@ fn replayed_pings_and_relayed_resets_end_no_live_connection() {
     for seed in 1..=10 {
         // A tenth of the datagrams is lost, also datagrams that would contradict the relayed RSTs.
         let path = LinkConfig { loss: 100_000, ..LinkConfig::delay(30_000) };
-        let config = sealed().keepalive(Some(2 * SECOND));
+        let config = sealed().keepalive(KeepaliveInterval::After(2 * SECOND));
         let mut world = World::new(seed, path);
         world.log();
         // A server that does not ping first.
@@ -133,7 +133,7 @@ fn replayed_pings_and_relayed_resets_end_no_live_connection() {
 
 #[test]
 fn relayed_reset_is_believed_without_contradiction() {
-    let config = sealed().keepalive(Some(2 * SECOND));
+    let config = sealed().keepalive(KeepaliveInterval::After(2 * SECOND));
     let Pair { mut world, client, listener, .. } = Pair::new(&config, &config);
     let _other = world.listener(OTHER, &config.accept_filter(|_, _| false));
     world.crash(SERVER);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{sleep, timeout};
 
-use crate::config::Config;
+use crate::config::{Config, KeepaliveInterval};
 use crate::driver::Driver;
 use crate::endpoint::Endpoint;
 use crate::listener::KcpListener;
@@ -46,7 +46,7 @@ async fn peers_that_were_not_silent_are_kept_after_the_process_was_stopped() {
     let idle = Config::new().idle_timeout(Some(5 * SECOND));
     let mut server = Side::new(now, idle, 1, Some(queue.clone()));
     let listener = KcpListener::new(AcceptHandle::new(queue), server.endpoint.clone());
-    let pinging = Config::new().keepalive(Some(SECOND));
+    let pinging = Config::new().keepalive(KeepaliveInterval::After(SECOND));
     // More than one receive takes, and more than one turn.
     let mut clients: Vec<_> =
         (2..42).map(|seed| Side::new(now, pinging.clone(), seed, None)).collect();

@@ -155,10 +155,12 @@ fn common(reader: &mut Reader<'_>) -> Result<Common, OptionsError> {
         return Err(reader.refuse("streambuf", format!("at most smuxbuf, {smux_buffer} bytes")));
     }
     let rate_limit = reader.int("ratelimit", i64::MIN, i64::MAX, "an integer")?;
+    let (timing, congestion_control) = timing(reader)?;
     Ok(Common {
         key,
         algorithm: algorithm(reader)?,
-        timing: timing(reader)?,
+        timing,
+        congestion_control,
         mtu: mtu(reader)?,
         rate_limit: u64::try_from(rate_limit).ok().and_then(NonZeroU64::new),
         send_window: reader.number("sndwnd", 1, u16::MAX)?,
@@ -233,7 +235,7 @@ fn fec(reader: &Reader<'_>) -> Result<Option<FecConfig>, OptionsError> {
     })
 }
 
-fn timing(reader: &mut Reader<'_>) -> Result<Timing, OptionsError> {
+fn timing(reader: &mut Reader<'_>) -> Result<(Timing, CongestionControl), OptionsError> {
     let mode = reader.text("mode");
     if mode == "manual" {
         return manual_timing(reader);
@@ -247,10 +249,10 @@ fn timing(reader: &mut Reader<'_>) -> Result<Timing, OptionsError> {
         let unused = unused.join(", ");
         reader.warn(format!("{unused} ignored: mode {mode} sets them, use mode manual"));
     }
-    Ok(preset)
+    Ok((preset, CongestionControl::Bbr))
 }
 
-fn manual_timing(reader: &mut Reader<'_>) -> Result<Timing, OptionsError> {
+fn manual_timing(reader: &mut Reader<'_>) -> Result<(Timing, CongestionControl), OptionsError> {
     let any = (i64::MIN, i64::MAX, "an integer");
     let nodelay = reader.int("nodelay", any.0, any.1, any.2)? > 0;
     let interval = reader.int("interval", any.0, any.1, any.2)?;
@@ -261,11 +263,11 @@ fn manual_timing(reader: &mut Reader<'_>) -> Result<Timing, OptionsError> {
     }
     let resend: u8 = reader.number("resend", 0, u8::MAX)?;
     let congestion = match reader.int("nc", any.0, any.1, any.2)? {
-        1 => CongestionControl::Model,
+        1 => CongestionControl::Bbr,
         _ => CongestionControl::Reno,
     };
     let interval = Duration::from_millis(within.unsigned_abs());
-    Ok(Timing::new(nodelay, interval, NonZeroU8::new(resend), congestion)?)
+    Ok((Timing::new(nodelay, interval, NonZeroU8::new(resend))?, congestion))
 }
 
 fn process(reader: &mut Reader<'_>) -> Result<Process, OptionsError> {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use kcpx::{KcpListener, KcpStream};
+use kcpx::{KcpListener, KcpStream, Limits};
 use kcpx_smux::{Error, Session, Stream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -67,12 +67,13 @@ impl Server {
     /// If a port cannot be bound, or a setting is out of its range.
     pub async fn bind(control: Control<ServerSettings>, clients: Clients) -> io::Result<Self> {
         let settings = control.settings();
-        let mut config = transport::config(&settings.common)?;
         // A socket rejects these by itself, without a task for each.
-        config.limits.max_per_source = Some(match settings.common.mux {
+        let per_source = match settings.common.mux {
             Mux::Smux => clients.max_sessions(),
             Mux::None => clients.max_connections(),
-        });
+        };
+        let limits = Limits::new().max_per_source(Some(per_source));
+        let config = transport::config(&settings.common)?.limits(limits);
         let listeners = transport::listen(&settings.listen, &config).await?;
         let stats = Arc::new(TunnelStats::default());
         let register = |listener: KcpListener| {

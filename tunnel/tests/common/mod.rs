@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kcpx::{AckPolicy, Algorithm, FecConfig, Redundancy, Timing};
+use kcpx::{AckPolicy, Algorithm, CongestionControl, FecConfig, Redundancy, Timing};
 use kcpx_tunnel::client::Client;
 use kcpx_tunnel::process::{Control, Controller, Counters};
 use kcpx_tunnel::server::{Clients, Server};
@@ -38,6 +38,7 @@ pub fn common() -> Common {
         key: Passphrase::new("it's a secrect"),
         algorithm: Algorithm::Aes256,
         timing: Timing::FAST3,
+        congestion_control: CongestionControl::Bbr,
         mtu: 1_350,
         rate_limit: None,
         send_window: 1_024,

@@ -65,7 +65,7 @@ pub(crate) struct ClientArgs {
 impl Options {
     fn config(&self) -> anyhow::Result<Config> {
         let mut config = Config::new()
-            .timing(Timing::TURBO)
+            .timing(Timing::FAST3)
             .windows(self.window, self.window)
             .mtu(self.mtu)
             .socket_buffers(self.buffers, self.buffers);

@@ -1,8 +1,15 @@
 //! The table of options: every name, alias and default, in every form.
 
+use std::num::NonZeroU64;
+
+use kcpx::{
+    AckPolicy, AutoRedundancy, Cipher, Config, CongestionControl, FecConfig, Key, Mode, Redundancy,
+    Timing,
+};
+
 use super::super::table::{Kind, OPTIONS};
 use super::*;
-use crate::settings::{Mux, Process};
+use crate::settings::{Common, Mux, Process};
 
 /// One option of kcptun or of this program.
 struct Row {
@@ -97,10 +104,12 @@ fn shown(settings: &Settings, name: &str) -> String {
     }
 }
 
-fn layout(redundancy: kcpx::Redundancy) -> Option<kcpx::FecConfig> {
+fn layout(redundancy: Redundancy) -> Option<FecConfig> {
     match redundancy {
-        kcpx::Redundancy::Fec(fec) => Some(fec),
-        kcpx::Redundancy::Auto(auto) => auto.stock,
+        Redundancy::Fec(fec) => Some(fec),
+        Redundancy::Auto(auto) => {
+            Some(FecConfig::SHORT).filter(|fec| auto == AutoRedundancy::new().stock(*fec))
+        }
         _ => None,
     }
 }
@@ -111,9 +120,9 @@ fn shown_common(tunnel: &Tunnel, process: &Process, name: &str) -> String {
         "key" => common.key.as_str().to_owned(),
         "crypt" => common.algorithm.to_string(),
         "mode" | "nodelay" | "interval" | "resend" | "nc" => {
-            let modes =
-                [("normal", kcpx::Timing::NORMAL), ("fast", kcpx::Timing::FAST)].into_iter();
-            let mut modes = modes.filter(|(_, timing)| *timing == common.timing);
+            let modes = [("normal", Timing::NORMAL), ("fast", Timing::FAST)].into_iter();
+            let chosen = (common.timing, common.congestion_control);
+            let mut modes = modes.filter(|(_, timing)| (*timing, CongestionControl::Bbr) == chosen);
             modes.next().map_or("other", |(name, _)| name).to_owned()
         }
         "mtu" => common.mtu.to_string(),
@@ -132,7 +141,7 @@ fn shown_common(tunnel: &Tunnel, process: &Process, name: &str) -> String {
         "closewait" => format!("{:?}", common.close_wait),
         "quiet" => common.quiet.to_string(),
         "mux" => format!("{:?}", common.mux),
-        "redundancy" => matches!(common.redundancy, kcpx::Redundancy::Auto(_)).to_string(),
+        "redundancy" => matches!(common.redundancy, Redundancy::Auto(_)).to_string(),
         "halfclosetimeout" => format!("{:?}", common.half_close_timeout),
         "snmplog" => format!("{:?}", process.snmp.as_ref().map(|snmp| &snmp.path)),
         // Without snmplog there is no period: the rows are loaded with one.
@@ -258,27 +267,28 @@ fn options_of_the_other_role_are_not_options() {
 
 #[test]
 fn modes_and_manual_timing_equal_kcptuns() {
-    use kcpx::{CongestionControl, Timing};
+    let chosen = |common: Common| (common.timing, common.congestion_control);
     for (mode, timing) in [
         ("normal", Timing::NORMAL),
         ("fast", Timing::FAST),
         ("fast2", Timing::FAST2),
         ("fast3", Timing::FAST3),
     ] {
-        assert_eq!(client(&["-mode", mode]).common.timing, timing);
-        assert_eq!(server(&["-mode", mode]).common.timing, timing);
+        let bbr = (timing, CongestionControl::Bbr);
+        assert_eq!(chosen(client(&["-mode", mode]).common), bbr);
+        assert_eq!(chosen(server(&["-mode", mode]).common), bbr);
     }
     let manual = |args: &[&str]| {
         let args: Vec<_> = ["-mode", "manual"].into_iter().chain(args.iter().copied()).collect();
-        client(&args).common.timing
+        chosen(client(&args).common)
     };
     assert_eq!(
         manual(&["-nodelay", "1", "-interval", "10", "-resend", "2", "-nc", "1"]),
-        Timing::FAST3
+        (Timing::FAST3, CongestionControl::Bbr)
     );
     let interval = std::time::Duration::from_millis(50);
-    let slow = Timing::new(false, interval, None, CongestionControl::Reno).unwrap();
-    assert_eq!(manual(&[]), slow);
+    let slow = Timing::new(false, interval, None).unwrap();
+    assert_eq!(manual(&[]), (slow, CongestionControl::Reno));
 }
 
 #[test]
@@ -307,7 +317,10 @@ fn every_cipher_of_kcptun_and_of_this_program_is_accepted() {
         let expected = if name == "aes" { "aes-256" } else { name };
         let common = client(&["-crypt", name]).common;
         assert_eq!(common.algorithm.name(), expected);
-        assert_eq!(common.config().unwrap().cipher.name(), expected);
+        let config = common.config().unwrap();
+        let key = Key::derive(common.key.as_str(), Key::KCPTUN_SALT);
+        let cipher = Cipher::from_name(expected, &key).unwrap();
+        assert_eq!(config, config.clone().cipher(cipher));
     }
 }
 
@@ -335,25 +348,26 @@ fn configuration_of_kcpx_has_what_the_options_say() {
         "fast3",
     ])
     .common;
-    let config = common.config().unwrap();
-    assert_eq!(
-        (config.kcp.mtu, config.kcp.send_window, config.kcp.recv_window),
-        (1400, 2000, 3000)
-    );
-    assert!(!config.kcp.auto_windows);
-    let fec = kcpx::FecConfig::new(20, 5).unwrap();
-    assert_eq!(config.kcp.redundancy, kcpx::Redundancy::Fec(fec));
-    assert_eq!(config.socket.dscp, Some(46));
-    assert_eq!(config.socket.send_buffer_size, Some(1_000_000));
-    assert_eq!(config.kcp.rate_limit.map(|rate| rate.get()), Some(500_000));
-    assert_eq!(config.kcp.ack_policy, kcpx::AckPolicy::Immediate);
-    assert_eq!(config.kcp.timing, kcpx::Timing::FAST3);
-    assert_eq!(config.kcp.mode, kcpx::Mode::Stream);
+    let key = Key::derive(common.key.as_str(), Key::KCPTUN_SALT);
+    let expected = Config::new()
+        .mode(Mode::Stream)
+        .timing(Timing::FAST3)
+        .windows(2_000, 3_000)
+        .mtu(1_400)
+        .cipher(Cipher::from_name("aes-256", &key).unwrap())
+        .redundancy(Redundancy::Fec(FecConfig::new(20, 5).unwrap()))
+        .ack_policy(AckPolicy::Immediate)
+        .socket_buffers(Some(1_000_000), Some(1_000_000))
+        .rate_limit(NonZeroU64::new(500_000))
+        .dscp(Some(46));
+    assert_eq!(common.config().unwrap(), expected);
+    let manual = client(&["-mode", "manual"]).common.config().unwrap();
+    assert_eq!(manual, manual.clone().congestion_control(CongestionControl::Reno));
     let auto = client(&["-redundancy", "auto"]).common.config().unwrap();
-    let expected = kcpx::AutoRedundancy::new().stock(kcpx::FecConfig::SHORT);
-    assert_eq!(auto.kcp.redundancy, kcpx::Redundancy::Auto(expected));
+    let with_stock = Redundancy::Auto(AutoRedundancy::new().stock(FecConfig::SHORT));
+    assert_eq!(auto, auto.clone().redundancy(with_stock));
     let alone = client(&["-redundancy", "auto", "-ds", "0"]).common.config().unwrap();
-    assert_eq!(alone.kcp.redundancy, kcpx::Redundancy::Auto(kcpx::AutoRedundancy::new()));
+    assert_eq!(alone, alone.clone().redundancy(Redundancy::Auto(AutoRedundancy::new())));
 }
 
 #[test]
