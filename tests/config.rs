@@ -12,7 +12,7 @@ use common::{
 };
 use kcpx::{
     AckPolicy, Algorithm, AutoRedundancy, Backoff, Cipher, Config, ConfigError, CongestionControl,
-    Endpoint, FecConfig, KcpListener, KcpStream, KeepaliveInterval, Limits, Migration, Mode,
+    Endpoint, FecConfig, KcpListener, KcpStream, KeepaliveInterval, Key, Limits, Migration, Mode,
     Redundancy, Timing, WritePolicy,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -215,6 +215,71 @@ fn config_error_names_field_value_and_range() {
     });
 }
 
+/// The ends of each range, which are valid. A value in the other setting of a pair keeps the pair valid.
+fn valid_limits() -> Vec<Config> {
+    let new = Config::new;
+    let auto =
+        |ratio| new().redundancy(Redundancy::Auto(AutoRedundancy::new().max_overhead(ratio)));
+    let after = |time| new().keepalive(KeepaliveInterval::After(time)).idle_timeout(None);
+    let least = Limits::new()
+        .max_connections(1)
+        .max_per_source(Some(1))
+        .backlog(1)
+        .max_unvalidated(1)
+        .memory(16 << 20)
+        .validation_timeout(millis(1_000));
+    let most = Limits::new()
+        .max_connections(1 << 24)
+        .max_per_source(Some(1 << 24))
+        .backlog(1 << 16)
+        .max_unvalidated(1 << 20)
+        .memory(1 << 40)
+        .validation_timeout(millis(3_600_000));
+    vec![
+        new().mtu(25),
+        new().mtu(65_507),
+        new().windows(1, 1),
+        new().windows(65_535, 65_535),
+        new().max_retransmit_interval(millis(1_000)),
+        new().max_retransmit_interval(millis(60_000)),
+        new().dead_peer_timeout(Some(millis(1_000))),
+        new().dead_peer_timeout(Some(DAY)),
+        after(millis(1_000)),
+        after(DAY),
+        new().idle_timeout(Some(millis(1_000))),
+        new().idle_timeout(Some(DAY)),
+        new().pacing_interval(Duration::ZERO),
+        new().pacing_interval(millis(10)),
+        auto(1.0),
+        auto(4.0),
+        new().recv_memory(Some(1_540)),
+        new().recv_memory(Some(1 << 40)),
+        with_cipher(Algorithm::Aes128Gcm).replay_window(1 << 20),
+        new().connect_timeout(millis(1)),
+        new().connect_timeout(DAY),
+        new().send_buffer(1).recv_buffer(1),
+        new().send_buffer(1 << 30).recv_buffer(1 << 30),
+        new().linger(Duration::ZERO),
+        new().linger(DAY),
+        new().duplicates(8),
+        new().socket_buffers(Some(1), Some(1)),
+        new().socket_buffers(Some(1 << 30), Some(1 << 30)),
+        new().dscp(Some(0)).ttl(Some(1)).device(Some("x".into())),
+        new().dscp(Some(63)).ttl(Some(255)).device(Some("x".repeat(15))),
+        #[cfg(target_os = "linux")]
+        new().shards(64),
+        new().limits(least),
+        new().limits(most),
+    ]
+}
+
+#[test]
+fn ends_of_each_range_are_valid() {
+    for config in valid_limits() {
+        assert_eq!(config.validate(), Ok(()), "{config:?}");
+    }
+}
+
 fn with_cipher(algorithm: Algorithm) -> Config {
     Config::new().cipher(Cipher::new(algorithm, &[7; 32][..algorithm.key_len()]).unwrap())
 }
@@ -296,7 +361,39 @@ fn settings_that_contradict_each_other_are_refused_by_both_names() {
     }
 }
 
-/// Both peers are idle for twice their idle timeout, with the default keepalive.
+/// Errors of values that never become a part of a configuration.
+#[test]
+fn values_name_what_they_take() {
+    let timing = |ms| Timing::new(true, millis(ms), None).unwrap_err().to_string();
+    let fec = |data, parity| FecConfig::new(data, parity).unwrap_err().to_string();
+    let cipher = |name| Cipher::from_name(name, &Key::new([7; 3])).unwrap_err().to_string();
+    let texts = [
+        (timing(9), "interval (ms) must be between 10 and 5000, got 9"),
+        (timing(5_001), "interval (ms) must be between 10 and 5000, got 5001"),
+        (fec(0, 1), "fec data shards must be between 1 and 255, got 0"),
+        (fec(256, 1), "fec data shards must be between 1 and 255, got 256"),
+        (fec(1, 0), "fec parity shards must be between 1 and 255, got 0"),
+        (fec(1, 256), "fec parity shards must be between 1 and 255, got 256"),
+        (fec(200, 57), "fec data and parity shards must be between 2 and 256, got 257"),
+        (cipher("aes-128-gcm"), "the key of aes-128-gcm must have 16 or more bytes, got 3"),
+        (
+            "fast33".parse::<Timing>().unwrap_err().to_string(),
+            "unknown timing \"fast33\": use normal, fast, fast2 or fast3",
+        ),
+        (
+            "cubic".parse::<CongestionControl>().unwrap_err().to_string(),
+            "unknown congestion control \"cubic\": use bbr, reno or off",
+        ),
+    ];
+    for (error, text) in texts {
+        assert_eq!(error, text);
+    }
+    let unknown = cipher("rot13");
+    assert!(unknown.starts_with("unknown cipher \"rot13\": use one of "), "{unknown}");
+    assert!(unknown.contains("aes-128-gcm"), "{unknown}");
+}
+
+/// Two idle peers whose idle timeout alone was set outlive it.
 #[test]
 fn short_idle_timeout_alone_ends_no_healthy_connection() {
     let idle = Duration::from_secs(4);
