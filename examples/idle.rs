@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand, value_parser};
-use kcpx::{Config, Endpoint, KcpListener, KcpStream, KeepaliveSide};
+use kcpx::{Config, Endpoint, KcpListener, KcpStream, KeepaliveInterval, KeepaliveSide, Limits};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -124,14 +124,13 @@ fn main() -> Result<()> {
 fn config(args: &Args, defaults: bool) -> Config {
     let mut config = Config::new().socket_buffers(Some(4 << 20), Some(4 << 20));
     let connections = args.connections as usize;
-    config = config
-        .limits(Limits::new().max_connections(config.limits.max_connections.max(connections)));
+    let most = connections.max(65_536);
     // All of them come from one address.
-    config = config.limits(Limits::new().max_per_source(Some(config.limits.max_connections)));
+    config = config.limits(Limits::new().max_connections(most).max_per_source(Some(most)));
     if args.active_keepalive {
         config = config.keepalive_side(KeepaliveSide::Active);
     }
-    if defaults { config } else { config.keepalive(None).idle_timeout(None) }
+    if defaults { config } else { config.keepalive(KeepaliveInterval::Never).idle_timeout(None) }
 }
 
 // ----- client and measurement -----

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use cap::Cap;
 use clap::{Parser, Subcommand, ValueEnum, value_parser};
-use kcpx::{Config, KcpListener, KcpStream};
+use kcpx::{Config, KcpListener, KcpStream, Limits};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::runtime::{Builder, Runtime};
@@ -208,10 +208,8 @@ impl Drop for Server {
 
 /// Everything else is the default.
 fn config() -> Config {
-    let mut config = Config::new().socket_buffers(Some(4 << 20), Some(4 << 20));
-    config = config.limits(Limits::new().backlog(usize::from(BACKLOG)));
-    config = config.limits(Limits::new().max_unvalidated(65_536));
-    config
+    let limits = Limits::new().backlog(usize::from(BACKLOG)).max_unvalidated(65_536);
+    Config::new().socket_buffers(Some(4 << 20), Some(4 << 20)).limits(limits)
 }
 
 fn serve(runtime: &Runtime, transport: Transport) -> Result<()> {

@@ -62,9 +62,8 @@ enum Role {
 
 fn config() -> Config {
     // A stream that is not read keeps 64 KiB at each end: then the queue of ticks decides.
-    let mut config = Config::new().timing(Timing::FAST3).windows(64, 64);
-    (config.send_buffer, config.recv_buffer) = (64 * 1024, 64 * 1024);
-    config
+    let config = Config::new().timing(Timing::FAST3).windows(64, 64);
+    config.send_buffer(64 * 1024).recv_buffer(64 * 1024)
 }
 
 #[tokio::main]

@@ -24,7 +24,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand, value_parser};
 use hdrhistogram::Histogram;
-use kcpx::{Config, Endpoint, KcpListener, KcpStream};
+use kcpx::{Config, Endpoint, KcpListener, KcpStream, Limits};
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -82,12 +82,11 @@ fn main() -> Result<()> {
 /// The configuration of both sides. All clients come back at once, so the backlog holds them all; the
 /// other limits are the defaults.
 fn config(connections: u32) -> Config {
-    let mut config = Config::new();
     let connections = connections as usize;
-    config = config
-        .limits(Limits::new().max_connections(config.limits.max_connections.max(2 * connections)));
-    config = config.limits(Limits::new().backlog(connections.clamp(config.limits.backlog, 65_536)));
-    config
+    let limits = Limits::new()
+        .max_connections((2 * connections).max(65_536))
+        .backlog(connections.clamp(1_024, 65_536));
+    Config::new().limits(limits)
 }
 
 // ----- the clients -----

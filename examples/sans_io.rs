@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use clap::Parser;
 use kcpx::proto::{Kcp, PacketType, Seed};
-use kcpx::{KcpConfig, Timing};
+use kcpx::{Config, Timing};
 
 /// Moves bytes between two KCP state machines over a simulated link.
 #[derive(Parser)]
@@ -78,9 +78,7 @@ fn main() -> Result<()> {
     let start = Instant::now();
     let mut now = start; // read once: from here on it only jumps
 
-    let mut config = KcpConfig::new();
-    config.timing = Timing::FAST3;
-    config.send_window = 128;
+    let config = Config::new().timing(Timing::FAST3).windows(128, 1_024);
     let conv = 1; // both ends know it
     let mut ends = [
         Kcp::new(conv, &config, now, Seed::default())?,

@@ -6,9 +6,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum, value_parser};
 use kcpx::{
-    AckPolicy, Cipher, Config, CongestionControl, FecConfig, Key, Redundancy, SocketConfig, Timing,
-    WritePolicy,
+    AckPolicy, Cipher, Config, CongestionControl, FecConfig, KeepaliveInterval, Key, Redundancy,
+    Timing, WritePolicy,
 };
+
+/// The default of `Config::idle_timeout`.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Both sides need the same cipher and key; each chooses the rest for the data it sends and for its
 /// own windows.
@@ -37,8 +40,8 @@ pub(crate) struct Link {
     #[arg(long, value_name = "0|1", value_parser = value_parser!(u8).range(..=1))]
     nc: Option<u8>,
     /// Congestion control, whatever --nc says
-    #[arg(long, value_enum)]
-    congestion: Option<Congestion>,
+    #[arg(long, value_name = "bbr|reno|off")]
+    congestion: Option<CongestionControl>,
     /// Largest datagram in bytes
     #[arg(long, default_value_t = 1350)]
     mtu: u16,
@@ -97,24 +100,22 @@ enum Mode {
     Manual,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Congestion {
-    /// A model of the path's bandwidth and round-trip time
-    Model,
-    /// KCP's congestion window
-    Reno,
-    /// None
-    Disabled,
-}
-
 impl Link {
     pub(crate) fn config(&self) -> Result<Config> {
+        let (timing, congestion) = self.timing()?;
+        let sockbuf = Some(self.sockbuf).filter(|size| *size > 0);
         let mut config = Config::new()
-            .timing(self.timing()?)
+            .timing(timing)
+            .congestion_control(congestion)
             .mtu(self.mtu)
             .windows(self.sndwnd, self.rcvwnd)
-            .cipher(self.cipher()?);
-        config.socket = self.socket();
+            .cipher(self.cipher()?)
+            .socket_buffers(sockbuf, sockbuf)
+            .dscp(Some(self.dscp).filter(|dscp| *dscp > 0))
+            .rate_limit(NonZeroU64::new(self.ratelimit))
+            .duplicates(self.duplicates)
+            .send_buffer(self.streambuf)
+            .recv_buffer(self.streambuf);
         if self.parityshard > 0 {
             let fec = FecConfig::new(self.datashard.into(), self.parityshard.into());
             config =
@@ -127,21 +128,18 @@ impl Link {
             config = config.write_policy(WritePolicy::Delayed);
         }
         if self.keepalive == 0 {
-            config = config.keepalive(None).idle_timeout(None);
+            config = config.keepalive(KeepaliveInterval::Never).idle_timeout(None);
         } else {
             // The idle timeout must be longer than a ping and its answer take.
             let after = Duration::from_secs(self.keepalive);
-            let idle = config.kcp.idle_timeout.max(after.checked_mul(4));
-            config = config.keepalive(Some(after)).idle_timeout(idle);
+            let idle = after.saturating_mul(4).max(IDLE_TIMEOUT);
+            config = config.keepalive(KeepaliveInterval::After(after)).idle_timeout(Some(idle));
         }
-        config = config.rate_limit(NonZeroU64::new(self.ratelimit));
-        config = config.duplicates(self.duplicates);
-        (config.send_buffer, config.recv_buffer) = (self.streambuf, self.streambuf);
         config.validate()?;
         Ok(config)
     }
 
-    fn timing(&self) -> Result<Timing> {
+    fn timing(&self) -> Result<(Timing, CongestionControl)> {
         let (nodelay, interval, resend, nc) = match self.mode {
             Mode::Normal => (0, 40, 2, 1),
             Mode::Fast => (0, 30, 2, 1),
@@ -149,17 +147,16 @@ impl Link {
             Mode::Fast3 => (1, 10, 2, 1),
             Mode::Manual => (0, 50, 0, 0),
         };
-        let congestion = match (self.congestion, self.nc.unwrap_or(nc)) {
-            (Some(Congestion::Disabled), _) => CongestionControl::Off,
-            (Some(Congestion::Reno), _) | (None, 0) => CongestionControl::Reno,
-            (Some(Congestion::Model), _) | (None, _) => CongestionControl::Bbr,
+        let of_nc = match self.nc.unwrap_or(nc) {
+            0 => CongestionControl::Reno,
+            _ => CongestionControl::Bbr,
         };
-        Ok(Timing::new(
+        let timing = Timing::new(
             self.nodelay.unwrap_or(nodelay) != 0,
             Duration::from_millis(self.interval.unwrap_or(interval)),
             NonZeroU8::new(self.resend.unwrap_or(resend)),
-            congestion,
-        )?)
+        )?;
+        Ok((timing, self.congestion.unwrap_or(of_nc)))
     }
 
     fn cipher(&self) -> Result<Cipher> {
@@ -171,13 +168,5 @@ impl Link {
             Some(_) => "--crypt".to_owned(),
             None => format!("--crypt {} needs a --key", self.crypt),
         })
-    }
-
-    fn socket(&self) -> SocketConfig {
-        let mut socket = SocketConfig::default();
-        let size = Some(self.sockbuf).filter(|size| *size > 0);
-        (socket.send_buffer_size, socket.recv_buffer_size) = (size, size);
-        socket.dscp = Some(self.dscp).filter(|dscp| *dscp > 0);
-        socket
     }
 }

@@ -38,7 +38,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, Subcommand, ValueEnum, value_parser};
-use kcpx::{Backoff, Config, CongestionControl, KcpListener, KcpStream, Mode, Timing};
+use kcpx::{Backoff, Config, KcpListener, KcpStream, Mode, Timing};
 use tokio::io::AsyncWriteExt;
 use tokio::net::lookup_host;
 use tokio::task::JoinSet;
@@ -143,10 +143,9 @@ impl Way {
             return Ok(config);
         }
         let gap = Duration::from_millis(10);
-        let timing = Timing::new(false, gap, NonZeroU8::new(3), CongestionControl::Bbr)?;
-        let mut config = Config::new().mode(Mode::Message).timing(timing);
-        config = config.backoff(Backoff::Exponential);
-        Ok(config)
+        let timing = Timing::new(false, gap, NonZeroU8::new(3))?;
+        let config = Config::new().mode(Mode::Message).timing(timing);
+        Ok(config.backoff(Backoff::Exponential))
     }
 }
 

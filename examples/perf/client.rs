@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kcpx::{Config, Endpoint, KcpStream};
+use kcpx::{Config, Endpoint, KcpStream, Limits};
 use tokio::io::AsyncWriteExt;
 use tokio::net::lookup_host;
 use tokio::sync::Mutex;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use kcpx::{Endpoint, KcpListener, KcpStream};
+use kcpx::{Endpoint, KcpListener, KcpStream, Limits};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
@@ -27,12 +27,13 @@ const LONGEST: f64 = 86_400.0;
 const LONGEST_RUN: Duration = Duration::from_secs(100_000);
 
 pub(crate) async fn run(args: ServerArgs) -> Result<()> {
-    let mut config = checked(args.link.config());
     // Many clients may start at once, and from one address: that is what is measured.
-    config = config.limits(Limits::new().backlog(1 << 16));
-    config = config.limits(Limits::new().max_unvalidated(1 << 20));
-    config = config.limits(Limits::new().memory(1 << 36));
-    config = config.limits(Limits::new().max_connections(1 << 20));
+    let limits = Limits::new()
+        .backlog(1 << 16)
+        .max_unvalidated(1 << 20)
+        .memory(1 << 36)
+        .max_connections(1 << 20);
+    let config = checked(args.link.config()).limits(limits);
     let listener = KcpListener::bind_with(&args.listen, config).await.with_context(|| {
         format!("cannot listen on {:?}: expected a free HOST:PORT, as in 0.0.0.0:4010", args.listen)
     })?;

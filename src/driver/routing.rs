@@ -536,7 +536,7 @@ pub(super) struct PeerTable {
     map: HashMap<SocketAddr, Peer>,
     fec: Option<FecConfig>,
     fec_decode: bool,
-    /// Longest shard in bytes that is decoded: the larger of `KcpConfig::mtu` and kcp-go's limit.
+    /// Longest shard in bytes that is decoded: the larger of `Config::mtu` and kcp-go's limit.
     max_shard_len: usize,
     /// Number of addresses with a decoder; if it is 0, `stats_of` skips the lookup.
     decoders: usize,

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use kcpx::{Config, KcpListener, KcpStream, Timing};
+use kcpx::{Config, CongestionControl, KcpListener, KcpStream, Timing};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, interval_at, timeout};
@@ -39,7 +39,9 @@ impl Contender {
     fn config(self) -> Config {
         match self {
             Self::Kcpx => Config::interactive(),
-            _ => Config::new().timing(Timing::KCP_DEFAULT),
+            _ => Config::new()
+                .timing(Timing::KCP_DEFAULT)
+                .congestion_control(CongestionControl::Reno),
         }
     }
 }

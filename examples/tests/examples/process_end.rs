@@ -16,7 +16,9 @@ const SIZE: usize = 1 << 20;
 /// printed last, what arrived, and whether the stream ended as its sender wanted.
 fn last_words(options: &[&str]) -> (String, Vec<u8>, bool) {
     one_thread().block_on(guarded(async {
-        let config = Config::new().keepalive(None).idle_timeout(Some(Duration::from_secs(1)));
+        let config = Config::new()
+            .keepalive(kcpx::KeepaliveInterval::Never)
+            .idle_timeout(Some(Duration::from_secs(1)));
         let listener = KcpListener::bind_with(ANYWHERE, config).await.unwrap();
         let addr = listener.local_addr().unwrap().to_string();
         let program = Example::start("last_words", &[&[addr.as_str()], options].concat());
