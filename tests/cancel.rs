@@ -42,8 +42,7 @@ impl Canceller {
 
 /// Small windows and buffers, so that writers wait.
 fn small() -> Config {
-    let config = Config::new().windows(8, 8).send_buffer(4_096).recv_buffer(4_096);
-    config
+    Config::new().windows(8, 8).send_buffer(4_096).recv_buffer(4_096)
 }
 
 #[test]

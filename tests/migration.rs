@@ -10,8 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn config(algorithm: Algorithm, migration: Migration) -> Config {
     let key = vec![7; algorithm.key_len()];
-    let config = Config::new().cipher(Cipher::new(algorithm, &key).unwrap()).migration(migration);
-    config
+    Config::new().cipher(Cipher::new(algorithm, &key).unwrap()).migration(migration)
 }
 
 #[test]

@@ -17,8 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Gives up on a silent peer after a second.
 fn hasty() -> Config {
-    let config = Config::new().linger(SECOND).dead_peer_timeout(Some(SECOND));
-    config
+    Config::new().linger(SECOND).dead_peer_timeout(Some(SECOND))
 }
 
 /// Opens a stream to a peer that never answers.

@@ -75,13 +75,12 @@ impl Transport for Tcp {
 /// A dead-peer timeout of a second, with a shorter linger: the socket is closed when the peer pings it.
 fn hasty() -> Config {
     let second = Some(Duration::from_secs(1));
-    let config = Config::new()
+    Config::new()
         .idle_timeout(second)
         .keepalive(KeepaliveInterval::Never)
         .connect_timeout(Duration::from_secs(1))
         .linger(Duration::from_millis(250))
-        .dead_peer_timeout(second);
-    config
+        .dead_peer_timeout(second)
 }
 
 impl Transport for Kcp {

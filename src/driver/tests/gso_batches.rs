@@ -79,14 +79,14 @@ fn setup(rng: &mut Rng) -> (Config, KcpConfig) {
         }
         None => config,
     };
-    let mut kcp = KcpConfig::default();
-    kcp.send_window = rng.pick(&[32, 200, 1_024]);
-    (kcp.timing, kcp.congestion_control) = rng.pick(&[
+    let send_window = rng.pick(&[32, 200, 1_024]);
+    let (timing, congestion_control) = rng.pick(&[
         (Timing::FAST3, CongestionControl::Bbr),
         (Timing::KCP_DEFAULT, CongestionControl::Reno),
     ]);
-    kcp.rate_limit = rng.pick(&[None, None, std::num::NonZeroU64::new(5_000_000)]);
-    (config, kcp)
+    let rate_limit = rng.pick(&[None, None, std::num::NonZeroU64::new(5_000_000)]);
+    let rest = KcpConfig::default();
+    (config, KcpConfig { send_window, timing, congestion_control, rate_limit, ..rest })
 }
 
 /// Writes and acknowledges for a while. Returns how many datagrams were written in runs.
