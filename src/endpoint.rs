@@ -119,7 +119,7 @@ impl Endpoint {
     /// The socket becomes non-blocking, coalesces received datagrams (`UDP_GRO`), and reports their local
     /// address if it is bound to all (`IP_PKTINFO`). On Linux it ignores path MTU reports (ICMP) over
     /// IPv4, unless `IP_MTU_DISCOVER` differs from its default. Other options keep their values:
-    /// [`Config::socket`] is not applied. The endpoint closes the socket when it ends; pass a
+    /// the socket options of [`Config`] are not applied. The endpoint closes the socket when it ends; pass a
     /// [`try_clone`](std::net::UdpSocket::try_clone), which shares all options, to keep it.
     ///
     /// ```
@@ -160,7 +160,8 @@ impl Endpoint {
         Self::adopt_socket(socket, config, None)
     }
 
-    /// Runs connections over the application's own [`Transport`]. [`Config::socket`] is not applied.
+    /// Runs connections over the application's own [`Transport`]. The socket
+    /// options of [`Config`] are not applied.
     ///
     /// # Errors
     ///
