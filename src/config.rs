@@ -31,8 +31,8 @@ pub use self::limits::{Limits, Migration, SessionPolicy};
 pub use self::redundancy::{AutoRedundancy, Redundancy};
 pub(crate) use self::socket::SocketConfig;
 
-/// Settings of an endpoint, a listener or a stream. A [`Kcp`](crate::proto::Kcp) without I/O uses the settings of the
-/// protocol alone.
+/// Settings of an endpoint, a listener or a stream. A [`Kcp`](crate::proto::Kcp) without I/O uses the
+/// settings of the protocol alone.
 ///
 /// Each setting has one setter, which names its default. [`Config::interactive`], [`Config::bulk`] and
 /// [`Config::for_link`] change a few defaults.
@@ -123,12 +123,12 @@ impl Config {
         self
     }
 
-    /// Sets the send window (segments in flight or waiting) and the receive window (segments received and not yet
-    /// read), 1 to 65,535 each. A window costs up to one segment of memory for each.
+    /// Sets the send window (segments in flight or waiting) and the receive window (segments received and
+    /// not yet read), 1 to 65,535 each. A window costs up to one segment of memory for each.
     ///
-    /// Default 1,024 each, with autotuning, which a call ends: the windows grow up to 8,192 segments (11 MB) while the
-    /// path delivers them and the application keeps up. Congestive loss shrinks the send window, to 32 segments at
-    /// least.
+    /// Default 1,024 each, with autotuning, which a call ends: the windows grow up to 8,192 segments (11
+    /// MB) while the path delivers them and the application keeps up. Congestive loss shrinks the send
+    /// window, to 32 segments at least.
     #[doc(alias = "SetWindowSize")]
     #[must_use]
     pub fn windows(mut self, send: u16, recv: u16) -> Self {
@@ -138,9 +138,9 @@ impl Config {
     }
 
     /// Sets the largest UDP payload in bytes, with the overhead of cipher and FEC, up to 65,507; of a
-    /// [`Kcp`](crate::proto::Kcp) without I/O the largest datagram of KCP. At least one byte of data must fit: 25
-    /// without cipher and FEC. Default 1,400. kcp-go receives at most 1,472. Sizes above 1,472 are used once the peer has
-    /// acknowledged a probe of that size.
+    /// [`Kcp`](crate::proto::Kcp) without I/O the largest datagram of KCP. At least one byte of data must
+    /// fit: 25 without cipher and FEC. Default 1,400. kcp-go receives at most 1,472. Sizes above 1,472 are
+    /// used once the peer has acknowledged a probe of that size.
     #[doc(alias = "SetMtu")]
     #[must_use]
     pub fn mtu(mut self, bytes: u16) -> Self {
@@ -186,18 +186,18 @@ impl Config {
         self
     }
 
-    /// Sets the maximum RTO of a segment, 1 s to 60 s (RFC 6298 2.5). Default 10 s. Towards a silent peer of another
-    /// implementation, back-off ends at 2.5 s (or at the RTO if it is longer), since such a peer answers no ping that
-    /// asks whether it is back.
+    /// Sets the maximum RTO of a segment, 1 s to 60 s (RFC 6298 2.5). Default 10 s. Towards a silent peer
+    /// of another implementation, back-off ends at 2.5 s (or at the RTO if it is longer), since such a peer
+    /// answers no ping that asks whether it is back.
     #[must_use]
     pub fn max_retransmit_interval(mut self, time: Duration) -> Self {
         self.kcp.max_retransmit_interval = time;
         self
     }
 
-    /// Sets the time without a datagram from the peer after which a connection with unacknowledged data or an
-    /// unanswered ping ends with [`DeadPeer`](crate::ConnectionError::DeadPeer), 1 s to 1 day; `None` for never. Default
-    /// 60 s. A shorter [`idle_timeout`](Self::idle_timeout) comes first.
+    /// Sets the time without a datagram from the peer after which a connection with unacknowledged data or
+    /// an unanswered ping ends with [`DeadPeer`](crate::ConnectionError::DeadPeer), 1 s to 1 day; `None`
+    /// for never. Default 60 s. A shorter [`idle_timeout`](Self::idle_timeout) comes first.
     #[doc(alias = "TCP_USER_TIMEOUT")]
     #[must_use]
     pub fn dead_peer_timeout(mut self, time: Option<Duration>) -> Self {
@@ -205,12 +205,13 @@ impl Config {
         self
     }
 
-    /// Sets the idle time before a ping, 1 s to 1 day and at least 1 s below [`idle_timeout`](Self::idle_timeout), or
-    /// never. Default [`KeepaliveInterval::Auto`]: 15 s, or a third of a shorter `idle_timeout`.
+    /// Sets the idle time before a ping, 1 s to 1 day and at least 1 s below
+    /// [`idle_timeout`](Self::idle_timeout), or never. Default [`KeepaliveInterval::Auto`]: 15 s, or a
+    /// third of a shorter `idle_timeout`.
     ///
-    /// The side that [`keepalive_side`](Self::keepalive_side) does not choose waits longer, so that only one side pings.
-    /// Both wait up to 0.1 s longer, so that pings of many connections share wake-ups. A kcp-go server that closed its
-    /// side accepts a new idle session for a ping.
+    /// The side that [`keepalive_side`](Self::keepalive_side) does not choose waits longer, so that only
+    /// one side pings. Both wait up to 0.1 s longer, so that pings of many connections share wake-ups. A
+    /// kcp-go server that closed its side accepts a new idle session for a ping.
     #[doc(alias = "SO_KEEPALIVE")]
     #[doc(alias = "ping")]
     #[must_use]
@@ -219,27 +220,30 @@ impl Config {
         self
     }
 
-    /// Sets the side that sends keepalive pings. Default [`KeepaliveSide::Passive`]: the side that opened the connection
-    /// waits a sixteenth longer. With [`Active`](KeepaliveSide::Active), the side that accepted it waits twice as long,
-    /// so that several pings may be lost, or a sixteenth longer if twice is too long for the idle timeout. No effect on a
-    /// [`Kcp`](crate::proto::Kcp) without I/O, which does not know who opened the connection.
+    /// Sets the side that sends keepalive pings. Default [`KeepaliveSide::Passive`]: the side that opened
+    /// the connection waits a sixteenth longer. With [`Active`](KeepaliveSide::Active), the side that
+    /// accepted it waits twice as long, so that several pings may be lost, or a sixteenth longer if twice
+    /// is too long for the idle timeout. No effect on a [`Kcp`](crate::proto::Kcp) without I/O, which does
+    /// not know who opened the connection.
     #[must_use]
     pub fn keepalive_side(mut self, side: KeepaliveSide) -> Self {
         self.kcp.keepalive_side = side;
         self
     }
 
-    /// Sets the idle time after which a connection ends with [`IdleTimeout`](crate::ConnectionError::IdleTimeout), 1 s to
-    /// 1 day; `None` for never. Default 60 s. With [`keepalive`](Self::keepalive), on by default, it ends only connections
-    /// whose peer does not answer. Starts once something was sent.
+    /// Sets the idle time after which a connection ends with
+    /// [`IdleTimeout`](crate::ConnectionError::IdleTimeout), 1 s to 1 day; `None` for never. Default 60 s.
+    /// With [`keepalive`](Self::keepalive), on by default, it ends only connections whose peer does not
+    /// answer. Starts once something was sent.
     #[must_use]
     pub fn idle_timeout(mut self, time: Option<Duration>) -> Self {
         self.kcp.idle_timeout = time;
         self
     }
 
-    /// Sets whether the end of a stream and aborts are sent as CONTROL segments (FIN and RST) to peers that advertise the
-    /// capability. Default `true`. The capability is in header fields that other implementations ignore.
+    /// Sets whether the end of a stream and aborts are sent as CONTROL segments (FIN and RST) to peers that
+    /// advertise the capability. Default `true`. The capability is in header fields that other
+    /// implementations ignore.
     #[doc(alias = "FIN")]
     #[must_use]
     pub fn close_notify(mut self, notify: bool) -> Self {
@@ -247,8 +251,8 @@ impl Config {
         self
     }
 
-    /// Sets the limit of sent bytes per second, headers included (kcp-go `SetRateLimit` of 5.6.72; version 5.7.5 counts
-    /// application bytes); `None`, the default, for no limit.
+    /// Sets the limit of sent bytes per second, headers included (kcp-go `SetRateLimit` of 5.6.72; version
+    /// 5.7.5 counts application bytes); `None`, the default, for no limit.
     #[doc(alias = "SetRateLimit")]
     #[must_use]
     pub fn rate_limit(mut self, bytes_per_second: Option<NonZeroU64>) -> Self {
@@ -256,19 +260,20 @@ impl Config {
         self
     }
 
-    /// Sets the starting rate of [`CongestionControl::Bbr`] in bytes per second, headers included, also after an idle
-    /// time; `None`, the default: 32 segments in the first round trip. Measured bandwidth takes over after a few round
-    /// trips. If the rate is too high, the excess is queued or lost until then.
+    /// Sets the starting rate of [`CongestionControl::Bbr`] in bytes per second, headers included, also
+    /// after an idle time; `None`, the default: 32 segments in the first round trip. Measured bandwidth
+    /// takes over after a few round trips. If the rate is too high, the excess is queued or lost until
+    /// then.
     #[must_use]
     pub fn initial_rate(mut self, bytes_per_second: Option<NonZeroU64>) -> Self {
         self.kcp.initial_rate = bytes_per_second;
         self
     }
 
-    /// Sets the time span of paced data that leaves at once, 0 to 10 ms, and at most a 20th of the minimum round trip with
-    /// [`CongestionControl::Bbr`]. Default 1 ms: one datagram up to 11 Mbit/s, three at 20 Mbit/s. A longer interval
-    /// needs fewer timers and makes longer bursts. Intervals below the timer granularity (1 ms in Tokio) shorten bursts
-    /// little.
+    /// Sets the time span of paced data that leaves at once, 0 to 10 ms, and at most a 20th of the minimum
+    /// round trip with [`CongestionControl::Bbr`]. Default 1 ms: one datagram up to 11 Mbit/s, three at 20
+    /// Mbit/s. A longer interval needs fewer timers and makes longer bursts. Intervals below the timer
+    /// granularity (1 ms in Tokio) shorten bursts little.
     #[must_use]
     pub fn pacing_interval(mut self, time: Duration) -> Self {
         self.kcp.pacing_interval = time;
@@ -285,41 +290,43 @@ impl Config {
         self
     }
 
-    /// Sets the anti-replay window in datagrams, 0 to 1,048,576 (RFC 4303 3.4.3). Default 0: replayed datagrams have no
-    /// effect within a connection, and initial ones are remembered anyway. Requires a cipher with a nonce. Costs memory
-    /// for a hash per datagram of the window.
+    /// Sets the anti-replay window in datagrams, 0 to 1,048,576 (RFC 4303 3.4.3). Default 0: replayed
+    /// datagrams have no effect within a connection, and initial ones are remembered anyway. Requires a
+    /// cipher with a nonce. Costs memory for a hash per datagram of the window.
     #[must_use]
     pub fn replay_window(mut self, datagrams: usize) -> Self {
         self.replay_window = datagrams;
         self
     }
 
-    /// Sets the KCP conversation id (`conv`) of connections opened by this side. Default `None`: random, never 0. Each peer
-    /// can have one connection per id, see [`Endpoint::connect_with_conv`](crate::Endpoint::connect_with_conv).
+    /// Sets the KCP conversation id (`conv`) of connections opened by this side. Default `None`: random,
+    /// never 0. Each peer can have one connection per id, see
+    /// [`Endpoint::connect_with_conv`](crate::Endpoint::connect_with_conv).
     ///
-    /// kcp2k servers (Mirror) expect 0. tokio_kcp servers answer 0 with an id of their choice, which this crate does not
-    /// adopt.
+    /// kcp2k servers (Mirror) expect 0. tokio_kcp servers answer 0 with an id of their choice, which this
+    /// crate does not adopt.
     ///
-    /// Do not reuse an id under one key, neither for another client nor for the client's next connection: recorded
-    /// datagrams of one connection would be valid in the other. A listener rejects an id that a validated peer at another
-    /// address used under its key within ten seconds
-    /// ([`refused_conv_in_use`](crate::EndpointStats::refused_conv_in_use)). If the id has a meaning, send it in the
-    /// first message instead, or give each client a key.
+    /// Do not reuse an id under one key, neither for another client nor for the client's next connection:
+    /// recorded datagrams of one connection would be valid in the other. A listener rejects an id that a
+    /// validated peer at another address used under its key within ten seconds
+    /// ([`refused_conv_in_use`](crate::EndpointStats::refused_conv_in_use)). If the id has a meaning, send
+    /// it in the first message instead, or give each client a key.
     #[must_use]
     pub fn conv(mut self, conv: Option<u32>) -> Self {
         self.conv = conv;
         self
     }
 
-    /// Sets whether to assign a random conversation id to peers that open with id 0, as tokio_kcp clients request: they
-    /// adopt the id of the answer. Default `false`: 0 is an ordinary id.
+    /// Sets whether to assign a random conversation id to peers that open with id 0, as tokio_kcp clients
+    /// request: they adopt the id of the answer. Default `false`: 0 is an ordinary id.
     #[must_use]
     pub fn assign_conv(mut self, assign: bool) -> Self {
         self.assign_conv = assign;
         self
     }
 
-    /// Sets the filter for datagrams of other protocols on the same port, see [`PacketFilter`]. Default: none.
+    /// Sets the filter for datagrams of other protocols on the same port, see [`PacketFilter`]. Default:
+    /// none.
     #[must_use]
     pub fn packet_filter(
         mut self,
@@ -355,35 +362,36 @@ impl Config {
         self
     }
 
-    /// Sets whether connections opened by peers migrate to another address of the peer. Default [`Migration::Off`].
+    /// Sets whether connections opened by peers migrate to another address of the peer. Default
+    /// [`Migration::Off`].
     #[must_use]
     pub fn migration(mut self, migration: Migration) -> Self {
         self.migration = migration;
         self
     }
 
-    /// Sets whether `connect` returns at once, so that the first data leaves with the opening segment (0-RTT data in TLS
-    /// 1.3 and QUIC) instead of a round trip later. Default `false`: `connect` waits for the peer. Always on without
-    /// [`close_notify`](Self::close_notify), since listeners of this crate take an initial segment without data only from
-    /// peers that have it.
+    /// Sets whether `connect` returns at once, so that the first data leaves with the opening segment
+    /// (0-RTT data in TLS 1.3 and QUIC) instead of a round trip later. Default `false`: `connect` waits for
+    /// the peer. Always on without [`close_notify`](Self::close_notify), since listeners of this crate take
+    /// an initial segment without data only from peers that have it.
     #[must_use]
     pub fn early_data(mut self, early: bool) -> Self {
         self.early_data = early;
         self
     }
 
-    /// Sets how long `connect` waits for the peer, 1 ms to 1 day, per resolved address. Default 10 s. A shorter
-    /// [`dead_peer_timeout`](Self::dead_peer_timeout) or [`idle_timeout`](Self::idle_timeout) ends the wait earlier, with
-    /// its own error.
+    /// Sets how long `connect` waits for the peer, 1 ms to 1 day, per resolved address. Default 10 s. A
+    /// shorter [`dead_peer_timeout`](Self::dead_peer_timeout) or [`idle_timeout`](Self::idle_timeout) ends
+    /// the wait earlier, with its own error.
     #[must_use]
     pub fn connect_timeout(mut self, time: Duration) -> Self {
         self.connect_timeout = time;
         self
     }
 
-    /// Sets the bytes that a stream buffers for sending, 1 to 2^30. Default 256 KiB. A burst may fill the buffer. A writer
-    /// that found it full may then fill what leaves within 10 ms, at least 16 KiB and at most this value, so that later
-    /// writes do not wait behind seconds of data.
+    /// Sets the bytes that a stream buffers for sending, 1 to 2^30. Default 256 KiB. A burst may fill the
+    /// buffer. A writer that found it full may then fill what leaves within 10 ms, at least 16 KiB and at
+    /// most this value, so that later writes do not wait behind seconds of data.
     #[doc(alias = "SO_SNDBUF")]
     #[must_use]
     pub fn send_buffer(mut self, bytes: usize) -> Self {
@@ -391,8 +399,8 @@ impl Config {
         self
     }
 
-    /// Sets the bytes that a stream buffers for the application, 1 to 2^30. Default 256 KiB. The receive window closes
-    /// while the buffer is full.
+    /// Sets the bytes that a stream buffers for the application, 1 to 2^30. Default 256 KiB. The receive
+    /// window closes while the buffer is full.
     #[doc(alias = "SO_RCVBUF")]
     #[must_use]
     pub fn recv_buffer(mut self, bytes: usize) -> Self {
@@ -400,9 +408,10 @@ impl Config {
         self
     }
 
-    /// Sets the linger timeout, 0 s to 1 day. Default 10 s. A dropped stream is aborted after this time without an
-    /// acknowledgement; zero aborts it at once. `shutdown` fails after this time without a datagram from the peer. A peer
-    /// that does not read is kept while it answers window probes, which leave at least three times in this time.
+    /// Sets the linger timeout, 0 s to 1 day. Default 10 s. A dropped stream is aborted after this time
+    /// without an acknowledgement; zero aborts it at once. `shutdown` fails after this time without a
+    /// datagram from the peer. A peer that does not read is kept while it answers window probes, which
+    /// leave at least three times in this time.
     #[doc(alias = "SO_LINGER")]
     #[must_use]
     pub fn linger(mut self, time: Duration) -> Self {
@@ -410,8 +419,8 @@ impl Config {
         self
     }
 
-    /// Sets the number of extra copies of each datagram, 0 to 8 (kcp-go `SetDUP`). Default 0. Each copy costs the whole
-    /// bandwidth again.
+    /// Sets the number of extra copies of each datagram, 0 to 8 (kcp-go `SetDUP`). Default 0. Each copy
+    /// costs the whole bandwidth again.
     #[doc(alias = "SetDUP")]
     #[must_use]
     pub fn duplicates(mut self, copies: u8) -> Self {
@@ -422,9 +431,9 @@ impl Config {
 
 /// UDP sockets that the crate binds. Adopted sockets keep their own options.
 impl Config {
-    /// Sets the kernel socket buffers in bytes, 1 to 2^30; `None` for the system's default. Default 4 MiB each, as in
-    /// kcptun. The system may grant less, which is logged once per process (feature `tracing`). A receive buffer smaller
-    /// than a window loses bursts.
+    /// Sets the kernel socket buffers in bytes, 1 to 2^30; `None` for the system's default. Default 4 MiB
+    /// each, as in kcptun. The system may grant less, which is logged once per process (feature `tracing`).
+    /// A receive buffer smaller than a window loses bursts.
     #[doc(alias = "SO_SNDBUF")]
     #[doc(alias = "SO_RCVBUF")]
     #[must_use]
@@ -433,17 +442,17 @@ impl Config {
         self
     }
 
-    /// Sets whether an IPv6 socket serves only IPv6 peers (`IPV6_V6ONLY`). Default `false`: a wildcard IPv6 socket serves
-    /// both.
+    /// Sets whether an IPv6 socket serves only IPv6 peers (`IPV6_V6ONLY`). Default `false`: a wildcard IPv6
+    /// socket serves both.
     #[must_use]
     pub fn only_v6(mut self, only: bool) -> Self {
         self.socket.only_v6 = only;
         self
     }
 
-    /// Sets the DSCP of each IP packet, 0 to 63 (kcp-go `SetDSCP`, kcptun `--dscp`), for both IP versions. Default `None`:
-    /// the system's, which is 0. Outside Linux and Android it turns GSO off, and wildcard sockets answer from an address
-    /// of the system's choice.
+    /// Sets the DSCP of each IP packet, 0 to 63 (kcp-go `SetDSCP`, kcptun `--dscp`), for both IP versions.
+    /// Default `None`: the system's, which is 0. Outside Linux and Android it turns GSO off, and wildcard
+    /// sockets answer from an address of the system's choice.
     #[doc(alias = "SetDSCP")]
     #[doc(alias = "IP_TOS")]
     #[must_use]
@@ -460,9 +469,9 @@ impl Config {
         self
     }
 
-    /// Sets the name of the network interface, 1 to 15 bytes, such as `eth0`. Default `None`: by route. Linux and Android
-    /// only; otherwise binding fails with [`Unsupported`](std::io::ErrorKind::Unsupported). Some systems require
-    /// privileges.
+    /// Sets the name of the network interface, 1 to 15 bytes, such as `eth0`. Default `None`: by route.
+    /// Linux and Android only; otherwise binding fails with
+    /// [`Unsupported`](std::io::ErrorKind::Unsupported). Some systems require privileges.
     #[doc(alias = "SO_BINDTODEVICE")]
     #[must_use]
     pub fn device(mut self, name: Option<String>) -> Self {
@@ -470,11 +479,11 @@ impl Config {
         self
     }
 
-    /// Sets the number of sockets that [`KcpListener::bind_with`](crate::KcpListener::bind_with) binds to its address
-    /// (`SO_REUSEPORT`), 1 to 64; only 1 on systems other than Linux and Android. Default 1. Each socket has its own task,
-    /// so that a server can use that number of cores. The system distributes peers by address, which excludes
-    /// [`migration`](Self::migration). Each socket costs kernel buffers and tables. Other functions bind one socket;
-    /// functions that adopt sockets use all sockets they get.
+    /// Sets the number of sockets that [`KcpListener::bind_with`](crate::KcpListener::bind_with) binds to
+    /// its address (`SO_REUSEPORT`), 1 to 64; only 1 on systems other than Linux and Android. Default 1.
+    /// Each socket has its own task, so that a server can use that number of cores. The system distributes
+    /// peers by address, which excludes [`migration`](Self::migration). Each socket costs kernel buffers
+    /// and tables. Other functions bind one socket; functions that adopt sockets use all sockets they get.
     #[doc(alias = "SO_REUSEPORT")]
     #[must_use]
     pub fn shards(mut self, sockets: usize) -> Self {
@@ -486,24 +495,24 @@ impl Config {
 /// Settings of tests and benchmarks: not covered by semantic versioning.
 #[doc(hidden)]
 impl Config {
-    /// Sets early retransmit (RFC 5827): without new data to send, one acknowledged later transmission and a reordering
-    /// window declare a segment lost. Default `true`, as in kcp-go.
+    /// Sets early retransmit (RFC 5827): without new data to send, one acknowledged later transmission and
+    /// a reordering window declare a segment lost. Default `true`, as in kcp-go.
     #[must_use]
     pub fn early_retransmit(mut self, early: bool) -> Self {
         self.kcp.early_retransmit = early;
         self
     }
 
-    /// Sets the receive memory in bytes, at least one segment (1,540). Default `None`: 1,540 per segment of the receive
-    /// window.
+    /// Sets the receive memory in bytes, at least one segment (1,540). Default `None`: 1,540 per segment of
+    /// the receive window.
     #[must_use]
     pub fn recv_memory(mut self, bytes: Option<usize>) -> Self {
         self.kcp.recv_memory = bytes;
         self
     }
 
-    /// Sets whether to deliver empty messages in message mode. Default `false`: they are acknowledged and skipped. A byte
-    /// stream always skips them.
+    /// Sets whether to deliver empty messages in message mode. Default `false`: they are acknowledged and
+    /// skipped. A byte stream always skips them.
     #[must_use]
     pub fn empty_messages(mut self, deliver: bool) -> Self {
         self.kcp.empty_messages = deliver;

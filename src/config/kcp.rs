@@ -26,8 +26,8 @@ pub(crate) const SEGMENT_CHARGE: usize = 1_476 + SEGMENT_COST;
 /// Bytes of a connection's state without data (tests/memory.rs).
 pub(crate) const CONNECTION_COST: usize = 4_096;
 
-/// Timing of retransmissions: three of KCP's four `nodelay` parameters (`ikcp_nodelay`, kcp-go `SetNoDelay`). The
-/// fourth, `nc`, is [`CongestionControl`].
+/// Timing of retransmissions: three of KCP's four `nodelay` parameters (`ikcp_nodelay`, kcp-go
+/// `SetNoDelay`). The fourth, `nc`, is [`CongestionControl`].
 ///
 /// The constants have kcptun's names and values. "Normal mode" in the C library's README is `0, 40, 0`, not
 /// [`Timing::NORMAL`].
@@ -133,9 +133,9 @@ pub enum CongestionControl {
     /// data leaves at the measured delivery rate, with at most twice the bandwidth-delay product in
     /// flight. The default.
     ///
-    /// Keeps the bottleneck's queue short and loses little in it. Only loss caused by queues reduces the rate,
-    /// random loss does not. Does not delay application-limited flows, such as messages. Sets no limit on
-    /// paths with a round trip below 2 ms. Costs 40 bytes per segment in flight.
+    /// Keeps the bottleneck's queue short and loses little in it. Only loss caused by queues reduces the
+    /// rate, random loss does not. Does not delay application-limited flows, such as messages. Sets no
+    /// limit on paths with a round trip below 2 ms. Costs 40 bytes per segment in flight.
     Bbr,
     /// KCP's congestion window (kcp-go `nc` 0): slow start, congestion avoidance, and reduction on loss.
     Reno,

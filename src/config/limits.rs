@@ -34,17 +34,17 @@ impl Limits {
         Self::default()
     }
 
-    /// Sets the most connections at once, 1 to 16,777,216. Default 65,536. With less than 8 KiB of `memory` per
-    /// connection, idle connections alone can exhaust it.
+    /// Sets the most connections at once, 1 to 16,777,216. Default 65,536. With less than 8 KiB of `memory`
+    /// per connection, idle connections alone can exhaust it.
     #[must_use]
     pub fn max_connections(mut self, connections: usize) -> Self {
         self.max_connections = connections;
         self
     }
 
-    /// Sets the most connections opened from one source, 1 to 16,777,216. A source is an IPv4 address or an IPv6
-    /// /64 prefix. Default `None`: the number of free places within `max_connections`, so that one source
-    /// has at most half of all. If all clients share an address, as behind a proxy, set it to
+    /// Sets the most connections opened from one source, 1 to 16,777,216. A source is an IPv4 address or an
+    /// IPv6 /64 prefix. Default `None`: the number of free places within `max_connections`, so that one
+    /// source has at most half of all. If all clients share an address, as behind a proxy, set it to
     /// `max_connections`. A connection that would migrate to a source at its limit keeps its path
     /// (`Config::migration`).
     #[must_use]
@@ -61,19 +61,19 @@ impl Limits {
         self
     }
 
-    /// Sets the most connections of unvalidated peers, whose source address may be forged, 1 to 1,048,576. Default
-    /// 4,096; never more than `max_connections`. While more than half of them exist, further initial
-    /// segments get a stateless answer (Retry, RFC 9000 8.1.2): a peer that responds opens its connection
-    /// validated, with the next copy of its initial segment.
+    /// Sets the most connections of unvalidated peers, whose source address may be forged, 1 to 1,048,576.
+    /// Default 4,096; never more than `max_connections`. While more than half of them exist, further
+    /// initial segments get a stateless answer (Retry, RFC 9000 8.1.2): a peer that responds opens its
+    /// connection validated, with the next copy of its initial segment.
     #[must_use]
     pub fn max_unvalidated(mut self, connections: usize) -> Self {
         self.max_unvalidated = connections;
         self
     }
 
-    /// Sets the memory of all connections together in bytes, 16 MiB to 1 TiB. Default 1 GiB: four times the memory
-    /// of 65,536 idle connections. Each connection counts with 4 KiB, its unread data (also after its
-    /// end), and its unacknowledged data; each address with FEC counts with the parity of a group.
+    /// Sets the memory of all connections together in bytes, 16 MiB to 1 TiB. Default 1 GiB: four times the
+    /// memory of 65,536 idle connections. Each connection counts with 4 KiB, its unread data (also after
+    /// its end), and its unacknowledged data; each address with FEC counts with the parity of a group.
     ///
     /// Each direction of a connection may hold a quarter of the free part of the first half. Beyond half
     /// it may hold 16 KiB, at the limit two segments, so every connection makes progress: its window
@@ -88,7 +88,8 @@ impl Limits {
         self
     }
 
-    /// Sets the time for validating the address of a peer that opened a connection, 1 s to 1 hour. Default 30 s.
+    /// Sets the time for validating the address of a peer that opened a connection, 1 s to 1 hour. Default
+    /// 30 s.
     #[must_use]
     pub fn validation_timeout(mut self, time: Duration) -> Self {
         self.validation_timeout = time;

@@ -4,8 +4,8 @@
 //! `recovery`, `congestion`, `path`, `redundancy` and the states of `open`, `close`,
 //! `stateless_reset`, `time_wait` and `keepalive`; all of these use `clock`, `segment` and `seq`.
 //!
-//! Two locks: `util::buffer_pool`, the process-wide pool of receive buffers, is locked for one pop; the model that
-//! connections of one path share (`congestion::flow`) is locked for one event.
+//! Two locks: `util::buffer_pool`, the process-wide pool of receive buffers, is locked for one pop; the
+//! model that connections of one path share (`congestion::flow`) is locked for one event.
 
 #![forbid(unsafe_code)]
 

@@ -501,8 +501,8 @@ pub(super) const CLASS_SEND_HAS_GSO: bool = cfg!(any(target_os = "linux", target
 pub(super) const CLASS_SEND_STATES_SOURCE: bool = CLASS_SEND_HAS_GSO;
 
 /// Sends datagrams of `size` bytes with the socket's own traffic class (DSCP: `IP_TOS`, `IPV6_TCLASS`),
-/// with one system call; one datagram without [`CLASS_SEND_HAS_GSO`]. `source`: the local IP they leave from, on a
-/// wildcard socket.
+/// with one system call; one datagram without [`CLASS_SEND_HAS_GSO`]. `source`: the local IP they leave
+/// from, on a wildcard socket.
 ///
 /// quinn-udp states a class with each datagram, for the ECN bits in it, which overrides the socket's
 /// option. So a socket with its own class sends here, without that control message but with GSO where the

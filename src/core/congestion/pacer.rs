@@ -1,4 +1,5 @@
-//! When the next segment may leave: [`Pacer`] for the congestion control, [`RateLimiter`] for the application.
+//! When the next segment may leave: [`Pacer`] for the congestion control, [`RateLimiter`] for the
+//! application.
 //!
 //! Both apply before a datagram is built, so that timestamp and RTO start when the datagram leaves.
 
@@ -9,8 +10,8 @@ use crate::core::clock::Micros;
 use crate::core::congestion::controller::Pacing;
 use crate::core::recovery::rtt::RttEstimator;
 
-/// Time to send a window, as a fraction of a round trip: 1.25 windows per `srtt` (N = 1.25 in RFC 9002 7.7). It
-/// is shorter than a round trip, so that ACKs limit the rate, not the pacer.
+/// Time to send a window, as a fraction of a round trip: 1.25 windows per `srtt` (N = 1.25 in RFC 9002
+/// 7.7). It is shorter than a round trip, so that ACKs limit the rate, not the pacer.
 const WINDOW_SPREAD: (u64, u64) = (4, 5);
 /// A blocked sender resumes an interval after its pacing deadline, so that each timer releases a batch. The
 /// delay is at most this fraction of the minimum RTT, since the queue of a short path holds less.

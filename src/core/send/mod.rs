@@ -2,8 +2,8 @@
 //! leaves next (kcp-go `flush`).
 //!
 //! Order: copies of retransmissions, which are not paced; then a lost segment if the [retransmission
-//! budget](crate::core::recovery::loss::RetransmitBudget) has tokens; then new data. Lost segments and new data
-//! wait for the pacer. kcp-go scans the window in order of sequence number instead, on a timer.
+//! budget](crate::core::recovery::loss::RetransmitBudget) has tokens; then new data. Lost segments and new
+//! data wait for the pacer. kcp-go scans the window in order of sequence number instead, on a timer.
 
 mod acks;
 pub(crate) mod buffer;
@@ -35,9 +35,9 @@ use crate::util::Framing;
 
 /// Least backlog limit, bytes: 13 ms at 10 Mbit/s. Linux applications set 16 to 128 KiB.
 const MIN_BACKLOG: usize = 16 << 10;
-/// The backlog limit covers what leaves in this time at the present rate, microseconds: several timer ticks and the
-/// longest burst of the pacer. A writer that is woken at a quarter of it then writes before the data runs
-/// out.
+/// The backlog limit covers what leaves in this time at the present rate, microseconds: several timer ticks
+/// and the longest burst of the pacer. A writer that is woken at a quarter of it then writes before the
+/// data runs out.
 const BACKLOG_TIME: u64 = 10_000;
 /// Smoothed RTT up to which a path with a short minimum RTT needs no BBR model, microseconds. Above it the
 /// path has changed or has a queue.

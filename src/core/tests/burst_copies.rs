@@ -1,7 +1,8 @@
-//! Packet scripts of losses in a row: copies of an RTO during a burst, and the retransmission budget over an outage.
+//! Packet scripts of losses in a row: copies of an RTO during a burst, and the retransmission budget over
+//! an outage.
 //!
-//! The round trip is 60 ms. The RTO is a quarter longer, 75 ms, and the second one half as long again, 112.5 ms.
-//! Copies leave 15 ms apart.
+//! The round trip is 60 ms. The RTO is a quarter longer, 75 ms, and the second one half as long again,
+//! 112.5 ms. Copies leave 15 ms apart.
 
 use std::time::Duration;
 
@@ -52,13 +53,15 @@ fn steady(config: &KcpConfig) -> Script {
     })
 }
 
-/// 20 messages are lost in a row, then retransmitted and acknowledged. 20 more fill the retransmission budget.
+/// 20 messages are lost in a row, then retransmitted and acknowledged. 20 more fill the retransmission
+/// budget.
 fn after_losses_in_a_row(config: &KcpConfig) -> Script {
     let mut script = steady(config);
     for (sn, micros) in (100..=121).zip((0..).step_by(3_000)) {
         script = write(script.at(after(STEADY_AT, micros)), sn);
     }
-    // The last two arrive. The third loss makes two copies, at once until losses in a row are more than chance.
+    // The last two arrive. The third loss makes two copies, at once until losses in a row are more than
+    // chance.
     let copied = [100, 101].into_iter().chain((102..=113).flat_map(|sn| [sn, sn])).chain(114..=119);
     script =
         script.at(after(STEADY_AT, 123_000)).recv_datagram(&[120, 121].map(|sn| ack(sn).una(100)));
@@ -183,7 +186,8 @@ fn rto_after_a_newer_ack_leaves_in_two_copies() {
 
 // ----- retransmissions after an outage -----
 
-/// The path carries nothing for 300 ms. The budget has 64 tokens at first. Retransmissions and copies take one each.
+/// The path carries nothing for 300 ms. The budget has 64 tokens at first. Retransmissions and copies take
+/// one each.
 #[test]
 fn copies_in_an_outage_leave_half_of_the_budget_for_what_was_lost() {
     let start = IN_A_ROW_AT;
@@ -209,7 +213,8 @@ fn copies_in_an_outage_leave_half_of_the_budget_for_what_was_lost() {
     script = write(script.at(after(start, 300_000)), newer);
     script = write(script.at(after(start, 310_000)), newer + 1);
     script = script.at(after(start, 360_000)).recv(ack(newer).una(SENT));
-    // The ACK brings the 19th token. Copies leave eight tokens, so five may leave. At zero four tokens are granted.
+    // The ACK brings the 19th token. Copies leave eight tokens, so five may leave. At zero four tokens are
+    // granted.
     let order = [SENT].into_iter().chain(end..newer).chain([end - 1]).chain(SENT + 1..SENT + 4);
     script = leave(script, (start, 360_000), order);
     // Each ACK brings a token.
