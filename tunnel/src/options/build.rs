@@ -155,10 +155,11 @@ fn common(reader: &mut Reader<'_>) -> Result<Common, OptionsError> {
         return Err(reader.refuse("streambuf", format!("at most smuxbuf, {smux_buffer} bytes")));
     }
     let rate_limit = reader.int("ratelimit", i64::MIN, i64::MAX, "an integer")?;
+    let algorithm = algorithm(reader)?;
     let (timing, congestion_control) = timing(reader)?;
     Ok(Common {
         key,
-        algorithm: algorithm(reader)?,
+        algorithm,
         timing,
         congestion_control,
         mtu: mtu(reader)?,
