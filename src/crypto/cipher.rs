@@ -87,8 +87,8 @@ impl fmt::Debug for Key {
 ///
 /// let key = [7; 32]; // 32 random bytes that both sides share.
 /// let cipher = Cipher::new(Algorithm::Aes256Gcm, &key)?;
+/// assert_eq!(cipher.name(), "aes-256-gcm");
 /// let config = Config::new().cipher(cipher);
-/// assert_eq!(config.cipher.name(), "aes-256-gcm");
 /// assert!(Cipher::new(Algorithm::Aes256Gcm, b"too short").is_err());
 /// # Ok::<(), kcpx::ConfigError>(())
 /// ```
