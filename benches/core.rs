@@ -37,8 +37,7 @@ fn full_window(window: u16, fast_retransmit: bool, now: Instant) -> Kcp {
         .timing(timing)
         .congestion_control(CongestionControl::Off)
         .keepalive(KeepaliveInterval::Never)
-        .idle_timeout(None)
-        .early_retransmit(false);
+        .idle_timeout(None);
     let mut kcp = Kcp::new(CONV, &config, now, Seed::default()).expect("valid");
     kcp.input(now, &segment(Command::WindowUpdate, 1, 0), PacketType::Regular).expect("valid");
     let mut out = Vec::new();

@@ -495,14 +495,6 @@ impl Config {
 /// Settings of tests and benchmarks: not covered by semantic versioning.
 #[doc(hidden)]
 impl Config {
-    /// Sets early retransmit (RFC 5827): without new data to send, one acknowledged later transmission and
-    /// a reordering window declare a segment lost. Default `true`, as in kcp-go.
-    #[must_use]
-    pub fn early_retransmit(mut self, early: bool) -> Self {
-        self.kcp.early_retransmit = early;
-        self
-    }
-
     /// Sets the receive memory in bytes, at least one segment (1,540). Default `None`: 1,540 per segment of
     /// the receive window.
     #[must_use]

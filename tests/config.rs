@@ -570,7 +570,6 @@ fn any_valid_config_carries_data() {
     choices.push(
         Config::new()
             .backoff(Backoff::Exponential)
-            .early_retransmit(false)
             .dead_peer_timeout(None)
             .rate_limit(NonZeroU64::new(50_000_000))
             .duplicates(1),

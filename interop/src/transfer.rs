@@ -84,20 +84,13 @@ pub struct Policies {
     pub writes: WritePolicy,
     /// Growth of the time-out.
     pub backoff: Backoff,
-    /// Whether a quiet sender takes one later acknowledgement as a sign of loss.
-    pub early: bool,
 }
 
 impl Policies {
     /// The defaults.
     #[must_use]
     pub fn usual() -> Self {
-        Self {
-            acks: AckPolicy::PerBatch,
-            writes: WritePolicy::Immediate,
-            backoff: Backoff::Linear,
-            early: true,
-        }
+        Self { acks: AckPolicy::PerBatch, writes: WritePolicy::Immediate, backoff: Backoff::Linear }
     }
 
     /// Any of them.
@@ -106,16 +99,11 @@ impl Policies {
             acks: rng.pick(&[AckPolicy::PerBatch, AckPolicy::Interval, AckPolicy::Immediate]),
             writes: rng.pick(&[WritePolicy::Immediate, WritePolicy::Delayed]),
             backoff: rng.pick(&[Backoff::Linear, Backoff::Exponential]),
-            early: rng.pick(&[true, false]),
         }
     }
 
     fn apply(self, config: Config) -> Config {
-        config
-            .ack_policy(self.acks)
-            .write_policy(self.writes)
-            .backoff(self.backoff)
-            .early_retransmit(self.early)
+        config.ack_policy(self.acks).write_policy(self.writes).backoff(self.backoff)
     }
 }
 

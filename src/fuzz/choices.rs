@@ -68,7 +68,6 @@ impl Choices<'_> {
             ack_policy: self.acks(),
             write_policy: self.pick(&[WritePolicy::Immediate, WritePolicy::Delayed]),
             backoff: self.pick(&[Backoff::Linear, Backoff::Exponential]),
-            early_retransmit: self.byte() & 1 == 0,
             keepalive: self.keepalive(idle_timeout),
             idle_timeout,
             dead_peer_timeout,

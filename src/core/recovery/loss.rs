@@ -60,7 +60,6 @@ pub(crate) struct LossDetector {
     /// Later transmissions that must be acknowledged before a segment counts as lost (kcp-go `fastresend`);
     /// `None`: fast retransmit is off.
     fast_resend: Option<NonZeroU8>,
-    early_retransmit: bool,
     nodelay: bool,
     backoff: Backoff,
     /// Longest RTO after back-off, microseconds (RFC 6298 2.5).
@@ -88,10 +87,9 @@ pub(crate) struct LossDetector {
 
 impl LossDetector {
     /// `max_rto` in microseconds.
-    pub(crate) fn new(early_retransmit: bool, backoff: Backoff, max_rto: u64) -> Self {
+    pub(crate) fn new(backoff: Backoff, max_rto: u64) -> Self {
         Self {
             fast_resend: None,
-            early_retransmit,
             nodelay: false,
             backoff,
             max_rto,
@@ -212,7 +210,7 @@ impl LossDetector {
         let sent = segment.last_sent;
         let by_ack = if self.fast_resend.is_some_and(|count| overtaken(count.get())) {
             (sent.add_micros(self.latest_rtt + self.reo_wnd), LossTrigger::FastRetransmit)
-        } else if self.early_retransmit && no_new_data && overtaken(1) {
+        } else if no_new_data && overtaken(1) {
             let reo_wnd = self.reo_wnd.max(MIN_EARLY_REO_WND);
             (sent.add_micros(self.latest_rtt + reo_wnd), LossTrigger::EarlyRetransmit)
         } else {
@@ -234,6 +232,12 @@ impl LossDetector {
     pub(crate) fn ack_wait(&self, rtt: &RttEstimator) -> u64 {
         let reo_wnd = self.reo_wnd.max(MIN_EARLY_REO_WND);
         (self.latest_rtt.max(rtt.min()).saturating_add(reo_wnd)).min(rtt.rto())
+    }
+
+    /// Sets the reordering window, microseconds.
+    #[cfg(test)]
+    pub(crate) fn set_reo_wnd(&mut self, reo_wnd: u64) {
+        self.reo_wnd = reo_wnd;
     }
 
     /// Limits the RTO after back-off to `interval` microseconds.
@@ -504,7 +508,7 @@ mod tests {
     use crate::core::seq::{Sn, Ts};
 
     fn setup(preset: &Timing) -> (LossDetector, RttEstimator, SentSegments) {
-        let mut loss = LossDetector::new(true, Backoff::Linear, 10_000_000);
+        let mut loss = LossDetector::new(Backoff::Linear, 10_000_000);
         loss.set_timing(preset);
         let mut rtt = RttEstimator::new(Duration::from_secs(10));
         rtt.set_timing(true, Duration::from_millis(10));

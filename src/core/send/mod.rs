@@ -129,7 +129,7 @@ pub(crate) enum UnaOutcome {
 pub(crate) struct Sender {
     send_buffer: SendBuffer,
     sent_segments: SentSegments,
-    loss: LossDetector,
+    pub(crate) loss: LossDetector,
     retransmit_budget: RetransmitBudget,
     pub(crate) rtt: RttEstimator,
     pub(crate) remote: RemoteWindow,
@@ -165,7 +165,7 @@ impl Sender {
         let mut sender = Self {
             send_buffer: SendBuffer::new(config.mode == Mode::Stream),
             sent_segments: SentSegments::new(start),
-            loss: LossDetector::new(config.early_retransmit, config.backoff, max_rto),
+            loss: LossDetector::new(config.backoff, max_rto),
             retransmit_budget: RetransmitBudget::new(),
             rtt: RttEstimator::new(config.max_retransmit_interval),
             remote: RemoteWindow::new(start),

@@ -170,11 +170,11 @@ fn loss_that_a_newer_ack_shows_leaves_in_two_copies() {
     let _ = script.at(ms(60_000)).expect_none();
 }
 
-/// Early retransmit is off, so the one newer ACK does not replace the RTO.
+/// The reordering window ends 15 ms after the RTO, so the newer ACK does not replace the RTO.
 #[test]
 fn rto_after_a_newer_ack_leaves_in_two_copies() {
-    let mut script = after_losses_in_a_row(&KcpConfig { early_retransmit: false, ..config() });
-    script = write(script, SENT);
+    let script = after_losses_in_a_row(&config());
+    let mut script = write(script.with(|kcp, _| kcp.send.loss.set_reo_wnd(30_000)), SENT);
     script = write(script.at(after(IN_A_ROW_AT, 10_000)), SENT + 1);
     script = script.at(after(IN_A_ROW_AT, 70_000)).recv(ack(SENT + 1).una(SENT));
     for micros in [75_000, 90_000, 202_500] {

@@ -175,11 +175,11 @@ fn one_sacked(config: &KcpConfig) -> Script {
         .expect_none()
 }
 
-/// Only `n` later acknowledgements declare a loss, and there is no congestion control.
+/// `n` later acknowledgements declare a loss, and there is no congestion control.
 fn fast_resend(n: u8) -> KcpConfig {
     let timing = Timing::new(true, ms(10), NonZeroU8::new(n)).unwrap();
     let congestion_control = CongestionControl::Off;
-    KcpConfig { timing, congestion_control, early_retransmit: false, ..quiet() }
+    KcpConfig { timing, congestion_control, ..quiet() }
 }
 
 #[test]

@@ -285,7 +285,6 @@ pub(super) fn draw_config(rng: &mut Rng, mode: Mode) -> KcpConfig {
     config.write_policy =
         rng.pick(&[WritePolicy::Immediate, WritePolicy::Immediate, WritePolicy::Delayed]);
     config.backoff = rng.pick(&[Backoff::Linear, Backoff::Linear, Backoff::Exponential]);
-    config.early_retransmit = rng.chance(700_000);
     if rng.chance(150_000) {
         config.rate_limit = NonZeroU64::new(rng.spread(5_000, 10_000_000));
     }
@@ -309,15 +308,14 @@ impl fmt::Display for Plan {
             write!(f, " windows={}/{} mtu={}", c.send_window, c.recv_window, c.mtu)?;
             write!(
                 f,
-                " nodelay={}/{}/{}/{:?} ack={:?} write={:?} backoff={:?} early={}",
+                " nodelay={}/{}/{}/{:?} ack={:?} write={:?} backoff={:?}",
                 u8::from(preset.nodelay),
                 preset.interval.as_millis(),
                 preset.fast_resend.map_or(0, NonZeroU8::get),
                 c.congestion_control,
                 c.ack_policy,
                 c.write_policy,
-                c.backoff,
-                c.early_retransmit
+                c.backoff
             )?;
             write!(f, " longest={}", c.max_retransmit_interval.as_millis())?;
             if let Some(rate) = c.rate_limit {
