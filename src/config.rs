@@ -20,7 +20,7 @@ use crate::error::ConfigError;
 use crate::fec::{self, FecConfig};
 
 pub use self::filter::{AcceptFilter, PacketFilter};
-pub use self::kcp::{AckPolicy, Backoff, CongestionControl, Mode, Timing, WritePolicy};
+pub use self::kcp::{AckPolicy, CongestionControl, Mode, Timing, WritePolicy};
 pub(crate) use self::kcp::{
     CONNECTION_COST, DEFAULT_WINDOW, IP_UDP_HEADERS, KcpConfig, SEGMENT_CHARGE, SEGMENT_COST,
     SEGMENT_HEADER, check_mtu, check_windows,
@@ -179,16 +179,10 @@ impl Config {
         self
     }
 
-    /// Sets the back-off of a segment's RTO after each expiry. Default [`Backoff::Linear`].
-    #[must_use]
-    pub fn backoff(mut self, backoff: Backoff) -> Self {
-        self.kcp.backoff = backoff;
-        self
-    }
-
-    /// Sets the maximum RTO of a segment, 1 s to 60 s (RFC 6298 2.5). Default 10 s. Towards a silent peer
-    /// of another implementation, back-off ends at 2.5 s (or at the RTO if it is longer), since such a peer
-    /// answers no ping that asks whether it is back.
+    /// Sets the maximum RTO of a segment, 1 s to 60 s (RFC 6298 2.5). Default 10 s. Each expiry adds half
+    /// the RTO with `nodelay`, otherwise the whole RTO, as in kcp-go. Towards a silent peer of another
+    /// implementation, back-off ends at 2.5 s (or at the RTO if it is longer), since such a peer answers no
+    /// ping that asks whether it is back.
     #[must_use]
     pub fn max_retransmit_interval(mut self, time: Duration) -> Self {
         self.kcp.max_retransmit_interval = time;

@@ -163,7 +163,7 @@ mod sys;
 mod trace;
 
 pub use config::{
-    AcceptFilter, AckPolicy, AutoRedundancy, Backoff, Config, CongestionControl, KeepaliveInterval,
+    AcceptFilter, AckPolicy, AutoRedundancy, Config, CongestionControl, KeepaliveInterval,
     KeepaliveSide, Limits, Migration, Mode, PacketFilter, Redundancy, SessionPolicy, Timing,
     WritePolicy,
 };

@@ -11,9 +11,9 @@ use common::{
     Pair, assert_same, bytes, guarded, is_pending, on_both_runtimes, one_thread, pair, read, until,
 };
 use kcpx::{
-    AckPolicy, Algorithm, AutoRedundancy, Backoff, Cipher, Config, ConfigError, CongestionControl,
-    Endpoint, FecConfig, KcpListener, KcpStream, KeepaliveInterval, Key, Limits, Migration, Mode,
-    Redundancy, Timing, WritePolicy,
+    AckPolicy, Algorithm, AutoRedundancy, Cipher, Config, ConfigError, CongestionControl, Endpoint,
+    FecConfig, KcpListener, KcpStream, KeepaliveInterval, Key, Limits, Migration, Mode, Redundancy,
+    Timing, WritePolicy,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -568,11 +568,7 @@ fn any_valid_config_carries_data() {
         Config::new().socket_buffers(Some(1 << 20), Some(1 << 20)),
     ];
     choices.push(
-        Config::new()
-            .backoff(Backoff::Exponential)
-            .dead_peer_timeout(None)
-            .rate_limit(NonZeroU64::new(50_000_000))
-            .duplicates(1),
+        Config::new().dead_peer_timeout(None).rate_limit(NonZeroU64::new(50_000_000)).duplicates(1),
     );
     let tight = Config::new().send_buffer(1).recv_buffer(1).recv_memory(Some(1_540));
     // Segments that exceed the receive memory; parity and repair symbols in small datagrams.

@@ -38,7 +38,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, Subcommand, ValueEnum, value_parser};
-use kcpx::{Backoff, Config, KcpListener, KcpStream, Mode, Timing};
+use kcpx::{Config, KcpListener, KcpStream, Mode, Timing};
 use tokio::io::AsyncWriteExt;
 use tokio::net::lookup_host;
 use tokio::task::JoinSet;
@@ -66,9 +66,9 @@ const REST: Duration = Duration::from_secs(10);
 #[command(after_help = "\
 The stream that recovers like TCP is no TCP: the kernel's TCP does not cross this simulated link. It is a KCP
 stream with what makes TCP late: one ordered sequence, and a retransmission after three later acknowledgements
-or after an RTO that doubles each time. It is kinder than TCP: the RTO is 100 ms at least (Linux: 200), losses
-do not reduce its rate (as with BBR; with Reno half of the snapshots are on time), and retransmissions that
-are likely to be lost leave twice. The KCP stream has the preset Config::interactive, which repairs most losses
+or after an RTO. It is kinder than TCP: the RTO is 100 ms at least (Linux: 200) and does not double, losses do
+not reduce its rate (as with BBR; with Reno half of the snapshots are on time), and retransmissions that are
+likely to be lost leave twice. The KCP stream has the preset Config::interactive, which repairs most losses
 without a retransmission, for more bytes; see the column kB/s.
 
 Try --loss 0, where all three are the same; --loss 20; and --rtt 20, where a retransmission is cheap.")]
@@ -144,8 +144,7 @@ impl Way {
         }
         let gap = Duration::from_millis(10);
         let timing = Timing::new(false, gap, NonZeroU8::new(3))?;
-        let config = Config::new().mode(Mode::Message).timing(timing);
-        Ok(config.backoff(Backoff::Exponential))
+        Ok(Config::new().mode(Mode::Message).timing(timing))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use anyhow::ensure;
-use kcpx::{AckPolicy, Backoff, Config, Mode, WritePolicy};
+use kcpx::{AckPolicy, Config, Mode, WritePolicy};
 
 use crate::implementation::Implementation;
 use crate::link::{Path, Rng};
@@ -82,15 +82,13 @@ pub struct Policies {
     pub acks: AckPolicy,
     /// When written data leaves.
     pub writes: WritePolicy,
-    /// Growth of the time-out.
-    pub backoff: Backoff,
 }
 
 impl Policies {
     /// The defaults.
     #[must_use]
     pub fn usual() -> Self {
-        Self { acks: AckPolicy::PerBatch, writes: WritePolicy::Immediate, backoff: Backoff::Linear }
+        Self { acks: AckPolicy::PerBatch, writes: WritePolicy::Immediate }
     }
 
     /// Any of them.
@@ -98,12 +96,11 @@ impl Policies {
         Self {
             acks: rng.pick(&[AckPolicy::PerBatch, AckPolicy::Interval, AckPolicy::Immediate]),
             writes: rng.pick(&[WritePolicy::Immediate, WritePolicy::Delayed]),
-            backoff: rng.pick(&[Backoff::Linear, Backoff::Exponential]),
         }
     }
 
     fn apply(self, config: Config) -> Config {
-        config.ack_policy(self.acks).write_policy(self.writes).backoff(self.backoff)
+        config.ack_policy(self.acks).write_policy(self.writes)
     }
 }
 

@@ -73,8 +73,8 @@ impl Timing {
 
     /// Creates a preset with kcp-go's meaning of each parameter.
     ///
-    /// * `nodelay`: minimum RTO of 30 ms instead of 100 ms; with [`Backoff::Linear`] the RTO grows by
-    ///   half at each expiry instead of by the whole.
+    /// * `nodelay`: minimum RTO of 30 ms instead of 100 ms; the RTO grows by half at each expiry
+    ///   instead of by the whole.
     /// * `interval`: 10 ms to 5 s. Part of the RTO, the delay of [`AckPolicy::Interval`] and of
     ///   [`WritePolicy::Delayed`].
     /// * `fast_resend`: later transmissions acknowledged before a segment counts as lost (fast
@@ -247,28 +247,6 @@ pub enum WritePolicy {
     Delayed,
 }
 
-/// Back-off of a segment's RTO after each expiry.
-///
-/// [`Config::max_retransmit_interval`](super::Config::max_retransmit_interval) limits it.
-///
-/// ```
-/// use std::time::Duration;
-///
-/// use kcpx::{Backoff, Config};
-///
-/// let minute = Duration::from_secs(60);
-/// let config = Config::new().backoff(Backoff::Exponential).max_retransmit_interval(minute);
-/// # assert!(config.validate().is_ok());
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Backoff {
-    /// Adds half the RTO with `nodelay`, otherwise the whole RTO, as in kcp-go. The default.
-    Linear,
-    /// Doubles each time (RFC 6298 5.5).
-    Exponential,
-}
-
 /// Settings of one connection's state machine; the setters of [`Config`](super::Config) document them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KcpConfig {
@@ -282,7 +260,6 @@ pub(crate) struct KcpConfig {
     pub(crate) mode: Mode,
     pub(crate) ack_policy: AckPolicy,
     pub(crate) write_policy: WritePolicy,
-    pub(crate) backoff: Backoff,
     pub(crate) max_retransmit_interval: Duration,
     pub(crate) dead_peer_timeout: Option<Duration>,
     pub(crate) keepalive: KeepaliveInterval,
@@ -310,7 +287,6 @@ impl Default for KcpConfig {
             mode: Mode::Stream,
             ack_policy: AckPolicy::PerBatch,
             write_policy: WritePolicy::Immediate,
-            backoff: Backoff::Linear,
             max_retransmit_interval: Duration::from_secs(10),
             dead_peer_timeout: Some(Duration::from_secs(60)),
             keepalive: KeepaliveInterval::Auto,

@@ -4,8 +4,7 @@ use std::num::{NonZeroU8, NonZeroU64};
 use std::time::Duration;
 
 use crate::config::{
-    AckPolicy, Backoff, CongestionControl, KcpConfig, KeepaliveInterval, Mode, Setting, Timing,
-    WritePolicy,
+    AckPolicy, CongestionControl, KcpConfig, KeepaliveInterval, Mode, Setting, Timing, WritePolicy,
 };
 use crate::core::segment::Command;
 
@@ -67,7 +66,6 @@ impl Choices<'_> {
             congestion_control,
             ack_policy: self.acks(),
             write_policy: self.pick(&[WritePolicy::Immediate, WritePolicy::Delayed]),
-            backoff: self.pick(&[Backoff::Linear, Backoff::Exponential]),
             keepalive: self.keepalive(idle_timeout),
             idle_timeout,
             dead_peer_timeout,

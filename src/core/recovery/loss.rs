@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::num::NonZeroU8;
 
-use crate::config::{Backoff, Timing};
+use crate::config::Timing;
 use crate::core::clock::Micros;
 use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recovery::sent::{MAX_BACKOFF_LEVEL, SentSegment};
@@ -61,7 +61,6 @@ pub(crate) struct LossDetector {
     /// `None`: fast retransmit is off.
     fast_resend: Option<NonZeroU8>,
     nodelay: bool,
-    backoff: Backoff,
     /// Longest RTO after back-off, microseconds (RFC 6298 2.5).
     max_rto: u64,
     /// Lower limit of the same kind while the connection closes, microseconds.
@@ -87,11 +86,10 @@ pub(crate) struct LossDetector {
 
 impl LossDetector {
     /// `max_rto` in microseconds.
-    pub(crate) fn new(backoff: Backoff, max_rto: u64) -> Self {
+    pub(crate) fn new(max_rto: u64) -> Self {
         Self {
             fast_resend: None,
             nodelay: false,
-            backoff,
             max_rto,
             max_backoff: u64::MAX,
             limits_pto: false,
@@ -256,19 +254,15 @@ impl LossDetector {
         self.max_rto.min(self.max_backoff).min(pto)
     }
 
-    /// RTO after `level` expiries, microseconds.
-    ///
-    /// [`Backoff::Linear`] is kcp-go's rule (`flush`: `seg.rto += rto`; half of it with `nodelay`).
-    /// [`Backoff::Exponential`] is the rule of RFC 6298 5.5 and of C `ikcp_flush` without `nodelay`. Unlike
-    /// there, `max_rto` limits both.
+    /// RTO after `level` expiries, microseconds (kcp-go `flush`: `seg.rto += rto`; half of it with
+    /// `nodelay`). Deviates: `max_rto` limits it.
     fn backed_off_rto(&self, rtt: &RttEstimator, level: u8, in_flight: u32) -> u64 {
         let rto = rtt.rto();
         let level = u64::from(level);
-        let rto = match (self.backoff, self.nodelay) {
-            (_, _) if level == 0 && in_flight > THIN_STREAM_LIMIT => rto + rto / 2,
-            (Backoff::Linear, true) => rto + rto * level / 2,
-            (Backoff::Linear, false) => rto + rto * level,
-            (Backoff::Exponential, _) => rto << level,
+        let rto = match (level, self.nodelay) {
+            (0, _) if in_flight > THIN_STREAM_LIMIT => rto + rto / 2,
+            (_, true) => rto + rto * level / 2,
+            (_, false) => rto + rto * level,
         };
         let max = if level == 0 { self.max_rto } else { self.max_rto().max(rtt.rto()) };
         rto.min(max)
@@ -508,7 +502,7 @@ mod tests {
     use crate::core::seq::{Sn, Ts};
 
     fn setup(preset: &Timing) -> (LossDetector, RttEstimator, SentSegments) {
-        let mut loss = LossDetector::new(Backoff::Linear, 10_000_000);
+        let mut loss = LossDetector::new(10_000_000);
         loss.set_timing(preset);
         let mut rtt = RttEstimator::new(Duration::from_secs(10));
         rtt.set_timing(true, Duration::from_millis(10));
@@ -601,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn rto_backoff_follows_the_configured_rule_up_to_max_rto() {
+    fn rto_backoff_is_linear_up_to_max_rto() {
         let (mut loss, rtt, _) = setup(&Timing::FAST3);
         let rto = rtt.rto();
         let half_rtos = |loss: &LossDetector| {
@@ -610,9 +604,8 @@ mod tests {
         assert_eq!(half_rtos(&loss), [2, 3, 4, 6]);
         loss.set_timing(&Timing::NORMAL);
         assert_eq!(half_rtos(&loss), [2, 4, 6, 10]);
-        loss.backoff = Backoff::Exponential;
-        assert_eq!(half_rtos(&loss), [2, 4, 8, 32]);
-        assert_eq!(loss.backed_off_rto(&rtt, 15, 1), 10_000_000);
+        assert!(loss.backed_off_rto(&rtt, 15, 1) < 10_000_000);
+        assert_eq!(loss.backed_off_rto(&rtt, 100, 1), 10_000_000);
         assert_eq!(loss.backed_off_rto(&rtt, 0, THIN_STREAM_LIMIT + 1), rto + rto / 2);
     }
 

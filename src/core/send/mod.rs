@@ -165,7 +165,7 @@ impl Sender {
         let mut sender = Self {
             send_buffer: SendBuffer::new(config.mode == Mode::Stream),
             sent_segments: SentSegments::new(start),
-            loss: LossDetector::new(config.backoff, max_rto),
+            loss: LossDetector::new(max_rto),
             retransmit_budget: RetransmitBudget::new(),
             rtt: RttEstimator::new(config.max_retransmit_interval),
             remote: RemoteWindow::new(start),

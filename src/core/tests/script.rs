@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU8;
 
-use crate::config::{AckPolicy, Backoff, CongestionControl, KcpConfig, KeepaliveInterval, Timing};
+use crate::config::{AckPolicy, CongestionControl, KcpConfig, KeepaliveInterval, Timing};
 use crate::core::segment::CONTROL_CAPABLE;
 use crate::error::{ConnectionError, TimeoutCause};
 use crate::testkit::script::{
@@ -144,9 +144,10 @@ fn rto_without_nodelay_grows_by_the_whole() {
 }
 
 #[test]
-fn rto_with_exponential_backoff_doubles_up_to_the_maximum() {
-    let config = KcpConfig { backoff: Backoff::Exponential, ..quiet() };
-    unanswered(&config, [0, 200, 600, 1_400, 3_000, 6_200, 12_600, 22_600]);
+fn rto_grows_up_to_the_maximum() {
+    let max_retransmit_interval = ms(1_000);
+    let config = KcpConfig { timing: Timing::NORMAL, max_retransmit_interval, ..quiet() };
+    unanswered(&config, [0, 200, 600, 1_200, 2_000, 3_000, 4_000, 5_000]);
 }
 
 #[test]

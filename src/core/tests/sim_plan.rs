@@ -6,8 +6,8 @@ use std::num::{NonZeroU8, NonZeroU64};
 use std::time::Duration;
 
 use crate::config::{
-    AckPolicy, Backoff, CongestionControl, KcpConfig, KeepaliveInterval, Mode, SEGMENT_HEADER,
-    Timing, WritePolicy,
+    AckPolicy, CongestionControl, KcpConfig, KeepaliveInterval, Mode, SEGMENT_HEADER, Timing,
+    WritePolicy,
 };
 use crate::core::seq::Sn;
 use crate::testkit::link::LinkConfig;
@@ -204,10 +204,7 @@ impl Plan {
             };
             let once = (3 * self.round_trip() + 200 * MILLIS) as f64;
             let any_lost = |tries: i32| 1.0 - (1.0 - (1.0 - q).powi(tries)).powi(window as i32);
-            let wait = |tries: i32| match side.config.backoff {
-                Backoff::Linear => once * f64::from(1 + tries),
-                Backoff::Exponential => once * 2_f64.powi(tries.min(40)),
-            };
+            let wait = |tries: i32| once * f64::from(1 + tries);
             let per_window: f64 =
                 (0..200).map(|k| any_lost(k) * wait(k).min(longest.max(once))).sum();
             let wire = (side.traffic.bytes + n * SEGMENT_HEADER as u64) as f64;
@@ -284,7 +281,6 @@ pub(super) fn draw_config(rng: &mut Rng, mode: Mode) -> KcpConfig {
     config.ack_policy = rng.pick(&[AckPolicy::PerBatch, AckPolicy::Interval, AckPolicy::Immediate]);
     config.write_policy =
         rng.pick(&[WritePolicy::Immediate, WritePolicy::Immediate, WritePolicy::Delayed]);
-    config.backoff = rng.pick(&[Backoff::Linear, Backoff::Linear, Backoff::Exponential]);
     if rng.chance(150_000) {
         config.rate_limit = NonZeroU64::new(rng.spread(5_000, 10_000_000));
     }
@@ -308,14 +304,13 @@ impl fmt::Display for Plan {
             write!(f, " windows={}/{} mtu={}", c.send_window, c.recv_window, c.mtu)?;
             write!(
                 f,
-                " nodelay={}/{}/{}/{:?} ack={:?} write={:?} backoff={:?}",
+                " nodelay={}/{}/{}/{:?} ack={:?} write={:?}",
                 u8::from(preset.nodelay),
                 preset.interval.as_millis(),
                 preset.fast_resend.map_or(0, NonZeroU8::get),
                 c.congestion_control,
                 c.ack_policy,
-                c.write_policy,
-                c.backoff
+                c.write_policy
             )?;
             write!(f, " longest={}", c.max_retransmit_interval.as_millis())?;
             if let Some(rate) = c.rate_limit {
