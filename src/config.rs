@@ -496,14 +496,6 @@ impl Config {
         self.kcp.recv_memory = bytes;
         self
     }
-
-    /// Sets whether to deliver empty messages in message mode. Default `false`: they are acknowledged and
-    /// skipped. A byte stream always skips them.
-    #[must_use]
-    pub fn empty_messages(mut self, deliver: bool) -> Self {
-        self.kcp.empty_messages = deliver;
-        self
-    }
 }
 
 impl Config {

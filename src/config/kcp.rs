@@ -272,7 +272,6 @@ pub(crate) struct KcpConfig {
     pub(crate) recv_memory: Option<usize>,
     pub(crate) close_notify: bool,
     pub(crate) redundancy: Redundancy,
-    pub(crate) empty_messages: bool,
 }
 
 impl Default for KcpConfig {
@@ -298,7 +297,6 @@ impl Default for KcpConfig {
             recv_memory: None,
             close_notify: true,
             redundancy: Redundancy::default(),
-            empty_messages: false,
         }
     }
 }

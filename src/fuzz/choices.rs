@@ -71,7 +71,6 @@ impl Choices<'_> {
             dead_peer_timeout,
             rate_limit: NonZeroU64::new(self.pick(&[0, 0, 0, 20_000])),
             recv_memory: memory.filter(|_| self.byte() & 3 == 0),
-            empty_messages: self.byte() & 1 == 0,
             ..KcpConfig::default()
         }
     }

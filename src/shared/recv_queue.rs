@@ -73,7 +73,7 @@ pub(crate) struct ReadBuffer {
 }
 
 impl ReadBuffer {
-    /// The next chunk. In message mode it is a message or its unread rest, and may be empty.
+    /// The next chunk, never empty. In message mode it is a message or its unread rest.
     pub(crate) fn front(&self) -> Option<&Bytes> {
         self.chunks.front()
     }
@@ -101,13 +101,6 @@ impl ReadBuffer {
         } else {
             chunk.advance(count);
             self.read += charge(len) - charge(len - count);
-        }
-    }
-
-    /// Removes empty chunks at the front: a read of 0 bytes would mean the end of the stream.
-    pub(crate) fn skip_empty(&mut self) {
-        while self.front().is_some_and(Bytes::is_empty) {
-            self.pop();
         }
     }
 

@@ -333,7 +333,7 @@ impl KcpStream {
     /// Waits for capacity and queues one message, which the peer receives whole.
     ///
     /// A message larger than the send buffer is taken when nothing else is queued and little data waits
-    /// to be sent.
+    /// to be sent. Peers of this crate skip empty messages.
     ///
     /// # Errors
     ///

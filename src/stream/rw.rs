@@ -54,14 +54,14 @@ impl Reader {
     ) -> Poll<io::Result<()>> {
         let one_message = self.one_message();
         let (handle, buffer) = self.buffer_mut();
-        ready!(cooperate(cx, |cx| poll_bytes(handle, buffer, &mut Wait::Polled(cx.waker()))))?;
+        ready!(cooperate(cx, |cx| poll_chunks(handle, buffer, &mut Wait::Polled(cx.waker()))))?;
         read(handle, buffer, one_message, buf.remaining(), |part| buf.put_slice(part));
         Poll::Ready(Ok(()))
     }
 
     pub(crate) fn poll_fill_buf(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         let (handle, buffer) = self.buffer_mut();
-        ready!(cooperate(cx, |cx| poll_bytes(handle, buffer, &mut Wait::Polled(cx.waker()))))?;
+        ready!(cooperate(cx, |cx| poll_chunks(handle, buffer, &mut Wait::Polled(cx.waker()))))?;
         Poll::Ready(Ok(buffer.front().map_or(&[], |chunk| chunk)))
     }
 
@@ -76,7 +76,7 @@ impl Reader {
     /// The next non-empty chunk.
     pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
         let (handle, buffer) = self.buffer_mut();
-        ready!(cooperate(cx, |cx| poll_bytes(handle, buffer, &mut Wait::Polled(cx.waker()))))?;
+        ready!(cooperate(cx, |cx| poll_chunks(handle, buffer, &mut Wait::Polled(cx.waker()))))?;
         Poll::Ready(Ok(pop(handle, buffer)))
     }
 
@@ -167,7 +167,7 @@ impl Reader {
 
     pub(crate) fn try_read_with(&self, limit: usize, put: impl FnMut(&[u8])) -> io::Result<usize> {
         let mut buffer = self.lock_buffer();
-        or_would_block(poll_bytes(&self.handle, &mut buffer, &mut Wait::No))?;
+        or_would_block(poll_chunks(&self.handle, &mut buffer, &mut Wait::No))?;
         Ok(read(&self.handle, &mut buffer, self.one_message(), limit, put))
     }
 
@@ -231,7 +231,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Ready when the buffer has a chunk, maybe an empty message, or at the end of the stream.
+/// Ready when the buffer has a chunk, or at the end of the stream.
 fn poll_chunks(
     shared: &Shared,
     buffer: &mut ReadBuffer,
@@ -240,24 +240,6 @@ fn poll_chunks(
     match buffer.front() {
         Some(_) => Poll::Ready(Ok(())),
         None => shared.recv.poll_refill(buffer, wait),
-    }
-}
-
-/// Ready when the buffer has a byte, or at the end of the stream.
-fn poll_bytes(
-    shared: &Shared,
-    buffer: &mut ReadBuffer,
-    wait: &mut Wait<'_>,
-) -> Poll<io::Result<()>> {
-    loop {
-        buffer.skip_empty();
-        if buffer.front().is_some() {
-            return Poll::Ready(Ok(()));
-        }
-        ready!(shared.recv.poll_refill(buffer, wait))?;
-        if buffer.front().is_none() {
-            return Poll::Ready(Ok(()));
-        }
     }
 }
 

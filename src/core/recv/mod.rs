@@ -99,8 +99,6 @@ pub(crate) struct Receiver {
     unread: u32,
     /// Message mode: fragments are reassembled.
     messages: bool,
-    /// Message mode: messages without bytes are delivered, not dropped.
-    empty_messages: bool,
     /// Receive memory counted per segment of the advertised window, bytes: the charge of the
     /// largest segment that kcp-go sends, or of the largest received segment if that is larger.
     segment_charge: usize,
@@ -132,7 +130,6 @@ impl Receiver {
             reassembly: MessageReassembly::default(),
             unread: 0,
             messages: config.mode == Mode::Message,
-            empty_messages: config.empty_messages,
             segment_charge: SEGMENT_CHARGE,
             advertised_edge: start.advance(u32::from(config.recv_window)),
             has_advertised: false,
@@ -393,7 +390,7 @@ impl Receiver {
             .push(frg, charge, payload, limits)
             .inspect_err(|_| self.release_charge(1, charge))?;
         let Some(message) = message else { return Ok(()) };
-        if message.data.is_empty() && !self.empty_messages {
+        if message.data.is_empty() {
             self.release_charge(message.segments, message.charge);
         } else {
             self.delivery.push(message);
@@ -736,7 +733,7 @@ impl DeliveryBuffer {
         self.ready.is_empty() && self.tail_segments == 0
     }
 
-    /// Appends a message.
+    /// Appends a message. A chunk is never empty: a read of 0 bytes would mean the end of the stream.
     fn push(&mut self, chunk: Chunk) {
         queue::push(&mut self.ready, chunk);
     }

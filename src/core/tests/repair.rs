@@ -440,7 +440,7 @@ fn idle_connection_keeps_the_loss_estimate_and_waiting_equations() {
 fn symbol_of_an_empty_message_leaves_where_it_fits_the_mtu() {
     for mtu in [25, 26, 27, 28] {
         let mut ends = TwoEndpoints::new(1, 0);
-        let least = KcpConfig { mode: Mode::Message, mtu, empty_messages: true, ..config() };
+        let least = KcpConfig { mode: Mode::Message, mtu, ..config() };
         let (conv, now) = (ends.sides[0].conv(), ends.instant());
         ends.sides =
             [1, 2].map(|seed| Kcp::with_config(conv, &least, now, Seed::new(7, seed)).unwrap());
