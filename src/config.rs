@@ -486,18 +486,6 @@ impl Config {
     }
 }
 
-/// Settings of tests and benchmarks: not covered by semantic versioning.
-#[doc(hidden)]
-impl Config {
-    /// Sets the receive memory in bytes, at least one segment (1,540). Default `None`: 1,540 per segment of
-    /// the receive window.
-    #[must_use]
-    pub fn recv_memory(mut self, bytes: Option<usize>) -> Self {
-        self.kcp.recv_memory = bytes;
-        self
-    }
-}
-
 impl Config {
     /// Checks every setting. Functions that take a configuration call it.
     ///

@@ -69,14 +69,6 @@ fn invalid_protocol() -> Vec<(Config, &'static str)> {
         (auto(4.001), "max_overhead (per mille) must be between 1000 and 4000, got 4001"),
         (auto(-1.0), "max_overhead (per mille) must be between 1000 and 4000, got 0"),
         (auto(f64::NAN), "max_overhead (per mille) must be between 1000 and 4000, got 0"),
-        (
-            new().recv_memory(Some(1_539)),
-            "recv_memory (bytes) must be between 1540 and 1099511627776, got 1539",
-        ),
-        (
-            new().recv_memory(Some((1 << 40) + 1)),
-            "recv_memory (bytes) must be between 1540 and 1099511627776, got 1099511627777",
-        ),
     ]
 }
 
@@ -252,8 +244,6 @@ fn valid_limits() -> Vec<Config> {
         new().pacing_interval(millis(10)),
         auto(1.0),
         auto(4.0),
-        new().recv_memory(Some(1_540)),
-        new().recv_memory(Some(1 << 40)),
         with_cipher(Algorithm::Aes128Gcm).replay_window(1 << 20),
         new().connect_timeout(millis(1)),
         new().connect_timeout(DAY),
@@ -570,7 +560,7 @@ fn any_valid_config_carries_data() {
     choices.push(
         Config::new().dead_peer_timeout(None).rate_limit(NonZeroU64::new(50_000_000)).duplicates(1),
     );
-    let tight = Config::new().send_buffer(1).recv_buffer(1).recv_memory(Some(1_540));
+    let tight = Config::new().send_buffer(1).recv_buffer(1).windows(1_024, 1);
     // Segments that exceed the receive memory; parity and repair symbols in small datagrams.
     choices.extend([tight.clone().mtu(9_000), tight]);
     choices.push(Config::interactive().mtu(60));

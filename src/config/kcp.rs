@@ -268,8 +268,6 @@ pub(crate) struct KcpConfig {
     pub(crate) rate_limit: Option<NonZeroU64>,
     pub(crate) initial_rate: Option<NonZeroU64>,
     pub(crate) pacing_interval: Duration,
-    /// Receive memory in bytes; `None`: `recv_window` times 1,540.
-    pub(crate) recv_memory: Option<usize>,
     pub(crate) close_notify: bool,
     pub(crate) redundancy: Redundancy,
 }
@@ -294,7 +292,6 @@ impl Default for KcpConfig {
             rate_limit: None,
             initial_rate: None,
             pacing_interval: Duration::from_millis(1),
-            recv_memory: None,
             close_notify: true,
             redundancy: Redundancy::default(),
         }
@@ -311,18 +308,12 @@ impl KcpConfig {
         ConfigError::check("pacing_interval (us)", self.pacing_interval.as_micros(), 0, 10_000)?;
         check_timeout("dead_peer_timeout (ms)", self.dead_peer_timeout)?;
         self.keepalive.validate(self.idle_timeout)?;
-        self.redundancy.validate(self.close_notify)?;
-        if let Some(bytes) = self.recv_memory {
-            let max = 1 << 40;
-            ConfigError::check("recv_memory (bytes)", bytes, SEGMENT_CHARGE as u64, max)?;
-        }
-        Ok(())
+        self.redundancy.validate(self.close_notify)
     }
 
     /// Returns the receive memory in bytes.
     pub(crate) fn recv_budget(&self) -> usize {
-        let derived = usize::from(self.recv_window) * SEGMENT_CHARGE;
-        self.recv_memory.unwrap_or(derived)
+        usize::from(self.recv_window) * SEGMENT_CHARGE
     }
 }
 

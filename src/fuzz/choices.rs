@@ -52,8 +52,6 @@ impl Choices<'_> {
             (seconds > 0).then(|| Duration::from_secs(seconds))
         };
         let (idle_timeout, dead_peer_timeout) = (timeout(), timeout());
-        // A message is reassembled within the window and the memory.
-        let memory = if mode == Mode::Stream { Some(self.pick(&[1_540, 9_999])) } else { None };
         let (send_window, recv_window) = (self.pick(&[1, 2, 7, 32, 128]), self.recv_window(mode));
         let mtu = self.pick(&[25, 50, 100, 576, 1_400]);
         let (timing, congestion_control) = self.timing();
@@ -70,7 +68,6 @@ impl Choices<'_> {
             idle_timeout,
             dead_peer_timeout,
             rate_limit: NonZeroU64::new(self.pick(&[0, 0, 0, 20_000])),
-            recv_memory: memory.filter(|_| self.byte() & 3 == 0),
             ..KcpConfig::default()
         }
     }

@@ -110,8 +110,9 @@ impl Pair {
         }
     }
 
-    /// Checks that everything arrives once the network works again.
+    /// Checks that everything arrives once the network works again and memory is free.
     fn heal(&mut self) {
+        self.sides.iter_mut().for_each(|side| side.kcp.limit_recv_memory(usize::MAX, false));
         for _ in 0..HEAL {
             self.flush();
             for to in 0..2 {
@@ -223,6 +224,10 @@ fn step(pair: &mut Pair, choices: &mut Choices<'_>) {
                 pair.sides[side].kcp.set_repair_rate(rate);
             }
             4 if !pair.honest => raw(pair, side, choices),
+            6 => {
+                let memory = choices.pick(&[0, 1_540, 9_999]);
+                pair.sides[side].kcp.limit_recv_memory(memory, choices.byte() & 1 == 0);
+            }
             _ => pair.sides[side].kcp.apply(choices.setting(pair.mode)),
         },
     }

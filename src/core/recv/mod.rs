@@ -79,15 +79,13 @@ pub(crate) struct Receiver {
     window: u16,
     /// Autotuning of `window`; `None` once the application has set a window.
     autotune: Option<WindowAutotune>,
-    /// Limit of the receive memory, bytes.
+    /// Limit of the receive memory, bytes. Follows the window.
     budget: usize,
     /// Most memory that may be in use after a segment was stored, bytes, set by the endpoint.
     /// `usize::MAX`: no limit below the budget.
     memory_limit: usize,
     /// The limit bounds the window too.
     limits_window: bool,
-    /// The budget follows the window: the configuration sets none.
-    derived_budget: bool,
     /// Receive memory in use, bytes.
     charged: usize,
     /// Entry `i` is segment `nxt + i` (kcp-go `rcv_buf`). Invariant: entry 0 is `None`.
@@ -122,7 +120,6 @@ impl Receiver {
             budget: config.recv_budget(),
             memory_limit: usize::MAX,
             limits_window: false,
-            derived_budget: config.recv_memory.is_none(),
             charged: 0,
             out_of_order: VecDeque::new(),
             out_of_order_count: 0,
@@ -163,11 +160,9 @@ impl Receiver {
     }
 
     fn set_budget(&mut self) {
-        if self.derived_budget {
-            let promised = self.charged + self.advertised() as usize * SEGMENT_CHARGE;
-            self.budget = (usize::from(self.window) * SEGMENT_CHARGE).max(promised);
-            self.shrink_repair_memory();
-        }
+        let promised = self.charged + self.advertised() as usize * SEGMENT_CHARGE;
+        self.budget = (usize::from(self.window) * SEGMENT_CHARGE).max(promised);
+        self.shrink_repair_memory();
     }
 
     /// Segments from RCV.NXT to the advertised edge.
@@ -198,7 +193,6 @@ impl Receiver {
     /// limit.
     fn message_limits(&self) -> MessageLimits {
         let promised = usize::from(self.largest_advertised) * SEGMENT_CHARGE;
-        let promised = if self.derived_budget { promised } else { 0 };
         MessageLimits {
             fragments: self.window.max(self.largest_advertised),
             memory: self.budget.max(promised),

@@ -62,12 +62,12 @@ fn message_with_invalid_fragments_closes_with_protocol_violation() {
         fragment(&mut script, 0, frg, &vec![0; payload]);
         assert_eq!(script.kcp.close_reason(), Some(ConnectionError::ProtocolViolation));
     }
-    // More bytes than the receive memory holds.
-    let mut small = messages(300);
-    small.recv_memory = Some(10_000);
-    let mut script = ScriptedPeer::new(&small);
-    fragment(&mut script, 0, 9, &[0; 1_376]);
-    assert_eq!(script.kcp.close_reason(), Some(ConnectionError::ProtocolViolation));
+    // As many bytes as the receive memory holds, and more.
+    for (len, ended) in [(1_476, None), (1_477, Some(ConnectionError::ProtocolViolation))] {
+        let mut script = ScriptedPeer::new(&messages(10));
+        fragment(&mut script, 0, 9, &vec![0; len]);
+        assert_eq!(script.kcp.close_reason(), ended);
+    }
     // A fragment that does not continue the message.
     for (first, second) in [(3, 3), (3, 1), (3, 4), (3, 0), (1, 1), (200, 198)] {
         let mut script = ScriptedPeer::new(&messages(256));
@@ -135,7 +135,7 @@ fn message_that_the_sender_takes_fits_the_memory_of_the_peer() {
         }
     }
     // 42 segments.
-    let most = largest_messages(|plan| plan.sides[1].config.recv_memory = Some(64 << 10), None);
+    let most = largest_messages(|plan| plan.sides[1].memory = Some(64 << 10), None);
     assert_eq!(most, 42 * 1_376);
 }
 

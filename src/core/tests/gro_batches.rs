@@ -86,16 +86,18 @@ fn step() -> impl Strategy<Value = Step> {
 fn setup() -> impl Strategy<Value = KcpConfig> {
     let window = prop_oneof![Just(None), (1_u16..300).prop_map(Some)];
     let policy = prop::sample::select(vec![AckPolicy::PerBatch, AckPolicy::Interval]);
-    let memory = prop_oneof![Just(None), (1_540_usize..20_000).prop_map(Some)];
-    (window, policy, memory, prop::bool::weighted(0.1)).prop_map(
-        |(window, ack_policy, recv_memory, messages)| {
-            let mut config = config();
-            config.recv_window = window.unwrap_or(config.recv_window);
-            config.auto_windows = window.is_none();
-            config.mode = if messages { Mode::Message } else { Mode::Stream };
-            KcpConfig { ack_policy, recv_memory, ..config }
-        },
-    )
+    (window, policy, prop::bool::weighted(0.1)).prop_map(|(window, ack_policy, messages)| {
+        let mut config = config();
+        config.recv_window = window.unwrap_or(config.recv_window);
+        config.auto_windows = window.is_none();
+        config.mode = if messages { Mode::Message } else { Mode::Stream };
+        KcpConfig { ack_policy, ..config }
+    })
+}
+
+/// Bytes of a segment after which the memory of the window holds fewer segments than the window.
+fn large_segment() -> impl Strategy<Value = Option<usize>> {
+    prop_oneof![Just(None), (1_540_usize..60_000).prop_map(Some)]
 }
 
 /// The peer: next numbers to send, and received segments.
@@ -256,9 +258,17 @@ proptest! {
     #[test]
     fn gro_batches_equal_single_datagrams(
         config in setup(),
+        large in large_segment(),
         steps in prop::collection::vec(step(), 1..40),
     ) {
         let (mut pair, mut peer) = validated_pair(&config);
+        if let Some(len) = large {
+            let segment = datagram(&[(peer.push(10), &vec![7; len])]);
+            for script in &mut pair {
+                let _ = script.kcp.input(script.instant(), &segment, PacketType::Regular);
+            }
+            step_both(&mut pair, &mut peer, Step::Read);
+        }
         for step in steps {
             step_both(&mut pair, &mut peer, step);
             let [singly, together] = pair.each_ref().map(|script| format!("{:?}", script.kcp));

@@ -117,11 +117,7 @@ fn largest_window(config: &KcpConfig) -> u16 {
 /// Receive memory of a receive window at the limit of autotuning, bytes; 0 without autotuning.
 fn grown_budget(config: &KcpConfig) -> usize {
     let grows = config.auto_windows && config.recv_window == DEFAULT_WINDOW;
-    if grows && config.recv_memory.is_none() {
-        usize::from(autotune::MAX_AUTO_WINDOW) * SEGMENT_CHARGE
-    } else {
-        0
-    }
+    if grows { usize::from(autotune::MAX_AUTO_WINDOW) * SEGMENT_CHARGE } else { 0 }
 }
 
 impl Side {
@@ -216,6 +212,10 @@ impl Side {
     /// Timers and application; returns the lengths of the messages written.
     pub(super) fn begin_turn(&mut self, now: u64, instant: Instant) -> Vec<usize> {
         self.turn_at = now;
+        if let Some(memory) = self.plan.memory {
+            let more = memory.saturating_sub(self.kcp.recv_memory());
+            self.kcp.limit_recv_memory(more, false);
+        }
         self.on_timeout(instant);
         self.read(now);
         if self.change_at <= now {

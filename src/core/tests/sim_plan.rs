@@ -51,6 +51,8 @@ pub(crate) struct SidePlan {
     pub(crate) link: LinkConfig,
     pub(crate) traffic: Traffic,
     pub(crate) reading: Reading,
+    /// Limit of the receive memory, bytes, as an endpoint that is short of memory sets it.
+    pub(crate) memory: Option<usize>,
     /// The host wakes only at multiples of this; datagrams in between form one batch.
     pub(crate) tick: u64,
     /// Start and end of a suspension of the host.
@@ -111,6 +113,7 @@ impl Plan {
         let mode = if rng.chance(250_000) { Mode::Message } else { Mode::Stream };
         for side in &mut plan.sides {
             side.config = draw_config(&mut rng, mode);
+            side.memory = rng.chance(150_000).then(|| rng.spread(1_540, 1_000_000) as usize);
             side.ts_epoch = draw_start(&mut rng).0;
             side.link = LinkConfig::delay(rng.spread(0, 300 * MILLIS));
             side.traffic = Traffic {
@@ -136,7 +139,7 @@ impl Plan {
             let config = &mut side.config;
             if whole && config.mode == Mode::Message {
                 config.recv_window = config.recv_window.max(32);
-                config.recv_memory = config.recv_memory.map(|bytes| bytes.max(32 * 1_540));
+                side.memory = side.memory.map(|bytes| bytes.max(32 * 1_540));
             }
         }
     }
@@ -195,7 +198,8 @@ impl Plan {
             let (n, peer) = (self.segments(i).max(1), &sides[1 - i]);
             let longest = side.config.max_retransmit_interval.as_micros() as f64;
             let window = u64::from(side.config.send_window.min(peer.config.recv_window));
-            let window = window.min(peer.config.recv_budget() as u64 / 1_540).clamp(1, n);
+            let memory = peer.config.recv_budget().min(peer.memory.unwrap_or(usize::MAX)) as u64;
+            let window = window.min(memory / 1_540).clamp(1, n);
             // The congestion window stays small under loss.
             let window = match side.config.congestion_control {
                 CongestionControl::Reno => window.min(2),
@@ -285,9 +289,6 @@ pub(super) fn draw_config(rng: &mut Rng, mode: Mode) -> KcpConfig {
         config.rate_limit = NonZeroU64::new(rng.spread(5_000, 10_000_000));
     }
     if rng.chance(150_000) {
-        config.recv_memory = Some(rng.spread(1_540, 1_000_000) as usize);
-    }
-    if rng.chance(150_000) {
         config.max_retransmit_interval = Duration::from_millis(rng.spread(1_000, 60_000));
     }
     config
@@ -316,7 +317,7 @@ impl fmt::Display for Plan {
             if let Some(rate) = c.rate_limit {
                 write!(f, " limit={rate}")?;
             }
-            if let Some(memory) = c.recv_memory {
+            if let Some(memory) = side.memory {
                 write!(f, " memory={memory}")?;
             }
             write!(f, " bytes={} write<={} pause<={}", t.bytes, t.largest_write, t.pause)?;

@@ -217,7 +217,7 @@ sweeps! {
             side.alternatives = (0..rng.range(1, 4)).map(|_| draw_config(rng, mode)).collect();
             // A message in flight may exceed a window that was lowered.
             side.traffic.whole = false;
-            side.config.recv_memory = None;
+            side.memory = None;
             loss(&mut side.link, rng);
             if rng.chance(500_000) {
                 reorder(&mut side.link, rng);

@@ -104,7 +104,7 @@ fn configs(choices: &mut Choices<'_>, algorithm: Algorithm, power: Power) -> (Co
             config.replay_window = choices.pick(&[0, 64]);
             config.send_buffer = 16 << 10;
             if choices.byte() & 1 == 0 {
-                (config.kcp.recv_window, config.kcp.recv_memory) = (1_024, None);
+                config.kcp.recv_window = 1_024;
             }
         }
         config
