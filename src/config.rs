@@ -27,7 +27,7 @@ pub(crate) use self::kcp::{
 };
 pub(crate) use self::keepalive::check_timeout;
 pub use self::keepalive::{KeepaliveInterval, KeepaliveSide};
-pub use self::limits::{Limits, Migration, SessionPolicy};
+pub use self::limits::{Limits, Migration};
 pub use self::redundancy::{AutoRedundancy, Redundancy};
 pub(crate) use self::socket::SocketConfig;
 
@@ -60,7 +60,6 @@ pub struct Config {
     pub(crate) accept_filter: Option<AcceptFilter>,
     pub(crate) socket: SocketConfig,
     pub(crate) limits: Limits,
-    pub(crate) session_policy: SessionPolicy,
     pub(crate) assign_conv: bool,
     pub(crate) migration: Migration,
     pub(crate) early_data: bool,
@@ -83,7 +82,6 @@ impl Default for Config {
             accept_filter: None,
             socket: SocketConfig::default(),
             limits: Limits::default(),
-            session_policy: SessionPolicy::default(),
             assign_conv: false,
             migration: Migration::default(),
             early_data: false,
@@ -345,14 +343,6 @@ impl Config {
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
-        self
-    }
-
-    /// Sets whether a peer's new connection replaces its others from the same address. Default
-    /// [`SessionPolicy::KeepBoth`].
-    #[must_use]
-    pub fn session_policy(mut self, policy: SessionPolicy) -> Self {
-        self.session_policy = policy;
         self
     }
 

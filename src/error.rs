@@ -216,10 +216,6 @@ pub enum ConnectionError {
         "nothing listens on the peer's port, as its host reports: start the peer, or correct the port"
     )]
     PortUnreachable,
-    /// A newer connection from the same address replaced it, see
-    /// [`SessionPolicy::Replace`](crate::SessionPolicy::Replace).
-    #[error("the connection was replaced by a newer one")]
-    Replaced,
     /// The peer aborted the connection (RST), had closed it when more data arrived, or has restarted and
     /// does not know it.
     #[error("the peer reset the connection")]
@@ -258,7 +254,7 @@ impl ConnectionError {
             | Self::DeadPeer(_)
             | Self::IdleTimeout
             | Self::LingerTimeout => io::ErrorKind::TimedOut,
-            Self::Replaced | Self::Reset | Self::PeerStateLost | Self::PeerRestarted => {
+            Self::Reset | Self::PeerStateLost | Self::PeerRestarted => {
                 io::ErrorKind::ConnectionReset
             }
             Self::Refused | Self::PortUnreachable => io::ErrorKind::ConnectionRefused,

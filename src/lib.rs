@@ -164,8 +164,7 @@ mod trace;
 
 pub use config::{
     AcceptFilter, AckPolicy, AutoRedundancy, Config, CongestionControl, KeepaliveInterval,
-    KeepaliveSide, Limits, Migration, Mode, PacketFilter, Redundancy, SessionPolicy, Timing,
-    WritePolicy,
+    KeepaliveSide, Limits, Migration, Mode, PacketFilter, Redundancy, Timing, WritePolicy,
 };
 pub use crypto::{Algorithm, Cipher, Key};
 #[cfg(all(feature = "tonic", not(loom)))]

@@ -1,4 +1,4 @@
-//! Limits on connections, session policy, and migration.
+//! Limits on connections, and migration.
 
 use std::time::Duration;
 
@@ -105,26 +105,6 @@ impl Limits {
         self.require_validation = require;
         self
     }
-}
-
-/// Whether a peer's new connection replaces its older ones from the same address.
-///
-/// ```
-/// use kcpx::{Config, SessionPolicy};
-///
-/// // One connection per address.
-/// let config = Config::new().session_policy(SessionPolicy::Replace);
-/// # assert!(config.validate().is_ok());
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SessionPolicy {
-    /// The older connections stay. The default.
-    #[default]
-    KeepBoth,
-    /// The older connections end with [`Replaced`](crate::ConnectionError::Replaced), once the new peer
-    /// is validated. kcp-go replaces without validation.
-    Replace,
 }
 
 impl Default for Limits {

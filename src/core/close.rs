@@ -330,7 +330,6 @@ impl CloseState {
             ConnectionError::Aborted
             | ConnectionError::EndpointClosed
             | ConnectionError::ProtocolViolation
-            | ConnectionError::Replaced
             | ConnectionError::RuntimeShutdown => true,
             // Written data is lost, and the peer knows of no end.
             ConnectionError::LingerTimeout => self.peer_supports_control(),

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use rand_core::Rng;
 
-use crate::config::{Migration, SessionPolicy};
+use crate::config::Migration;
 use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::open::{InitialHash, OpenedBy};
 use crate::core::segment::Header;
@@ -16,7 +16,6 @@ use crate::driver::admission::replay::KnownInitial;
 use crate::driver::admission::{Refusal, capable_ping, initial_without_data};
 use crate::driver::connection::{Conn, Key};
 use crate::driver::routing::Demux;
-use crate::error::ConnectionError;
 use crate::shared::accept_queue::AcceptQueue;
 use crate::shared::connection::{Handle, Shared};
 use crate::shared::notifier::ConnId;
@@ -308,7 +307,6 @@ impl<S: Socket> Driver<S> {
             if self.config.migration != Migration::Off || self.config.cipher.has_key() {
                 self.routing.demux.index_conv(conv, id);
             }
-            self.replace_others(id, peer);
         } else {
             self.admission.connect_pacer.on_answer();
         }
@@ -320,25 +318,5 @@ impl<S: Socket> Driver<S> {
             return;
         }
         self.scratch.wakers.extend(accept.push(handle));
-    }
-
-    /// Ends the older connections of the same peer with `Replaced` (`SessionPolicy`).
-    fn replace_others(&mut self, newest: ConnId, peer: SocketAddr) {
-        let routing = &mut self.routing;
-        if self.config.session_policy == SessionPolicy::KeepBoth || !routing.peers.has_several(peer)
-        {
-            return;
-        }
-        let mut ids = Vec::new();
-        for slot in routing.peers.slots(peer) {
-            if let Some(conn) = routing.conns.get_mut(slot)
-                && conn.id() != newest
-                && conn.is_opened_by_peer()
-            {
-                conn.end_early(ConnectionError::Replaced);
-                ids.push(conn.id());
-            }
-        }
-        ids.into_iter().for_each(|id| routing.schedule(id));
     }
 }

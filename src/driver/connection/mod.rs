@@ -71,8 +71,7 @@ pub(super) struct Conn {
     /// Until when a simultaneous passive open is kept after its end.
     quiet_until: Option<Instant>,
     lifecycle: Lifecycle,
-    /// Why this endpoint ends the connection, from the abort or replacement on. The next `advance_lifecycle`
-    /// makes it the error of the handles.
+    /// Why this endpoint ends the connection. The next `advance_lifecycle` makes it the error of the handles.
     end_cause: Option<ConnectionError>,
     reported: Reported,
     /// A message from the send queue that exceeds the send window.

@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fixtures::{
-    CLIENT, MINUTE, Pair, SECOND, SERVER, answer, cause, greet, pattern, push, read_pattern,
+    CLIENT, MINUTE, Pair, SECOND, SERVER, answer, greet, pattern, push, read_pattern,
 };
 use super::sim_network::Fate;
 use super::sim_world::{World, addr};
-use crate::config::{AutoRedundancy, Config, CongestionControl, Redundancy, SessionPolicy};
+use crate::config::{AutoRedundancy, Config, CongestionControl, Redundancy};
 use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header, Segments};
 use crate::core::seq::{Sn, Ts};
 use crate::error::{ConnectionError, TimeoutCause};
@@ -660,37 +660,26 @@ fn retransmitted_initial_segment_is_no_restart() {
 }
 
 #[test]
-fn session_policy_replace_ends_the_older_connection_after_validation() {
-    for sessions in [SessionPolicy::KeepBoth, SessionPolicy::Replace] {
-        let mut config = Config::new();
-        config.session_policy = sessions;
-        let Pair { mut world, listener, client, mut server, .. } =
-            Pair::new(&Config::new(), &config);
-        // A forged initial segment from the client's address.
-        world.inject(addr(CLIENT), SERVER, &push(client.conv() ^ 1, 0, b"forged"));
-        world.run_for(SECOND);
-        assert_eq!((server.error(), listener.stats().current_connections), (None, 2));
-        drop(world.finish(SECOND, listener.accept()).unwrap());
+fn connections_of_one_address_exist_side_by_side() {
+    let Pair { mut world, listener, mut client, mut server, .. } = Pair::plain();
+    // A forged initial segment from the client's address.
+    world.inject(addr(CLIENT), SERVER, &push(client.conv() ^ 1, 0, b"forged"));
+    world.run_for(SECOND);
+    assert_eq!((server.error(), listener.stats().current_connections), (None, 2));
+    drop(world.finish(SECOND, listener.accept()).unwrap());
 
-        let (mut second, mut other) = {
-            let endpoint = client.endpoint();
-            world.finish(SECOND, greet(&endpoint, &listener))
-        };
-        world.run_for(SECOND);
-        let error = match sessions {
-            SessionPolicy::Replace => Some(ConnectionError::Replaced),
-            _ => None,
-        };
-        assert_eq!(server.error(), error);
-        world.finish(SECOND, async {
-            if error.is_some() {
-                let error = server.read(&mut [0]).await.unwrap_err();
-                assert_eq!(cause(&error), Some(ConnectionError::Replaced));
-            }
-            second.write_all(b"on").await.unwrap();
-            assert_eq!(other.read_chunk().await.unwrap(), "on");
-        });
-    }
+    let (mut second, mut other) = {
+        let endpoint = client.endpoint();
+        world.finish(SECOND, greet(&endpoint, &listener))
+    };
+    world.run_for(SECOND);
+    assert_eq!(server.error(), None);
+    world.finish(SECOND, async {
+        second.write_all(b"on").await.unwrap();
+        assert_eq!(other.read_chunk().await.unwrap(), "on");
+        client.write_all(b"too").await.unwrap();
+        assert_eq!(server.read_chunk().await.unwrap(), "too");
+    });
 }
 
 #[test]

@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fixtures::{HOUR, MINUTE, SECOND, answer, greet, push};
 use super::sim_world::{World, addr};
-use crate::config::{Config, SessionPolicy};
+use crate::config::Config;
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::endpoint::Endpoint;
@@ -114,7 +114,6 @@ fn passive_ping(conv: u32) -> Vec<u8> {
 fn pong_and_ping_of_a_passive_peer_in_one_datagram_validate_nothing() {
     let mut config = Config::new();
     config.limits.require_validation = true;
-    config.session_policy = SessionPolicy::Replace;
     let mut world = World::new(1, LinkConfig::delay(10_000));
     let listener = world.listener(ONE, &config);
     world.port(OTHER);

@@ -12,7 +12,7 @@ use self::third_party::Power;
 use self::world::{STREAMS, World};
 use super::Choices;
 use super::wire::{CLIENT_SIDE, SERVER_SIDE};
-use crate::config::{Config, Limits, Migration, Mode, Redundancy, SessionPolicy};
+use crate::config::{Config, Limits, Migration, Mode, Redundancy};
 use crate::crypto::{Algorithm, Cipher};
 use crate::fec::FecConfig;
 
@@ -84,7 +84,6 @@ fn configs(choices: &mut Choices<'_>, algorithm: Algorithm, power: Power) -> (Co
         let shape = choices.pick(&shapes);
         let fec = shape.and_then(|(data, parity)| FecConfig::new(data, parity).ok());
         config.kcp.redundancy = fec.map_or(Redundancy::Off, Redundancy::Fec);
-        config.session_policy = choices.pick(&[SessionPolicy::KeepBoth, SessionPolicy::Replace]);
         config.migration = match choices.byte() & 1 {
             0 if cipher.has_key() => Migration::AnyCipher,
             _ => Migration::Off,
