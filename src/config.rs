@@ -52,7 +52,6 @@ pub(crate) use self::socket::SocketConfig;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub(crate) kcp: KcpConfig,
-    pub(crate) fec_decode: bool,
     pub(crate) cipher: Cipher,
     pub(crate) replay_window: usize,
     pub(crate) conv: Option<u32>,
@@ -74,7 +73,6 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             kcp: KcpConfig::default(),
-            fec_decode: true,
             cipher: Cipher::default(),
             replay_window: 0,
             conv: None,

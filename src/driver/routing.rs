@@ -535,7 +535,6 @@ pub(super) struct PeerTable {
     links: Vec<Link>,
     map: HashMap<SocketAddr, Peer>,
     fec: Option<FecConfig>,
-    fec_decode: bool,
     /// Longest shard in bytes that is decoded: the larger of `Config::mtu` and kcp-go's limit.
     max_shard_len: usize,
     /// Number of addresses with a decoder; if it is 0, `stats_of` skips the lookup.
@@ -546,10 +545,10 @@ pub(super) struct PeerTable {
 
 impl PeerTable {
     pub(super) fn new(config: &Config) -> Self {
-        let (fec, fec_decode) = (config.kcp.redundancy.fec(), config.fec_decode);
+        let fec = config.kcp.redundancy.fec();
         let max_shard_len = usize::from(config.kcp.mtu).max(KCP_GO_MTU_LIMIT);
         let (links, map, stats) = (Vec::new(), HashMap::new(), FecStats::default());
-        Self { links, map, fec, fec_decode, max_shard_len, decoders: 0, stats }
+        Self { links, map, fec, max_shard_len, decoders: 0, stats }
     }
 
     pub(super) fn join(&mut self, addr: SocketAddr, slot: u32) {
@@ -705,9 +704,6 @@ impl PeerTable {
             return true;
         }
         if peer.decoder.is_none() {
-            if !self.fec_decode {
-                return true;
-            }
             if self.fec.is_none() && !(peer.validated && fec_flag(shard) == FecFlag::Parity) {
                 return true;
             }
@@ -729,7 +725,7 @@ impl PeerTable {
     /// may do more than join a group: make others recoverable, or begin a decoder.
     pub(super) fn data_shards(&mut self, addr: SocketAddr) -> Option<DataShards<'_>> {
         let peer = self.map.get_mut(&addr).filter(|peer| peer.validated)?;
-        let begins = peer.decoder.is_none() && self.fec_decode && self.fec.is_some();
+        let begins = peer.decoder.is_none() && self.fec.is_some();
         if begins || peer.decoder.as_ref().is_some_and(|decoder| decoder.holds_parity()) {
             return None;
         }

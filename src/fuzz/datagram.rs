@@ -86,7 +86,6 @@ fn config(choices: &mut Choices<'_>) -> Config {
     let shapes = [None, Some((2, 2)), Some((3, 1)), Some((10, 3))];
     let fec = choices.pick(&shapes).and_then(|(data, parity)| FecConfig::new(data, parity).ok());
     config.kcp.redundancy = fec.map_or(Redundancy::Off, Redundancy::Fec);
-    config.fec_decode = choices.byte() & 7 != 0;
     config.replay_window = choices.pick(&[0, 0, 16]);
     config.duplicates = choices.pick(&[0, 0, 2]);
     config.limits = Limits {

@@ -208,18 +208,3 @@ fn peer_without_the_same_configuration_learns_the_layout() {
         assert_eq!(stats.mismatched_shards, 0);
     }
 }
-
-/// Only retransmissions deliver then.
-#[test]
-fn data_reaches_a_peer_that_decodes_no_fec() {
-    let mut peer = Config::new();
-    peer.fec_decode = false;
-    let mut pair = Pair::new(&with_fec(5, 2), &peer);
-    exchange(&mut pair, 200, 1_000, SECOND / 500);
-    pair.world.set_path(LinkConfig { loss: 50_000, ..LinkConfig::delay(10_000) });
-    exchange(&mut pair, 400, 1_000, SECOND / 500);
-    pair.world.run_for(SECOND);
-    while pair.server.try_read(&mut [0; 4_096]).is_ok_and(|len| len > 0) {}
-    assert_eq!(pair.server.stats().received_bytes, 2 + 600_000, "with the greeting");
-    assert_eq!(pair.server.stats().fec.recovered_shards, 0);
-}

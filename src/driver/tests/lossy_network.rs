@@ -86,7 +86,6 @@ fn add_stages(rng: &mut Rng, server: &mut Config, client: &mut Config) {
         fec.map_or(Redundancy::Off, Redundancy::Fec)
     };
     (server.kcp.redundancy, client.kcp.redundancy) = (fec(), fec());
-    server.fec_decode = rng.chance(900_000);
     client.replay_window = rng.pick(&[0, 1_000]);
 }
 
