@@ -307,8 +307,9 @@ impl Config {
         self
     }
 
-    /// Sets whether to assign a random conversation id to peers that open with id 0, as tokio_kcp clients
-    /// request: they adopt the id of the answer. Default `false`: 0 is an ordinary id.
+    /// Sets whether to assign a random conversation id to peers that open with id 0: clients of tokio_kcp
+    /// that call `connect_with_conv(0)` send nothing after their first packet until the answer has another
+    /// id. Default `false`: 0 is an ordinary id, as kcp2k clients use it.
     #[must_use]
     pub fn assign_conv(mut self, assign: bool) -> Self {
         self.assign_conv = assign;
