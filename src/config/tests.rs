@@ -22,6 +22,38 @@ fn timing_presets_equal_kcptuns() {
     assert_eq!(numbers(Timing::KCP_DEFAULT), (false, 100, 0));
 }
 
+#[test]
+fn presets_are_valid_and_differ_from_the_defaults_in_what_they_document() {
+    let interactive = Config::interactive();
+    assert_eq!(interactive.validate(), Ok(()));
+    let auto = interactive.kcp.redundancy.auto().unwrap();
+    assert_eq!(auto, AutoRedundancy { max_overhead_per_mille: 2_000, stock: None });
+    let rest = interactive.timing(Timing::FAST2).redundancy(Redundancy::Off);
+    assert_eq!(rest, Config::new());
+
+    let mut bulk = Config::bulk();
+    assert_eq!(bulk.validate(), Ok(()));
+    assert_eq!((bulk.send_buffer, bulk.recv_buffer), (4 << 20, 4 << 20));
+    (bulk.send_buffer, bulk.recv_buffer) = (256 << 10, 256 << 10);
+    assert_eq!(bulk, Config::new());
+}
+
+#[test]
+fn windows_for_link_are_five_quarters_of_the_bdp() {
+    for (bits, millis, window) in [
+        (0, 0, 32),
+        (1_000_000, 20, 32),
+        (50_000_000, 50, 284),
+        (1_000_000_000, 100, 11_356),
+        (100_000_000_000, 1_000, 65_535),
+        (u64::MAX, u64::MAX, 65_535),
+    ] {
+        let config = Config::for_link(bits, Duration::from_millis(millis));
+        assert_eq!(config.kcp.send_window, window, "{bits} bit/s, {millis} ms");
+        assert_eq!(config.validate(), Ok(()));
+    }
+}
+
 /// Rows of the front page: setting and default.
 fn documented_defaults() -> Vec<(&'static str, &'static str)> {
     let page = include_str!("../lib.rs");
