@@ -12,15 +12,15 @@ const LONGEST_S: f64 = 3_600.0;
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let unit = text.strip_prefix(digits).unwrap_or_default();
-    let number: f64 = digits.parse().map_err(|_| {
-        format!("`{text}` has no number in front; allowed is a number with us, ms or s, as in 10ms")
-    })?;
+    let number: f64 = digits
+        .parse()
+        .map_err(|_| format!("must be a number with us, ms or s, as in 10ms, got `{text}`"))?;
     let Some((_, factor)) = UNITS.iter().find(|(name, _)| *name == unit) else {
-        return Err(format!("the unit is `{unit}`; allowed are us, ms and s, as in 10ms"));
+        return Err(format!("the unit must be us, ms or s, as in 10ms, got `{unit}`"));
     };
     let seconds = number * factor;
     if !(0.0..=LONGEST_S).contains(&seconds) {
-        return Err(format!("it is {text}; allowed are 0s to {LONGEST_S}s"));
+        return Err(format!("must be between 0s and {LONGEST_S}s, got {text}"));
     }
     // Rounded to nanoseconds, so that 10ms is exactly that.
     Ok(Duration::from_nanos((seconds * 1e9).round() as u64))
@@ -33,7 +33,7 @@ pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     if allowed.contains(&time) {
         return Ok(time);
     }
-    Err(format!("it is {text}; allowed are 100us to 10s"))
+    Err(format!("must be between 100us and 10s, got {text}"))
 }
 
 /// A number of packets, or a time.
@@ -42,27 +42,27 @@ pub(crate) fn burst(text: &str) -> Result<BurstLength, String> {
         return Ok(BurstLength::Packets(packets));
     }
     let time = duration(text).map(BurstLength::Time);
-    time.map_err(|_| format!("it is {text}; allowed are packets, as in 3, or a time, as in 25ms"))
+    time.map_err(|_| format!("must be packets, as in 3, or a time, as in 25ms, got {text}"))
 }
 
 /// A ratio, in thousandths.
 pub(crate) fn per_mille(text: &str) -> Result<u16, String> {
     let number: f64 =
-        text.parse().map_err(|_| format!("`{text}` is no number; allowed are 1.0 to 4.0"))?;
+        text.parse().map_err(|_| format!("must be a number between 1.0 and 4.0, got `{text}`"))?;
     if (1.0..=4.0).contains(&number) {
         return Ok((number * 1e3).round() as u16);
     }
-    Err(format!("it is {text}; allowed are 1.0 to 4.0"))
+    Err(format!("must be between 1.0 and 4.0, got {text}"))
 }
 
 pub(crate) fn percent(text: &str) -> Result<f64, String> {
     let number: f64 = text
         .parse()
-        .map_err(|_| format!("`{text}` is no number; allowed are 0 to 100 (percent)"))?;
+        .map_err(|_| format!("must be a percentage between 0 and 100, got `{text}`"))?;
     if (0.0..=100.0).contains(&number) {
         return Ok(number);
     }
-    Err(format!("it is {text}; allowed are 0 to 100 (percent)"))
+    Err(format!("must be a percentage between 0 and 100, got {text}"))
 }
 
 #[cfg(test)]
@@ -83,18 +83,18 @@ mod tests {
         }
         for text in ["", "10", "ms", "10 ms", "10m", "-1ms", "nans", "1e9s", "10msms"] {
             let error = duration(text).expect_err(text);
-            assert!(error.contains("allowed"), "{text}: {error}");
+            assert!(error.contains("must be"), "{text}: {error}");
         }
     }
 
     #[test]
     fn interval_and_percent_errors_name_what_is_allowed() {
         assert_eq!(interval("100us"), Ok(Duration::from_micros(100)));
-        assert!(interval("99us").unwrap_err().contains("100us to 10s"));
-        assert!(interval("11s").unwrap_err().contains("100us to 10s"));
+        assert!(interval("99us").unwrap_err().contains("100us and 10s"));
+        assert!(interval("11s").unwrap_err().contains("100us and 10s"));
         assert_eq!(percent("2.5"), Ok(2.5));
         for text in ["x", "-1", "100.1", "nan", "5%"] {
-            assert!(percent(text).unwrap_err().contains("0 to 100"), "{text}");
+            assert!(percent(text).unwrap_err().contains("between 0 and 100"), "{text}");
         }
     }
 }
