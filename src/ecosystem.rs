@@ -27,7 +27,7 @@ mod axum {
     ///
     /// `accept` panics once the endpoint has ended (its socket is unusable, or a cipher, filter or waker
     /// panicked), since the trait returns no error and `axum::serve` would wait forever. The cause is logged.
-    /// After [`drain`](KcpListener::drain) and during runtime shutdown, `accept` stays pending.
+    /// After [`shutdown`](KcpListener::shutdown) and during runtime shutdown, `accept` stays pending.
     impl Listener for KcpListener {
         type Io = KcpStream;
         type Addr = SocketAddr;

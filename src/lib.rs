@@ -176,7 +176,7 @@ pub use endpoint::Endpoint;
 pub use error::{ConfigError, ConnectionError, TimeoutCause};
 pub use fec::FecConfig;
 #[cfg(not(loom))]
-pub use listener::{Incoming, KcpListener};
+pub use listener::{Incoming, KcpListener, Shutdown};
 pub use stats::{ConnectionStats, EndpointStats, RedundancyStats, SocketErrors};
 #[cfg(not(loom))]
 pub use stream::KcpStream;

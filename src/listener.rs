@@ -18,11 +18,65 @@ use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
 use crate::util::task::cooperate;
 
-/// How long `close_all` waits for the peers of aborted connections.
+/// How long `Shutdown::Close` waits for the peers of aborted connections.
 const RESET_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The same for `hand_over`: new clients are waiting for the next process.
+/// The same for `Shutdown::HandOver`: new clients are waiting for the next process.
 const HAND_OVER_RESET_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// How [`KcpListener::shutdown`] ends the connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Shutdown {
+    /// Graceful: streams continue until their owners are done with them, without a limit of time.
+    ///
+    /// A client of this crate that waits in `connect` fails with
+    /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) a second later; other new clients get no
+    /// answer.
+    Drain,
+    /// Shuts down the write side of every stream, and refuses new clients as [`Drain`](Self::Drain) does.
+    ///
+    /// Stream owners can continue to read; their writes fail with
+    /// [`BrokenPipe`](io::ErrorKind::BrokenPipe).
+    Close {
+        /// How long the streams may take to end. Then the remaining connections are aborted, and their
+        /// peers have up to two seconds to acknowledge that.
+        timeout: Duration,
+    },
+    /// Leaves the socket to the next process that reads it, for a restart without downtime. This process
+    /// inherited the socket or passed it on ([`KcpListener::from_std_group`]).
+    ///
+    /// Works as [`Close`](Self::Close), but does not refuse new clients: it answers neither them nor pings
+    /// of unknown connections. A client of this crate sends its initial segment at 0, 0.2, 0.6 and 1.4 s.
+    /// With a `timeout` of 400 ms, the next process mostly receives it 0.6 s after the connect, or after
+    /// 1.4 s if this process takes more than 0.1 s longer to end. If the next process already reads, it
+    /// receives datagrams from the socket's buffer.
+    ///
+    /// Connections end here in order: no state moves, and their owners reconnect. A peer that misses an
+    /// abort learns of it from the next process, by the answer to its next ping. The backlog is aborted at
+    /// once, and with [`require_validation`](crate::Limits::require_validation) also each peer that is
+    /// validated later.
+    ///
+    /// End this process at once when `shutdown` returns, and do not let the next one read the socket
+    /// earlier: two processes that read one socket take datagrams of each other's connections.
+    ///
+    /// ```no_run
+    /// # async fn run(listener: kcpx::KcpListener) {
+    /// use std::time::Duration;
+    ///
+    /// use kcpx::Shutdown;
+    ///
+    /// // On the shutdown signal. A service manager holds the socket and starts the next process.
+    /// listener.shutdown(Shutdown::HandOver { timeout: Duration::from_millis(400) }).await;
+    /// std::process::exit(0);
+    /// # }
+    /// ```
+    HandOver {
+        /// How long the streams may take to end. Then the remaining connections are aborted, and their
+        /// peers have up to 0.1 s to acknowledge that.
+        timeout: Duration,
+    },
+}
 
 /// A listener for KCP connections on a UDP socket.
 ///
@@ -170,9 +224,8 @@ impl KcpListener {
     ///
     /// # Errors
     ///
-    /// Only once the endpoint has ended, or after [`drain`](Self::drain), [`close_all`](Self::close_all)
-    /// or [`hand_over`](Self::hand_over), and then on every call. Errors of single connections do not
-    /// appear here.
+    /// Only once the endpoint has ended, or after [`shutdown`](Self::shutdown), and then on every call.
+    /// Errors of single connections do not appear here.
     ///
     /// # Cancel safety
     ///
@@ -233,21 +286,21 @@ impl KcpListener {
         self.endpoint.wait_idle().await;
     }
 
-    /// Shuts down gracefully: accepts no more connections, and waits until open ones have ended and
-    /// everything is delivered.
+    /// Accepts no more connections and ends the open ones as `how` says. Returns whether all of them ended
+    /// in time; always true with [`Shutdown::Drain`].
     ///
-    /// From the first poll on, a client of this crate that waits in `connect` fails with
-    /// `ConnectionRefused` a second later; other clients get no answer. [`accept`](Self::accept) fails
-    /// with [`NotConnected`](io::ErrorKind::NotConnected), and connections that were not accepted are
-    /// aborted, as when the listener is dropped. Streams continue until their owners are done with them,
-    /// including streams opened by the [`endpoint`](Self::endpoint).
+    /// From the first poll on, [`accept`](Self::accept) fails with
+    /// [`NotConnected`](io::ErrorKind::NotConnected), and connections that were not accepted are aborted,
+    /// as when the listener is dropped: their clients see
+    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset). Connections opened by the
+    /// [`endpoint`](Self::endpoint) end as accepted ones do.
     ///
     /// The wait for an ended stream lasts until its last bytes are acknowledged, at most
     /// [`Config::linger`]. If only the end of the stream or a reset is unacknowledged and the peer has
     /// ended its own stream, the wait is eight RTOs, at least half a second: the peer may be gone.
     ///
     /// ```
-    /// use kcpx::{KcpListener, KcpStream};
+    /// use kcpx::{KcpListener, KcpStream, Shutdown};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> std::io::Result<()> {
@@ -255,86 +308,36 @@ impl KcpListener {
     /// let addr = listener.local_addr()?;
     /// let client = KcpStream::connect(addr).await?;
     /// let (server, _) = listener.accept().await?;
-    /// let done = tokio::spawn(async move { listener.drain().await });
+    /// let done = tokio::spawn(async move { listener.shutdown(Shutdown::Drain).await });
     /// drop((client, server));
-    /// done.await?;
+    /// assert!(done.await?);
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Cancel safety
     ///
-    /// A cancelled call leaves the listener closed for new connections. Call it again to continue
-    /// waiting.
-    pub async fn drain(&self) {
-        self.queue.stop(Listening::Draining);
-        self.endpoint.drain(Drain::Wait).await;
-    }
-
-    /// Accepts no more connections, shuts down the write side of every stream, and waits as
-    /// [`drain`](Self::drain) does, at most for `timeout`. Then it aborts the remaining connections and
-    /// waits up to two seconds for their peers to acknowledge that.
-    ///
-    /// Stream owners can continue to read; their writes fail with
-    /// [`BrokenPipe`](io::ErrorKind::BrokenPipe). Returns whether all streams ended in time.
-    ///
-    /// # Cancel safety
-    ///
-    /// A cancelled call leaves the write sides shut down and aborts nothing.
+    /// A cancelled call leaves the listener closed for new connections and, except with
+    /// [`Shutdown::Drain`], the write sides shut down; before the timeout it aborts no accepted stream.
+    /// Call it again to continue waiting, also with another `how`. After [`Shutdown::HandOver`] the
+    /// listener no longer answers new clients.
     ///
     /// # Panics
     ///
-    /// Outside a Tokio runtime with time enabled.
-    pub async fn close_all(&self, timeout: Duration) -> bool {
-        self.queue.stop(Listening::Draining);
-        self.close_streams(timeout, RESET_TIMEOUT).await
-    }
-
-    /// Leaves the socket to the next process that reads it, for a restart without downtime. This process
-    /// inherited the socket or passed it on ([`from_std_group`](Self::from_std_group)).
-    ///
-    /// Works as [`close_all`](Self::close_all), but does not refuse new clients: it answers neither them
-    /// nor pings of unknown connections. A client of this crate sends its initial segment at 0, 0.2, 0.6
-    /// and 1.4 s. With a `timeout` of 400 ms, the next process mostly receives it 0.6 s after the
-    /// connect, or after 1.4 s if this process takes more than 0.1 s longer to end. If the next process
-    /// already reads, it receives datagrams from the socket's buffer.
-    ///
-    /// Connections end here in order: no state moves, and their owners reconnect. Connections still open
-    /// at `timeout` are aborted, followed by a wait of up to 0.1 s for the acknowledgements. A peer that
-    /// misses the abort learns of it from the next process, by the answer to its next ping.
-    ///
-    /// Connections that were answered but not accepted are aborted at once, and their clients see
-    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset). This concerns the backlog and, with
-    /// [`require_validation`](crate::Limits::require_validation), peers validated later.
-    ///
-    /// End this process at once when this returns, and do not let the next one read the socket earlier:
-    /// two processes that read one socket take datagrams of each other's connections.
-    ///
-    /// Returns whether all connections ended in time.
-    ///
-    /// ```no_run
-    /// # async fn run(listener: kcpx::KcpListener) {
-    /// # use std::time::Duration;
-    /// // On the shutdown signal. A service manager holds the socket and starts the next process.
-    /// listener.hand_over(Duration::from_millis(400)).await;
-    /// std::process::exit(0);
-    /// # }
-    /// ```
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`close_all`](Self::close_all); in addition, the listener no longer answers new clients.
-    ///
-    /// # Panics
-    ///
-    /// Outside a Tokio runtime with time enabled.
-    pub async fn hand_over(&self, timeout: Duration) -> bool {
-        self.queue.stop(Listening::HandingOver);
-        self.close_streams(timeout, HAND_OVER_RESET_TIMEOUT).await
-    }
-
-    /// Shuts down the streams. Aborts them after `timeout` and waits up to `reset_timeout` for the peers.
-    async fn close_streams(&self, timeout: Duration, reset_timeout: Duration) -> bool {
+    /// Outside a Tokio runtime with time enabled, except with [`Shutdown::Drain`].
+    pub async fn shutdown(&self, how: Shutdown) -> bool {
+        let (listening, timeout, reset_timeout) = match how {
+            Shutdown::Drain => {
+                self.queue.stop(Listening::Draining);
+                self.endpoint.drain(Drain::Wait).await;
+                return true;
+            }
+            Shutdown::Close { timeout } => (Listening::Draining, timeout, RESET_TIMEOUT),
+            Shutdown::HandOver { timeout } => {
+                (Listening::HandingOver, timeout, HAND_OVER_RESET_TIMEOUT)
+            }
+        };
+        self.queue.stop(listening);
         let closed = tokio::time::timeout(timeout, self.endpoint.drain(Drain::Close)).await;
         if closed.is_err() {
             // An error means that a peer is gone, or the socket takes nothing.

@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use common::{Pair, guarded, on_both_runtimes, one_thread, pair};
-use kcpx::{Config, Endpoint, FecConfig, KcpListener, KcpStream, Mode, Redundancy};
+use kcpx::{Config, Endpoint, FecConfig, KcpListener, KcpStream, Mode, Redundancy, Shutdown};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::task::yield_now;
 use tokio::time::timeout;
@@ -145,7 +145,7 @@ fn busy_accept_loops_yield() {
         })
         .await;
         // Accept loops of servers continue after errors.
-        listener.drain().await;
+        assert!(listener.shutdown(Shutdown::Drain).await);
         assert_yields("accept after its end", async || drop(listener.accept().await.unwrap_err()))
             .await;
     });
@@ -155,7 +155,7 @@ fn busy_accept_loops_yield() {
 fn timeout_around_a_busy_reader_fires() {
     one_thread().block_on(guarded(async {
         let (listener, _streams) = crowded(1).await;
-        listener.drain().await;
+        assert!(listener.shutdown(Shutdown::Drain).await);
         let mut calls = 0_u64;
         let busy = async {
             loop {

@@ -1,4 +1,4 @@
-//! Graceful shutdown of a listener: `drain` and `close_all`.
+//! `KcpListener::shutdown`.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use common::{Pair, on_both_runtimes, open, pair, read, until};
-use kcpx::{Config, KcpListener, KcpStream};
+use kcpx::{Config, KcpListener, KcpStream, Shutdown};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Builder;
 
@@ -25,7 +25,8 @@ fn drain_rejects_newcomers_and_ends_with_the_last_stream() {
             assert_eq!(listener.accept().await.unwrap_err().kind(), ErrorKind::NotConnected);
             drop((client, server));
         };
-        tokio::join!(listener.drain(), last);
+        let (ended, ()) = tokio::join!(listener.shutdown(Shutdown::Drain), last);
+        assert!(ended);
         until(|| listener.endpoint().open_connections() == 0).await;
     });
 }
@@ -34,13 +35,14 @@ fn drain_rejects_newcomers_and_ends_with_the_last_stream() {
 fn drain_fails_tasks_that_accept() {
     on_both_runtimes(|| async {
         let listener = KcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (accepted, ()) = tokio::join!(listener.accept(), listener.drain());
+        let (accepted, ended) = tokio::join!(listener.accept(), listener.shutdown(Shutdown::Drain));
+        assert!(ended);
         assert_eq!(accepted.unwrap_err().kind(), ErrorKind::NotConnected);
     });
 }
 
 #[test]
-fn close_all_ends_every_stream() {
+fn close_ends_every_stream() {
     on_both_runtimes(|| async {
         for shards in [1, 3] {
             if shards > 1 && !cfg!(target_os = "linux") {
@@ -72,17 +74,19 @@ fn close_all_ends_every_stream() {
                     assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);
                 }
             };
-            let (closed, ()) = tokio::join!(listener.close_all(MINUTE), serve);
+            let close = Shutdown::Close { timeout: MINUTE };
+            let (closed, ()) = tokio::join!(listener.shutdown(close), serve);
             assert!(closed);
         }
     });
 }
 
 #[test]
-fn close_all_aborts_what_is_open_at_its_timeout() {
+fn close_aborts_what_is_open_at_its_timeout() {
     on_both_runtimes(|| async {
         let Pair { mut client, mut server, listener } = pair(Config::new()).await;
-        assert!(!listener.close_all(Duration::from_millis(50)).await);
+        let timeout = Duration::from_millis(50);
+        assert!(!listener.shutdown(Shutdown::Close { timeout }).await);
         let error = server.read(&mut [0; 1]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
         // The end of the stream arrives before the reset.
@@ -115,7 +119,8 @@ fn hand_over_leaves_newcomers_to_the_next_reader_of_the_socket() {
         };
         let servers = async {
             // Times out, since the client keeps its side open.
-            assert!(!listener.hand_over(Duration::from_millis(50)).await);
+            let timeout = Duration::from_millis(50);
+            assert!(!listener.shutdown(Shutdown::HandOver { timeout }).await);
             assert_eq!(listener.accept().await.unwrap_err().kind(), ErrorKind::NotConnected);
             let error = server.read(&mut [0; 1]).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ConnectionAborted);

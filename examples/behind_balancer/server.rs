@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kcpx::{Config, KcpListener, KcpStream};
+use kcpx::{Config, KcpListener, KcpStream, Shutdown};
 use listenfd::ListenFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
@@ -150,10 +150,10 @@ async fn echo(mut stream: KcpStream, id: &str) -> std::io::Result<()> {
 async fn drain(listener: &KcpListener, limit: Duration) {
     let (begin, open) = (Instant::now(), listener.endpoint().open_connections());
     println!("draining: {open} connections are open");
-    if timeout(limit, listener.drain()).await.is_err() {
+    if timeout(limit, listener.shutdown(Shutdown::Drain)).await.is_err() {
         let left = listener.endpoint().open_connections();
         println!("still open after {limit:?}, and ended now: {left} connections");
-        listener.close_all(CLOSE_TIMEOUT).await;
+        listener.shutdown(Shutdown::Close { timeout: CLOSE_TIMEOUT }).await;
     }
     println!("drained in {:.3} s", begin.elapsed().as_secs_f64());
 }
@@ -161,7 +161,8 @@ async fn drain(listener: &KcpListener, limit: Duration) {
 async fn hand_over(listener: &KcpListener, limit: Duration) {
     let (begin, open) = (Instant::now(), listener.endpoint().open_connections());
     println!("handing over: {open} connections are open");
-    let how = if listener.hand_over(limit).await { "in order" } else { "some by a reset" };
+    let in_order = listener.shutdown(Shutdown::HandOver { timeout: limit }).await;
+    let how = if in_order { "in order" } else { "some by a reset" };
     println!("handed over in {:.3} s, {how}", begin.elapsed().as_secs_f64());
 }
 

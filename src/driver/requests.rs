@@ -100,8 +100,7 @@ impl<S: Socket> Driver<S> {
         }
     }
 
-    /// Ends connections as `drain` says (`KcpListener::drain`, `close_all` and `hand_over`), and replies once
-    /// none is left.
+    /// Ends connections as `drain` says (`KcpListener::shutdown`), and replies once none is left.
     fn drain(&mut self, now: Instant, drain: Drain, reply: oneshot::Sender<()>) {
         self.exchange_ready(now);
         for (_, conn) in &self.routing.conns {

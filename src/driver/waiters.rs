@@ -1,4 +1,4 @@
-//! Calls that wait for the connections of an endpoint: `wait_idle`, and the drain of a listener.
+//! Calls that wait for the connections of an endpoint: `wait_idle`, and the shutdown of a listener.
 
 use std::time::Instant;
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kcpx::{KcpListener, KcpStream};
+use kcpx::{KcpListener, KcpStream, Shutdown};
 use nix::sys::signal::{Signal, raise};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
@@ -197,9 +197,9 @@ async fn serve(number: u8, addr: SocketAddr, migrates: bool) -> i32 {
         match &*command {
             "report" => say(&report(&listener, &first.lock().unwrap())),
             "drain" => {
-                let mut drain = std::pin::pin!(listener.drain());
-                // One poll of `drain` closes the accept queue.
-                tokio::select! { biased; () = &mut drain => {}, () = std::future::ready(()) => {} }
+                let mut drain = std::pin::pin!(listener.shutdown(Shutdown::Drain));
+                // One poll closes the accept queue.
+                tokio::select! { biased; _ = &mut drain => {}, () = std::future::ready(()) => {} }
                 say("draining");
                 drain.await;
                 say("drained");

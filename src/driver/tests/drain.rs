@@ -1,4 +1,4 @@
-//! `KcpListener::drain`: the connections that it rejects and waits for, and its limits of time.
+//! `Shutdown::Drain` of a listener: the connections that it rejects and waits for, and its limits of time.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -13,7 +13,7 @@ use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, cause, is_about, pus
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::error::ConnectionError;
-use crate::listener::KcpListener;
+use crate::listener::{KcpListener, Shutdown};
 use crate::testkit::link::LinkConfig;
 
 const NEWCOMER: u8 = 9;
@@ -23,8 +23,7 @@ fn begin(world: &mut World, listener: &Rc<KcpListener>) -> Rc<Cell<bool>> {
     let done = Rc::new(Cell::new(false));
     let (listener, drained) = (Rc::clone(listener), Rc::clone(&done));
     world.spawn(async move {
-        listener.drain().await;
-        drained.set(true);
+        drained.set(listener.shutdown(Shutdown::Drain).await);
     });
     world.run_for(SECOND / 100);
     done
@@ -155,7 +154,7 @@ fn drain_waits_for_bytes_that_are_not_acknowledged() {
 fn cancelled_drain_can_be_called_again() {
     let Pair { mut world, listener, client, server, .. } = Pair::plain();
     world.finish(SECOND, async {
-        let mut drain = pin!(listener.drain());
+        let mut drain = pin!(listener.shutdown(Shutdown::Drain));
         assert!(poll_fn(|cx| Poll::Ready(drain.as_mut().poll(cx).is_pending())).await);
     });
     let listener = Rc::new(listener);

@@ -1,4 +1,4 @@
-//! `KcpListener::hand_over`: the clients of a socket that another process reads next.
+//! `Shutdown::HandOver` of a listener: the clients of a socket that another process reads next.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,12 +12,12 @@ use crate::config::Config;
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::error::ConnectionError;
-use crate::listener::KcpListener;
+use crate::listener::{KcpListener, Shutdown};
 use crate::testkit::link::LinkConfig;
 
 const NEWCOMER: u8 = 9;
 
-/// For the timer of `hand_over`, which never expires, since the runtime does not run on virtual time.
+/// For the timer of `HandOver`, which never expires, since the runtime does not run on virtual time.
 fn timer() -> Runtime {
     Builder::new_current_thread().enable_time().build().unwrap()
 }
@@ -26,7 +26,8 @@ fn timer() -> Runtime {
 fn begin(world: &mut World, listener: &Rc<KcpListener>) -> Rc<Cell<Option<bool>>> {
     let done = Rc::new(Cell::new(None));
     let (listener, ended) = (Rc::clone(listener), Rc::clone(&done));
-    world.spawn(async move { ended.set(Some(listener.hand_over(MINUTE).await)) });
+    let how = Shutdown::HandOver { timeout: MINUTE };
+    world.spawn(async move { ended.set(Some(listener.shutdown(how).await)) });
     world.run_for(SECOND / 100);
     done
 }
