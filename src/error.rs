@@ -119,7 +119,7 @@ impl From<ConfigError> for io::Error {
 }
 
 /// Kind of datagrams from a peer's address in the minute before its connection timed out. See
-/// `docs/troubleshooting.md` for the causes.
+/// [the guide](crate::guide::troubleshooting) for the causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum TimeoutCause {

@@ -48,6 +48,9 @@
 //!   progress. [`Endpoint::wait_idle`] waits for that; a process that exits earlier sends what the
 //!   congestion window takes within 50 ms and loses the rest.
 //!
+//! The [`guide`] has the differences from TCP, the settings for your traffic and path, and the causes of
+//! errors.
+//!
 //! An [`Endpoint`] connects and accepts any number of connections on one socket, which it binds or
 //! adopts, or over another carrier of datagrams, see [`Transport`].
 //!
@@ -131,6 +134,8 @@
 
 pub mod crypto;
 pub mod fec;
+#[cfg(doc)]
+pub mod guide;
 pub mod proto;
 
 mod config;
@@ -186,11 +191,6 @@ pub use stream::datagram::Datagrams;
 pub use stream::halves::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 #[cfg(not(loom))]
 pub use sys::transport::{RecvBatch, Transmit, Transport};
-
-/// The examples of docs/tuning.md, compiled.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/tuning.md")]
-mod tuning {}
 
 /// The example of docs/scaling.md, compiled.
 #[cfg(doctest)]
