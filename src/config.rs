@@ -105,9 +105,13 @@ impl Config {
 impl Config {
     /// For messages that must arrive soon: games, calls, requests and responses.
     ///
-    /// The defaults with [`Timing::FAST3`] and [`Redundancy::Auto`]: no redundancy without loss,
-    /// otherwise the amount that measured loss requires, up to 2.0 bytes sent per byte of data
-    /// (`max_overhead`). At an RTT of 50 ms with a 1 KiB message every 10 ms, 99 of 100 messages arrive
+    /// | setting | value | default |
+    /// |---|---|---|
+    /// | [`timing`](Self::timing) | [`Timing::FAST3`] | [`Timing::FAST2`] |
+    /// | [`redundancy`](Self::redundancy) | [`Redundancy::Auto`], [`max_overhead`](AutoRedundancy::max_overhead) 2.0 | [`Redundancy::Off`] |
+    ///
+    /// No redundancy without loss, otherwise the amount that measured loss requires, up to 2.0 bytes sent
+    /// per byte of data. At an RTT of 50 ms with a 1 KiB message every 10 ms, 99 of 100 messages arrive
     /// within 35 ms at 5 % loss and within 65 ms at 20 %. Each side needs it for its own data. Peers of
     /// this crate get repair symbols; for kcp-go set [`AutoRedundancy::stock`]. Transfers, with more than
     /// 256 segments in flight, get no redundancy.
@@ -126,8 +130,13 @@ impl Config {
 
     /// For large transfers: files, backups, tunnels.
     ///
-    /// The defaults, with stream buffers of 4 MiB instead of 256 KiB. Windows grow from 1,024 to 8,192
-    /// segments with the path ([`Config::windows`]). No redundancy: lost data is retransmitted.
+    /// | setting | value | default |
+    /// |---|---|---|
+    /// | [`send_buffer`](Self::send_buffer) | 4 MiB | 256 KiB |
+    /// | [`recv_buffer`](Self::recv_buffer) | 4 MiB | 256 KiB |
+    ///
+    /// Windows grow from 1,024 to 8,192 segments with the path ([`Config::windows`]), as by default. No
+    /// redundancy: lost data is retransmitted.
     /// [`CongestionControl::Bbr`](crate::CongestionControl::Bbr) finds the bandwidth, also on paths
     /// with random loss. If the bandwidth is known, use [`Config::for_link`]. At 5 % loss and with a peer
     /// that decodes FEC, adding `FecConfig::BULK` is up to twice as fast.
@@ -148,16 +157,21 @@ impl Config {
 
 /// Windows and buffers from the bandwidth-delay product of a path.
 impl Config {
-    /// The defaults, with windows and buffers for a path: 5/4 of its bandwidth-delay product,
-    /// `bits_per_second` times `rtt`, so that the path stays full while a lost segment is retransmitted.
-    /// Windows are 32 to 65,535 segments of 1,400 bytes; kernel and stream buffers grow with them.
-    /// [`CongestionControl::Bbr`](crate::CongestionControl::Bbr) starts at 9/10 of the bandwidth
-    /// ([`Config::initial_rate`]) instead of doubling from 32
-    /// segments. If the values are too large, some packets are lost in the first round trips, until
-    /// measured bandwidth takes over.
+    /// For a path whose bandwidth and round-trip time are known.
+    ///
+    /// | setting | value | default |
+    /// |---|---|---|
+    /// | [`windows`](Self::windows) | 5/4 of `bits_per_second` times `rtt`, 32 to 65,535 segments each | 1,024 each, growing to 8,192 |
+    /// | [`initial_rate`](Self::initial_rate) | 9/10 of `bits_per_second` | `None`: 32 segments in the first round trip |
+    /// | [`send_buffer`](Self::send_buffer), [`recv_buffer`](Self::recv_buffer) | 1,400 bytes per segment of a window, at least the default | 256 KiB each |
+    /// | [`socket_buffers`](Self::socket_buffers) | 2,800 bytes per segment of a window, at least the default | 4 MiB each |
+    ///
+    /// With 5/4 of the bandwidth-delay product in flight, the path stays full while a lost segment is
+    /// retransmitted. If the values are too large, some packets are lost in the first round trips, until
+    /// [`CongestionControl::Bbr`](crate::CongestionControl::Bbr) has measured the bandwidth.
     ///
     /// The window also limits the loss at a bottleneck: on a shared path pass the connection's share of
-    /// the bandwidth. See docs/tuning.md.
+    /// the bandwidth. See [the guide](crate::guide::tuning#2-windows).
     #[doc(alias = "BDP")]
     ///
     /// ```

@@ -28,8 +28,16 @@ pub(crate) const CONNECTION_COST: usize = 4_096;
 /// Timing of retransmissions: three of KCP's four `nodelay` parameters (`ikcp_nodelay`, kcp-go
 /// `SetNoDelay`). The fourth, `nc`, is [`CongestionControl`].
 ///
-/// The constants have kcptun's names and values. "Normal mode" in the C library's README is `0, 40, 0`, not
-/// [`Timing::NORMAL`].
+/// | constant | `nodelay` | `interval` | `fast_resend` | known as |
+/// |---|---|---|---|---|
+/// | [`KCP_DEFAULT`](Self::KCP_DEFAULT) | off | 100 ms | off | library default of kcp-go and the C implementation |
+/// | [`NORMAL`](Self::NORMAL) | off | 40 ms | 2 | kcptun's "normal" |
+/// | [`FAST`](Self::FAST) | off | 30 ms | 2 | kcptun's "fast" |
+/// | [`FAST2`](Self::FAST2), the default | on | 20 ms | 2 | kcptun's "fast2" |
+/// | [`FAST3`](Self::FAST3) | on | 10 ms | 2 | kcptun's "fast3", "turbo mode" of the C library's README |
+///
+/// "Normal mode" in the C library's README is `0, 40, 0`, not [`Timing::NORMAL`]. [`Timing::new`] explains
+/// the parameters.
 ///
 /// ```
 /// use std::num::NonZeroU8;
@@ -54,15 +62,15 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// `0, 100, 0`: the library default of kcp-go and of the C implementation.
+    /// `0, 100, 0` (`nodelay`, `interval`, `resend`).
     pub const KCP_DEFAULT: Self = Self::preset(false, 100, 0);
-    /// `0, 40, 2`: kcptun's "normal".
+    /// `0, 40, 2`.
     pub const NORMAL: Self = Self::preset(false, 40, 2);
-    /// `0, 30, 2`: kcptun's "fast".
+    /// `0, 30, 2`.
     pub const FAST: Self = Self::preset(false, 30, 2);
-    /// `1, 20, 2`: kcptun's "fast2", and the default here.
+    /// `1, 20, 2`: the default.
     pub const FAST2: Self = Self::preset(true, 20, 2);
-    /// `1, 10, 2`: kcptun's "fast3", and the "turbo mode" of the C library's README.
+    /// `1, 10, 2`.
     pub const FAST3: Self = Self::preset(true, 10, 2);
 
     const fn preset(nodelay: bool, millis: u64, resend: u8) -> Self {

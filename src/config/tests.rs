@@ -127,3 +127,19 @@ fn front_page_has_the_defaults() {
     let expected: Vec<_> = expected.iter().map(|(name, value)| (*name, value.as_str())).collect();
     assert_eq!(documented, expected);
 }
+
+#[test]
+fn link_differs_from_the_defaults_in_what_it_documents() {
+    let [short, long] = [(1_000_000, 20), (1_000_000_000, 100)]
+        .map(|(bits, millis)| Config::for_link(bits, Duration::from_millis(millis)));
+    let expected = Config::new().windows(32, 32).initial_rate(NonZeroU64::new(112_500));
+    assert_eq!(short, expected);
+    let window = 11_356 * 1_400;
+    let expected = Config::new()
+        .windows(11_356, 11_356)
+        .initial_rate(NonZeroU64::new(112_500_000))
+        .send_buffer(window)
+        .recv_buffer(window)
+        .socket_buffers(Some(2 * window), Some(2 * window));
+    assert_eq!(long, expected);
+}
