@@ -175,12 +175,12 @@ mod tests {
     }
 
     #[test]
-    fn path_option_errors_name_the_option_and_what_is_allowed() {
+    fn path_option_errors_name_the_option_and_its_range() {
         let cases = [
             ("--workload msg --every 10", ["--every", "must be us, ms or s"]),
-            ("--workload msg --every 50us", ["--every", "100us and 10s"]),
+            ("--workload msg --every 50us", ["--every", "between 100us and 10s"]),
             ("--workload msg --size 8", ["--size", "16.."]),
-            ("--workload bulk --loss 0,101", ["--loss", "0 and 100"]),
+            ("--workload bulk --loss 0,101", ["--loss", "between 0 and 100"]),
             ("--workload bulk --rtt fast", ["--rtt", "as in 10ms"]),
             ("--workload bulk --rate 20", ["--queue", "required"]),
             ("--workload bulk --queue 20", ["--rate", "required"]),
@@ -196,7 +196,7 @@ mod tests {
             ("--every 2ms", ["--every", "msg and bulk"]),
             ("--server tcp", ["--server", "msg and bulk"]),
             ("--workload msg --server udp", ["udp", "loopback"]),
-            ("--workload msg --max-overhead 5", ["--max-overhead", "1.0 and 4.0"]),
+            ("--workload msg --max-overhead 5", ["--max-overhead", "between 1.0 and 4.0"]),
             ("--workload msg --max-overhead 1.5 --peers kcpx", ["--max-overhead", "kcpx-auto"]),
             ("--tcp-congestion cubic --peers kcpx", ["--tcp-congestion", "peer tcp"]),
             ("--workload msg --parallel 0", ["--parallel", "1..=32"]),

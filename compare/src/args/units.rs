@@ -14,13 +14,13 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let unit = text.strip_prefix(digits).unwrap_or_default();
     let number: f64 = digits
         .parse()
-        .map_err(|_| format!("must be a number with us, ms or s, as in 10ms, got `{text}`"))?;
+        .map_err(|_| format!("it must be a number with us, ms or s, as in 10ms, got `{text}`"))?;
     let Some((_, factor)) = UNITS.iter().find(|(name, _)| *name == unit) else {
-        return Err(format!("the unit must be us, ms or s, as in 10ms, got `{unit}`"));
+        return Err(format!("its unit must be us, ms or s, as in 10ms, got `{unit}`"));
     };
     let seconds = number * factor;
     if !(0.0..=LONGEST_S).contains(&seconds) {
-        return Err(format!("must be between 0s and {LONGEST_S}s, got {text}"));
+        return Err(format!("it must be between 0s and {LONGEST_S}s, got {text}"));
     }
     // Rounded to nanoseconds, so that 10ms is exactly that.
     Ok(Duration::from_nanos((seconds * 1e9).round() as u64))
@@ -29,11 +29,10 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 /// Time between messages.
 pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
-    let allowed = Duration::from_micros(100)..=Duration::from_secs(10);
-    if allowed.contains(&time) {
+    if (Duration::from_micros(100)..=Duration::from_secs(10)).contains(&time) {
         return Ok(time);
     }
-    Err(format!("must be between 100us and 10s, got {text}"))
+    Err(format!("it must be between 100us and 10s, got {text}"))
 }
 
 /// A number of packets, or a time.
@@ -42,27 +41,22 @@ pub(crate) fn burst(text: &str) -> Result<BurstLength, String> {
         return Ok(BurstLength::Packets(packets));
     }
     let time = duration(text).map(BurstLength::Time);
-    time.map_err(|_| format!("must be packets, as in 3, or a time, as in 25ms, got {text}"))
+    time.map_err(|_| format!("it must be packets, as in 3, or a time, as in 25ms, got {text}"))
 }
 
 /// A ratio, in thousandths.
 pub(crate) fn per_mille(text: &str) -> Result<u16, String> {
-    let number: f64 =
-        text.parse().map_err(|_| format!("must be a number between 1.0 and 4.0, got `{text}`"))?;
-    if (1.0..=4.0).contains(&number) {
-        return Ok((number * 1e3).round() as u16);
+    match text.parse::<f64>() {
+        Ok(number) if (1.0..=4.0).contains(&number) => Ok((number * 1e3).round() as u16),
+        _ => Err(format!("it must be between 1.0 and 4.0, got {text}")),
     }
-    Err(format!("must be between 1.0 and 4.0, got {text}"))
 }
 
 pub(crate) fn percent(text: &str) -> Result<f64, String> {
-    let number: f64 = text
-        .parse()
-        .map_err(|_| format!("must be a percentage between 0 and 100, got `{text}`"))?;
-    if (0.0..=100.0).contains(&number) {
-        return Ok(number);
+    match text.parse() {
+        Ok(number) if (0.0..=100.0).contains(&number) => Ok(number),
+        _ => Err(format!("it must be between 0 and 100 (percent), got {text}")),
     }
-    Err(format!("must be a percentage between 0 and 100, got {text}"))
 }
 
 #[cfg(test)]
@@ -83,15 +77,15 @@ mod tests {
         }
         for text in ["", "10", "ms", "10 ms", "10m", "-1ms", "nans", "1e9s", "10msms"] {
             let error = duration(text).expect_err(text);
-            assert!(error.contains("must be"), "{text}: {error}");
+            assert!(error.contains(" must be "), "{text}: {error}");
         }
     }
 
     #[test]
-    fn interval_and_percent_errors_name_what_is_allowed() {
+    fn interval_and_percent_errors_name_their_range() {
         assert_eq!(interval("100us"), Ok(Duration::from_micros(100)));
-        assert!(interval("99us").unwrap_err().contains("100us and 10s"));
-        assert!(interval("11s").unwrap_err().contains("100us and 10s"));
+        assert!(interval("99us").unwrap_err().contains("between 100us and 10s"));
+        assert!(interval("11s").unwrap_err().contains("between 100us and 10s"));
         assert_eq!(percent("2.5"), Ok(2.5));
         for text in ["x", "-1", "100.1", "nan", "5%"] {
             assert!(percent(text).unwrap_err().contains("between 0 and 100"), "{text}");

@@ -95,7 +95,7 @@ impl Conditions {
     pub fn validate(&self) -> anyhow::Result<()> {
         ensure!(
             self.delay <= LONGEST && self.jitter <= LONGEST - self.delay,
-            "delay and jitter are {:?} and {:?}, allowed are {LONGEST:?} together",
+            "delay and jitter must be at most {LONGEST:?} together, got {:?} and {:?}",
             self.delay,
             self.jitter
         );
@@ -104,7 +104,7 @@ impl Conditions {
         {
             ensure!(
                 (0.0..=100.0).contains(&percent),
-                "{field} is {percent} %, allowed are 0 to 100"
+                "{field} must be between 0 and 100 %, got {percent}"
             );
         }
         if let Some(burst) = self.burst {
@@ -113,9 +113,9 @@ impl Conditions {
         if let Some(Bottleneck { rate_mbit, queue }) = self.bottleneck {
             ensure!(
                 (0.001..=1e6).contains(&rate_mbit),
-                "rate is {rate_mbit} Mbit/s, allowed are 0.001 to 1000000"
+                "rate must be between 0.001 and 1000000 Mbit/s, got {rate_mbit}"
             );
-            ensure!(queue > 0, "queue is 0 packets, allowed are 1 and more: none lets none pass");
+            ensure!(queue > 0, "queue must be at least 1 packet, got 0");
         }
         Ok(())
     }
@@ -123,33 +123,30 @@ impl Conditions {
 
 impl Burst {
     fn validate(self, loss: f64) -> anyhow::Result<()> {
-        ensure!(
-            loss > 0.0,
-            "loss is {loss} % and comes in bursts, allowed is a loss above 0 with bursts"
-        );
+        ensure!(loss > 0.0, "bursts require a loss above 0 %, got {loss}");
         match self {
             Self::Packets(mean) => {
                 ensure!(
                     BURST_PACKETS.contains(&mean),
-                    "burst is {mean} packets, allowed are {} to {}",
+                    "burst must be between {} and {} packets, got {mean}",
                     BURST_PACKETS.start(),
                     BURST_PACKETS.end()
                 );
                 let most = 100.0 * mean / (mean + 1.0);
                 ensure!(
                     loss <= most,
-                    "loss is {loss} % in bursts of {mean} packets on average, allowed are at most \
-                     {most:.2} %: a packet arrives between two bursts"
+                    "loss in bursts of {mean} packets on average must be at most {most:.2} %, got \
+                     {loss}: a packet arrives between two bursts"
                 );
             }
             Self::Time(mean) => {
                 ensure!(
                     BURST_TIME.contains(&mean),
-                    "burst is {mean:?}, allowed are {:?} to {:?}",
+                    "burst must be between {:?} and {:?}, got {mean:?}",
                     BURST_TIME.start(),
                     BURST_TIME.end()
                 );
-                ensure!(loss < 100.0, "loss is {loss} % in bursts, allowed are less than 100 %");
+                ensure!(loss < 100.0, "loss in bursts must be below 100 %, got {loss}");
             }
         }
         Ok(())
@@ -168,26 +165,47 @@ mod tests {
         assert!(good.validate().is_ok());
         let bottleneck = |rate_mbit, queue| Some(Bottleneck { rate_mbit, queue });
         let burst = |loss, burst| Conditions { loss, burst: Some(burst), ..good };
-        for (bad, allowed) in [
-            (Conditions { delay: Duration::from_secs(11), ..good }, "allowed are 10s together"),
-            (Conditions { jitter: Duration::from_secs(10), ..good }, "allowed are 10s together"),
-            (Conditions { loss: 100.5, ..good }, "loss is 100.5 %, allowed are 0 to 100"),
-            (Conditions { loss: f64::NAN, ..good }, "loss is NaN %, allowed are 0 to 100"),
-            (Conditions { duplicate: -1.0, ..good }, "duplicate is -1 %, allowed are 0 to 100"),
-            (Conditions { reorder: f64::INFINITY, ..good }, "reorder is inf %, allowed are 0 to"),
-            (Conditions { bottleneck: bottleneck(0.0, 1), ..good }, "allowed are 0.001 to 1000000"),
-            (Conditions { bottleneck: bottleneck(1.0, 0), ..good }, "allowed are 1 and more"),
-            (burst(0.0, Burst::Packets(3.0)), "allowed is a loss above 0"),
-            (burst(0.0, Burst::Time(20 * MS)), "allowed is a loss above 0"),
-            (burst(5.0, Burst::Packets(0.5)), "burst is 0.5 packets, allowed are 1 to 1000000"),
-            (burst(5.0, Burst::Packets(f64::NAN)), "allowed are 1 to 1000000"),
-            (burst(51.0, Burst::Packets(1.0)), "allowed are at most 50.00 %"),
-            (burst(5.0, Burst::Time(MS / 2)), "burst is 500µs, allowed are 1ms to 10s"),
-            (burst(5.0, Burst::Time(10_001 * MS)), "allowed are 1ms to 10s"),
-            (burst(100.0, Burst::Time(20 * MS)), "allowed are less than 100 %"),
+        for (bad, expected) in [
+            (
+                Conditions { delay: Duration::from_secs(11), ..good },
+                "must be at most 10s together, got 11s",
+            ),
+            (
+                Conditions { jitter: Duration::from_secs(10), ..good },
+                "must be at most 10s together",
+            ),
+            (Conditions { loss: 100.5, ..good }, "loss must be between 0 and 100 %, got 100.5"),
+            (Conditions { loss: f64::NAN, ..good }, "loss must be between 0 and 100 %, got NaN"),
+            (
+                Conditions { duplicate: -1.0, ..good },
+                "duplicate must be between 0 and 100 %, got -1",
+            ),
+            (
+                Conditions { reorder: f64::INFINITY, ..good },
+                "reorder must be between 0 and 100 %, got inf",
+            ),
+            (
+                Conditions { bottleneck: bottleneck(0.0, 1), ..good },
+                "between 0.001 and 1000000 Mbit/s, got 0",
+            ),
+            (
+                Conditions { bottleneck: bottleneck(1.0, 0), ..good },
+                "must be at least 1 packet, got 0",
+            ),
+            (burst(0.0, Burst::Packets(3.0)), "bursts require a loss above 0 %, got 0"),
+            (burst(0.0, Burst::Time(20 * MS)), "bursts require a loss above 0 %, got 0"),
+            (
+                burst(5.0, Burst::Packets(0.5)),
+                "burst must be between 1 and 1000000 packets, got 0.5",
+            ),
+            (burst(5.0, Burst::Packets(f64::NAN)), "between 1 and 1000000 packets, got NaN"),
+            (burst(51.0, Burst::Packets(1.0)), "must be at most 50.00 %, got 51"),
+            (burst(5.0, Burst::Time(MS / 2)), "burst must be between 1ms and 10s, got 500µs"),
+            (burst(5.0, Burst::Time(10_001 * MS)), "between 1ms and 10s, got 10.001s"),
+            (burst(100.0, Burst::Time(20 * MS)), "must be below 100 %, got 100"),
         ] {
             let error = bad.validate().expect_err("outside its range").to_string();
-            assert!(error.contains(allowed), "{error}, not {allowed}");
+            assert!(error.contains(expected), "{error}, not {expected}");
         }
         for good in [burst(50.0, Burst::Packets(1.0)), burst(99.9, Burst::Time(MS))] {
             good.validate().expect("at the end of its range");

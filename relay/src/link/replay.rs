@@ -97,7 +97,7 @@ impl Replay {
     pub(super) fn validate(&self) -> anyhow::Result<()> {
         ensure!(
             self.rate.as_ref().is_none_or(|rate| rate.queue > 0),
-            "queue is 0 packets, allowed are 1 and more: none lets none pass"
+            "queue must be at least 1 packet, got 0"
         );
         Ok(())
     }
@@ -188,9 +188,9 @@ mod tests {
         good.validate().expect("a trace alone");
         let step = Step { at: MS, conditions: limited };
         for (bad, reason) in [
-            (Schedule { initial: limited, ..good.clone() }, "allowed is one of them"),
+            (Schedule { initial: limited, ..good.clone() }, "exclude each other: give one of them"),
             (Schedule { steps: vec![step], ..good }, "the step at 1ms: a trace and a rate"),
-            (schedule(rate("5", 0), None), "queue is 0 packets, allowed are 1 and more"),
+            (schedule(rate("5", 0), None), "queue must be at least 1 packet, got 0"),
         ] {
             let error = format!("{:#}", bad.validate().expect_err("bad"));
             assert!(error.contains(reason), "{error}, not {reason}");

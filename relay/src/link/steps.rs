@@ -82,9 +82,9 @@ impl Schedule {
         for pair in self.steps.windows(2) {
             ensure!(
                 pair[0].at < pair[1].at,
-                "a step at {:?} stands after one at {:?}, allowed are later ones",
-                pair[1].at,
-                pair[0].at
+                "a step after one at {:?} must be later, got {:?}",
+                pair[0].at,
+                pair[1].at
             );
         }
         Ok(())
@@ -93,7 +93,7 @@ impl Schedule {
     fn validate_conditions(&self, conditions: &Conditions) -> anyhow::Result<()> {
         ensure!(
             self.replay.rate.is_none() || conditions.bottleneck.is_none(),
-            "a trace and a rate are both given, allowed is one of them"
+            "a trace and a rate exclude each other: give one of them"
         );
         conditions.validate()
     }
@@ -311,13 +311,16 @@ mod tests {
         let plain = lossy(0.0);
         assert!(schedule(plain, &[(MS, lossy(5.0)), (2 * MS, plain)]).validate().is_ok());
         for (bad, reason) in [
-            (schedule(lossy(101.0), &[]), "loss is 101 %, allowed are 0 to 100"),
-            (schedule(plain, &[(MS, lossy(101.0))]), "the step at 1ms: loss is 101 %, allowed"),
+            (schedule(lossy(101.0), &[]), "loss must be between 0 and 100 %, got 101"),
+            (schedule(plain, &[(MS, lossy(101.0))]), "the step at 1ms: loss must be between"),
             (
                 schedule(plain, &[(2 * MS, plain), (MS, plain)]),
-                "a step at 1ms stands after one at 2ms, allowed are later ones",
+                "a step after one at 2ms must be later, got 1ms",
             ),
-            (schedule(plain, &[(MS, plain), (MS, plain)]), "allowed are later ones"),
+            (
+                schedule(plain, &[(MS, plain), (MS, plain)]),
+                "a step after one at 1ms must be later, got 1ms",
+            ),
         ] {
             let error = format!("{:#}", bad.validate().expect_err("bad"));
             assert!(error.contains(reason), "{error}, not {reason}");

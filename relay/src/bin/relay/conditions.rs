@@ -243,14 +243,14 @@ fn parse_step(text: &str) -> anyhow::Result<(Duration, [Settings; 3])> {
     let seconds = words.next().unwrap_or_default();
     let at = seconds.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let at = at.with_context(|| {
-        format!("'{seconds}' is no time, allowed are seconds and changes: '5 loss=10 rate=5'")
+        format!("a step must begin with seconds, as in '5 loss=10 rate=5', got '{seconds}'")
     })?;
     let mut step = [Settings::default(); 3];
     let mut changes = 0;
     for word in words {
-        let (name, value) = word.split_once('=').with_context(|| {
-            format!("'{word}' is no change, allowed are NAME=VALUE, as in loss=10")
-        })?;
+        let (name, value) = word
+            .split_once('=')
+            .with_context(|| format!("a change must be NAME=VALUE, as in loss=10, got '{word}'"))?;
         let (direction, name) = match (name.strip_prefix("up-"), name.strip_prefix("down-")) {
             (Some(name), _) => (1, name),
             (_, Some(name)) => (2, name),
@@ -259,7 +259,7 @@ fn parse_step(text: &str) -> anyhow::Result<(Duration, [Settings; 3])> {
         step[direction].set(name, value)?;
         changes += 1;
     }
-    ensure!(changes > 0, "no change, allowed are one and more: '5 loss=10 rate=5'");
+    ensure!(changes > 0, "a step must have a change, as in '5 loss=10 rate=5', got '{text}'");
     Ok((at, step))
 }
 
@@ -285,15 +285,15 @@ impl Settings {
         });
         let Some(name) = known.map(|known| known.longs[0]) else {
             let names = NAMES.map(|known| known.longs[0]).join(", ");
-            bail!("'{name}' is no condition, allowed are {names}, also after up- or down-");
+            bail!("unknown condition '{name}': use {names}, also after up- or down-");
         };
         let number = || -> anyhow::Result<f64> {
-            value.parse().ok().with_context(|| format!("{name} is '{value}', allowed are numbers"))
+            value.parse().ok().with_context(|| format!("{name} must be a number, got '{value}'"))
         };
         let time = || {
             let time = Duration::try_from_secs_f64(number()? / 1e3).ok();
             time.with_context(|| {
-                format!("{name} is '{value}', allowed are milliseconds from 0 to 10000")
+                format!("{name} must be between 0 and 10000 milliseconds, got '{value}'")
             })
         };
         match name {
@@ -302,14 +302,14 @@ impl Settings {
             "ordered" => {
                 let ordered = value.parse().ok();
                 let ordered = ordered
-                    .with_context(|| format!("{name} is '{value}', allowed are true and false"))?;
+                    .with_context(|| format!("{name} must be true or false, got '{value}'"))?;
                 put(&mut self.ordered, name, ordered)
             }
             "loss" => put(&mut self.loss, name, number()?),
             "burst" | "burst-ms" => {
                 ensure!(
                     self.burst.is_none(),
-                    "burst and burst-ms are both given, allowed is one of them, once"
+                    "burst and burst-ms exclude each other: give one of them, once"
                 );
                 let by_time = name == "burst-ms";
                 let burst = if by_time { Burst::Time(time()?) } else { Burst::Packets(number()?) };
@@ -320,7 +320,7 @@ impl Settings {
             "rate-mbit" => put(&mut self.rate_mbit, name, number()?),
             _ => {
                 let queue = value.parse().ok().with_context(|| {
-                    format!("{name} is '{value}', allowed are whole numbers of packets from 1 on")
+                    format!("{name} must be a whole number of packets, at least 1, got '{value}'")
                 })?;
                 put(&mut self.queue, name, queue)
             }
@@ -369,7 +369,7 @@ impl Settings {
 }
 
 fn put<T>(setting: &mut Option<T>, name: &str, value: T) -> anyhow::Result<()> {
-    ensure!(setting.is_none(), "{name} is given twice, allowed is once");
+    ensure!(setting.is_none(), "{name} is given twice: give it once");
     *setting = Some(value);
     Ok(())
 }
@@ -544,11 +544,20 @@ mod tests {
         }
         for (line, expected) in [
             (&["--trace-up", "missing"][..], "--trace-up: cannot read missing: give a trace"),
-            (&["--trace-up", &good, "--rate=5", "--queue=5"], "a trace and a rate are both given"),
-            (&["--trace-up", &good, "--queue=0"], "queue is 0 packets, allowed are 1 and more"),
-            (&["--trace-up", &good, "--at=5 queue=9"], "a step changes the queue of a trace"),
-            (&["--trace-delay", &good, "--delay=9"], "allowed is one of them"),
-            (&["--trace-up", &good, "--trace-offset=-1"], "allowed are seconds from 0 on"),
+            (
+                &["--trace-up", &good, "--rate=5", "--queue=5"],
+                "a trace and a rate exclude each other",
+            ),
+            (&["--trace-up", &good, "--queue=0"], "queue must be at least 1 packet, got 0"),
+            (
+                &["--trace-up", &good, "--at=5 queue=9"],
+                "--trace-up requires one --queue at all times",
+            ),
+            (&["--trace-delay", &good, "--delay=9"], "exclude each other: give one of them"),
+            (
+                &["--trace-up", &good, "--trace-offset=-1"],
+                "must be at least 0 seconds, as in 7.5, got -1",
+            ),
             (&["--trace-offset=1"], "--trace-offset needs a trace: give --trace-up"),
         ] {
             let error = format!("{:#}", directions(line).expect_err("bad options"));
@@ -557,42 +566,48 @@ mod tests {
     }
 
     #[test]
-    fn bad_conditions_are_rejected_with_what_is_allowed() {
-        for (line, allowed) in [
-            (&["--loss=x"][..], "loss is 'x', allowed are numbers"),
-            (&["--loss", "-5"], "loss is -5 %, allowed are 0 to 100"),
-            (&["--down-loss=101"], "from server to client: loss is 101 %, allowed are 0 to 100"),
-            (&["--delay", "-5"], "delay-ms is '-5', allowed are milliseconds from 0 to 10000"),
-            (&["--delay=nan"], "allowed are milliseconds from 0 to 10000"),
-            (&["--jitter=10000"], "allowed are 10s together"),
-            (&["--ordered=x"], "ordered is 'x', allowed are true and false"),
+    fn bad_conditions_are_rejected_with_their_range() {
+        for (line, expected) in [
+            (&["--loss=x"][..], "loss must be a number, got 'x'"),
+            (&["--loss", "-5"], "loss must be between 0 and 100 %, got -5"),
+            (
+                &["--down-loss=101"],
+                "from server to client: loss must be between 0 and 100 %, got 101",
+            ),
+            (&["--delay", "-5"], "delay-ms must be between 0 and 10000 milliseconds, got '-5'"),
+            (&["--delay=nan"], "between 0 and 10000 milliseconds, got 'nan'"),
+            (&["--jitter=10000"], "must be at most 10s together"),
+            (&["--ordered=x"], "ordered must be true or false, got 'x'"),
             (&["--burst=3"], "bursts need losses: give a --loss above 0"),
             (&["--burst-ms=20"], "bursts need losses: give a --loss above 0"),
             (&["--up-burst=3", "--down-loss=5"], "bursts need losses"),
-            (&["--loss=5", "--burst=3", "--burst-ms=20"], "allowed is one of them"),
-            (&["--loss=5", "--burst=0.5"], "burst is 0.5 packets, allowed are 1 to 1000000"),
-            (&["--loss=80", "--burst=3"], "allowed are at most 75.00 %"),
-            (&["--loss=5", "--burst-ms=0.1"], "allowed are 1ms to 10s"),
+            (&["--loss=5", "--burst=3", "--burst-ms=20"], "exclude each other: give one of them"),
+            (&["--loss=5", "--burst=0.5"], "burst must be between 1 and 1000000 packets, got 0.5"),
+            (&["--loss=80", "--burst=3"], "must be at most 75.00 %, got 80"),
+            (&["--loss=5", "--burst-ms=0.1"], "must be between 1ms and 10s, got 100µs"),
             (&["--rate=5"], "needs a queue: give --queue"),
             (&["--queue=5"], "a queue needs a rate: give --rate-mbit"),
             (&["--up-rate=5", "--down-queue=5"], "a queue needs a rate"),
-            (&["--rate=5", "--queue=0"], "allowed are 1 and more"),
-            (&["--rate=5", "--queue=1.5"], "allowed are whole numbers of packets from 1 on"),
-            (&["--rate=0", "--queue=5"], "allowed are 0.001 to 1000000"),
-            (&["--at="], "'' is no time, allowed are seconds and changes"),
-            (&["--at=loss=5"], "'loss=5' is no time, allowed are seconds and changes"),
-            (&["--at=-1 loss=5"], "'-1' is no time"),
-            (&["--at=5"], "no change, allowed are one and more"),
-            (&["--at=5 loss"], "'loss' is no change, allowed are NAME=VALUE"),
-            (&["--at=5 lost=3"], "'lost' is no condition, allowed are delay-ms, jitter-ms"),
-            (&["--at=5 loss=3 loss=4"], "loss is given twice, allowed is once"),
-            (&["--at=5 loss=300"], "the step at 5s: loss is 300 %, allowed are 0 to 100"),
+            (&["--rate=5", "--queue=0"], "queue must be at least 1 packet, got 0"),
+            (
+                &["--rate=5", "--queue=1.5"],
+                "must be a whole number of packets, at least 1, got '1.5'",
+            ),
+            (&["--rate=0", "--queue=5"], "must be between 0.001 and 1000000 Mbit/s, got 0"),
+            (&["--at="], "must begin with seconds, as in '5 loss=10 rate=5', got ''"),
+            (&["--at=loss=5"], "must begin with seconds, as in '5 loss=10 rate=5', got 'loss=5'"),
+            (&["--at=-1 loss=5"], "got '-1'"),
+            (&["--at=5"], "a step must have a change"),
+            (&["--at=5 loss"], "a change must be NAME=VALUE, as in loss=10, got 'loss'"),
+            (&["--at=5 lost=3"], "unknown condition 'lost': use delay-ms, jitter-ms"),
+            (&["--at=5 loss=3 loss=4"], "loss is given twice: give it once"),
+            (&["--at=5 loss=300"], "the step at 5s: loss must be between 0 and 100 %, got 300"),
             (&["--at=5 rate=5"], "the step at 5s: a rate of 5 Mbit/s needs a queue"),
             (&["--at=5 burst=5"], "bursts need losses"),
         ] {
             let error = directions(line).expect_err("bad options");
             let error = format!("{error:#}");
-            assert!(error.contains(allowed), "{line:?}: {error}, not {allowed}");
+            assert!(error.contains(expected), "{line:?}: {error}, not {expected}");
         }
     }
 }

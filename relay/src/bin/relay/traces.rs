@@ -51,7 +51,7 @@ impl TraceArgs {
         let seconds = self.trace_offset.unwrap_or_default();
         let offset = Duration::try_from_secs_f64(seconds).ok();
         let offset = offset.with_context(|| {
-            format!("--trace-offset is {seconds}, allowed are seconds from 0 on, as in 7.5")
+            format!("--trace-offset must be at least 0 seconds, as in 7.5, got {seconds}")
         })?;
         let delay = self.trace_delay.as_ref();
         let delay = delay.map(|file| DelayReplay::read(file, offset)).transpose();
@@ -61,13 +61,13 @@ impl TraceArgs {
         for ((replay, (option, file)), beside) in replays.iter_mut().zip(files).zip(beside) {
             ensure!(
                 delay.is_none() || !beside.delay,
-                "--trace-delay and a delay-ms are both given, allowed is one of them"
+                "--trace-delay and a delay-ms exclude each other: give one of them"
             );
             replay.delay.clone_from(&delay);
             let Some(file) = file else { continue };
             ensure!(
                 !beside.queue_changes,
-                "{option}: a step changes the queue of a trace, allowed is one --queue at all times"
+                "{option} requires one --queue at all times: remove queue= from the step"
             );
             let queue = beside.queue.unwrap_or(RateReplay::QUEUE);
             replay.rate = Some(RateReplay::read(file, offset, queue).context(option)?);
