@@ -45,8 +45,9 @@ impl Sender {
     }
 
     /// A segment that counts as lost now, and the trigger. SND.UNA comes first, since the reader waits for
-    /// it. In a bulk flow the lowest number follows: behind a window of losses, a segment lost twice would
-    /// otherwise wait until all others have left. In other flows the earliest transmission follows.
+    /// it. In a bulk flow with a model the lowest number follows: behind a window of losses, a segment lost
+    /// twice would otherwise wait until all others have left. In other flows the lowest back-off level
+    /// follows, and within it the earliest transmission.
     pub(super) fn next_lost(&self, now: Micros, no_new_data: bool) -> Option<(Sn, LossTrigger)> {
         // Fast path: right after a transmission, and on a path without loss.
         let bound = self.loss.least_wait(&self.rtt);
