@@ -97,7 +97,10 @@ async fn demo() -> Result<()> {
 
     call(url).await?;
     closed(&endpoint).await.context("the server")?;
-    println!("all of it over {} connection(s), now closed", endpoint.stats().passive_opens);
+    println!(
+        "all of it over {} connection(s), now closed",
+        endpoint.stats().connections.passive_opens
+    );
     drop(stop);
     server.await?
 }

@@ -101,7 +101,10 @@ async fn demo() -> Result<()> {
 
     fetch(&url, 8).await?;
     closed(&endpoint).await.context("the server")?;
-    println!("the server saw {} connection(s), all closed", endpoint.stats().passive_opens);
+    println!(
+        "the server saw {} connection(s), all closed",
+        endpoint.stats().connections.passive_opens
+    );
     drop(stop);
     server.await?
 }

@@ -274,7 +274,7 @@ fn serve(runtime: &Runtime, config: Config) -> Result<()> {
     for line in std::io::stdin().lines() {
         line?;
         let (cpu, resident) = (process::cpu_time()?, process::resident()?);
-        println!("{} {resident} {}", cpu.as_micros(), listener.stats().current_connections);
+        println!("{} {resident} {}", cpu.as_micros(), listener.stats().connections.current);
     }
     runtime.block_on(listener.wait_idle());
     Ok(())

@@ -213,7 +213,7 @@ async fn demo() -> Result<()> {
     let stats = far.stats();
     println!(
         "{} connections from one socket, {} datagrams received, {} recovered by FEC",
-        stats.passive_opens, stats.received_datagrams, stats.fec.recovered_shards,
+        stats.connections.passive_opens, stats.received.datagrams, stats.fec.recovered_shards,
     );
     Ok(())
 }

@@ -139,13 +139,13 @@ fn report(sender: &Kcp, link: &Link, bytes: usize, time: Duration) {
     println!("link         {} datagrams, {} lost, both directions", link.sent, link.lost);
     println!(
         "segments     {} sent, {} retransmitted ({:.1} %): {} fast, {} early, {} timed out",
-        stats.sent_segments,
+        stats.sent.segments,
         stats.retransmits(),
         stats.retransmit_percent(),
-        stats.fast_retransmits,
-        stats.early_retransmits,
-        stats.timeout_retransmits,
+        stats.retransmit.fast,
+        stats.retransmit.early,
+        stats.retransmit.timeout,
     );
     println!("             (a segment is retransmitted, too, if its acknowledgement was lost)");
-    println!("round trip   {:.1} ms smoothed", stats.srtt.as_secs_f64() * 1e3);
+    println!("round trip   {:.1} ms smoothed", stats.path.srtt.as_secs_f64() * 1e3);
 }

@@ -114,10 +114,14 @@ async fn cycles(count: u64, parallel: u64) -> anyhow::Result<()> {
     println!(
         "{count} connections in {took:.1} s, {:.0} a second; now {} and {} of them live",
         count as f64 / took,
-        ours.current_connections,
-        theirs.current_connections
+        ours.connections.current,
+        theirs.connections.current
     );
-    ensure!(theirs.passive_opens == count, "{} were opened", theirs.passive_opens);
+    ensure!(
+        theirs.connections.passive_opens == count,
+        "{} were opened",
+        theirs.connections.passive_opens
+    );
     // From a tenth on: before that, tables grow to their bounds.
     let (first, last) = (memory[0].1, memory[memory.len() - 1].1);
     ensure!(last <= first + first / 4 + 4_096, "memory grew from {first} to {last} KiB");

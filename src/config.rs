@@ -404,8 +404,8 @@ impl Config {
     /// Do not reuse an id under one key, neither for another client nor for the client's next connection:
     /// recorded datagrams of one connection would be valid in the other. A listener rejects an id that a
     /// validated peer at another address used under its key within ten seconds
-    /// ([`refused_conv_in_use`](crate::EndpointStats::refused_conv_in_use)). If the id has a meaning, send
-    /// it in the first message instead, or give each client a key.
+    /// ([`RefusedStats::conv_in_use`](crate::stats::RefusedStats::conv_in_use)). If the id has a meaning,
+    /// send it in the first message instead, or give each client a key.
     #[must_use]
     pub fn conv(mut self, conv: Option<u32>) -> Self {
         self.conv = conv;

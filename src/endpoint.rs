@@ -325,8 +325,8 @@ impl Endpoint {
     }
 
     /// Returns the number of connections as of the driver's last turn: open, waiting to be accepted or
-    /// validated, and still delivering data or their end. This is [`EndpointStats::current_connections`]
-    /// without the other counters.
+    /// validated, and still delivering data or their end. This is
+    /// [`ConnectionCounts::current`](crate::stats::ConnectionCounts::current) without the other counters.
     #[must_use]
     pub fn open_connections(&self) -> usize {
         self.shards().map(|shard| shard.requests.notifier().connections()).sum()
@@ -445,7 +445,7 @@ impl Endpoint {
     /// neither encrypted nor part of a connection. [`Config::packet_filter`] receives the answers.
     ///
     /// Up to 256 datagrams wait for the socket; the oldest is dropped beyond it and counted in
-    /// [`raw_dropped_datagrams`](EndpointStats::raw_dropped_datagrams).
+    /// [`RawStats::dropped`](crate::stats::RawStats::dropped).
     ///
     /// # Errors
     ///

@@ -137,6 +137,7 @@ pub mod fec;
 #[cfg(doc)]
 pub mod guide;
 pub mod proto;
+pub mod stats;
 
 mod config;
 mod core;
@@ -145,7 +146,6 @@ mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod shared;
-mod stats;
 #[cfg(any(test, feature = "_testkit"))]
 #[doc(hidden)]
 pub mod testkit;
@@ -182,7 +182,7 @@ pub use error::{ConfigError, ConnectionError, TimeoutCause};
 pub use fec::FecConfig;
 #[cfg(not(loom))]
 pub use listener::{Incoming, KcpListener, Shutdown};
-pub use stats::{ConnectionStats, EndpointStats, RedundancyStats, SocketErrors};
+pub use stats::{ConnectionStats, EndpointStats};
 #[cfg(not(loom))]
 pub use stream::KcpStream;
 #[cfg(not(loom))]

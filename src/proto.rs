@@ -16,7 +16,7 @@
 //! | segment (PUSH) | segment | STREAM frame | segment |
 //! | `una` | cumulative ACK | ACK range from 0 | `una` |
 //! | ACK segment | selective ACK (SACK) | ACK frame | ACK segment |
-//! | `snd_wnd`, `rcv_wnd`, `rmt_wnd` | send buffer, receive window | flow control credit | `Config::windows`; `peer_window_segments` in the statistics |
+//! | `snd_wnd`, `rcv_wnd`, `rmt_wnd` | send buffer, receive window | flow control credit | `Config::windows`; `PathStats::peer_window_segments` |
 //! | `WASK`, `WINS` | zero-window probe, window update | DATA_BLOCKED, MAX_DATA | window probe, window update |
 //! | `nodelay`, `interval`, `resend`, `nc` | retransmission timer, duplicate ACK threshold | loss detection (RFC 9002) | `Timing`, `CongestionControl` |
 //! | `fastack` | fast retransmit | packet threshold | fast retransmit |

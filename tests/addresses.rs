@@ -149,7 +149,7 @@ fn local_ip_follows_the_peer_until_it_is_validated_and_then_moves_by_path_valida
         peer.push(1, at(3)).await;
         assert_eq!((peer.acked(1).await, local()), (at(3), at(3)));
         peer.pong(ping, at(3)).await;
-        until(|| listener.stats().unvalidated_connections == 0).await;
+        until(|| listener.stats().connections.unvalidated == 0).await;
 
         // A replayed datagram from an on-path attacker can reach another address first. The listener receives
         // it, and keeps its path until the peer answers a challenge there.
@@ -184,7 +184,7 @@ fn answers_without_a_connection_leave_from_the_address_that_was_asked() {
             // The ping of a new connection, or of a Retry above `max_unvalidated`.
             assert_eq!(peer.next(Got::is_ping).await.from, at(last));
         }
-        assert!(listener.stats().retries_sent > 0);
+        assert!(listener.stats().retry.sent > 0);
     }));
 }
 
@@ -197,15 +197,15 @@ fn connection_in_time_wait_answers_from_the_address_that_is_asked() {
         let (server, _) = listener.accept().await.unwrap();
         let ping = peer.next(Got::is_ping).await;
         peer.pong(ping, at(2)).await;
-        until(|| listener.stats().unvalidated_connections == 0).await;
+        until(|| listener.stats().connections.unvalidated == 0).await;
         server.abort();
-        until(|| listener.stats().current_connections == 0).await;
+        until(|| listener.stats().connections.current == 0).await;
         assert_eq!(peer.acked(0).await, at(2));
         peer.got.clear();
         for last in [3, 2] {
             peer.push(0, at(last)).await;
             assert_eq!(peer.acked(0).await, at(last));
         }
-        assert_eq!(listener.stats().dropped_time_wait, 2);
+        assert_eq!(listener.stats().dropped.time_wait, 2);
     }));
 }

@@ -82,7 +82,7 @@ fn measure(work: impl AsyncFn(&mut Pair, &[u8], u64)) -> Asked {
 }
 
 fn sent(pair: &Pair) -> u64 {
-    pair.client.endpoint().stats().sent_datagrams + pair.listener.stats().sent_datagrams
+    pair.client.endpoint().stats().sent.datagrams + pair.listener.stats().sent.datagrams
 }
 
 async fn write(stream: &mut KcpStream, block: &[u8], blocks: u64) {

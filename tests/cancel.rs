@@ -270,9 +270,9 @@ fn cancelled_connect_leaves_nothing_behind() {
             streams.extend(canceller.with(endpoint.connect(addr)).await.map(Result::unwrap));
         }
         assert!(canceller.dropped > 0);
-        until(|| endpoint.stats().current_connections == 20).await;
+        until(|| endpoint.stats().connections.current == 20).await;
         drop(streams);
-        until(|| endpoint.stats().current_connections == 0).await;
+        until(|| endpoint.stats().connections.current == 0).await;
         // A `connect` that waits for the handshake.
         let waiting = Endpoint::bind_with("127.0.0.1:0", Config::new()).await.unwrap();
         for polls in 1..10 {
@@ -284,7 +284,7 @@ fn cancelled_connect_leaves_nothing_behind() {
                 turns(1).await;
             }
         }
-        until(|| waiting.stats().current_connections == 0).await;
+        until(|| waiting.stats().connections.current == 0).await;
         // With a new socket for each `connect`.
         let mut stream = loop {
             if let Some(stream) = canceller.with(KcpStream::connect_with(addr, early.clone())).await

@@ -42,9 +42,9 @@ fn every_cipher_carries_a_connection() {
                 assert_same(&read(&mut client, 100_000).await, &back);
                 let server = echo.await.unwrap();
                 for stats in [client.endpoint().stats(), server.endpoint().stats()] {
-                    assert_eq!((stats.dropped_checksum, stats.dropped_reflected), (0, 0));
+                    assert_eq!((stats.dropped.checksum, stats.dropped.reflected), (0, 0));
                     let sealed =
-                        if *algorithm == Algorithm::Null { 0 } else { stats.sent_datagrams };
+                        if *algorithm == Algorithm::Null { 0 } else { stats.sent.datagrams };
                     assert_eq!(stats.sealed_datagrams, sealed, "{algorithm}");
                 }
             });
@@ -83,7 +83,7 @@ fn custom_cipher_carries_a_connection() {
         let Pair { mut client, mut server, listener } = pair(config).await;
         let unknown = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         unknown.send_to(&[0; 100], listener.local_addr().unwrap()).await.unwrap();
-        until(|| listener.stats().dropped_checksum == 1).await;
+        until(|| listener.stats().dropped.checksum == 1).await;
         client.write_all(&bytes(2, 50_000)).await.unwrap();
         assert_same(&read(&mut server, 50_000).await, &bytes(2, 50_000));
     });
@@ -156,7 +156,7 @@ fn connection_end_fails_datagram_calls() {
             .idle_timeout(Some(Duration::from_secs(1)));
         let Pair { client, server, listener: _listener } = pair(config).await;
         server.datagrams().send(b"read me first").unwrap();
-        until(|| client.stats().out_of_band_received == 1 && client.error().is_some()).await;
+        until(|| client.stats().out_of_band.received == 1 && client.error().is_some()).await;
         assert_eq!(client.datagrams().recv().await.unwrap(), "read me first");
         // The end that times out second pings the first, and may get a reset for an answer.
         let error = client.error().unwrap();
@@ -212,7 +212,7 @@ fn recorded_kcp_go_sessions_pass_through_a_listener() {
                 wire.send(&unhex(&datagram.wire)).await.unwrap();
                 if count % 16 == 0 {
                     // 16 datagrams fit into the socket buffer of any system.
-                    until(|| listener.stats().received_datagrams >= count).await;
+                    until(|| listener.stats().received.datagrams >= count).await;
                 }
             }
             let (mut stream, _): (KcpStream, _) = listener.accept().await.unwrap();
@@ -221,8 +221,8 @@ fn recorded_kcp_go_sessions_pass_through_a_listener() {
             let pattern = |i: usize| (i * 31 + (i >> 8) * 7 + (i >> 16) * 3) as u8;
             assert_same(&got, &(0..session.bytes).map(pattern).collect::<Vec<u8>>());
             let stats = listener.stats();
-            assert_eq!((stats.dropped_checksum, stats.dropped_reflected), (0, 0));
-            assert_eq!(stats.dropped_replayed, 0);
+            assert_eq!((stats.dropped.checksum, stats.dropped.reflected), (0, 0));
+            assert_eq!(stats.dropped.replayed, 0);
         });
         played += 1;
     }

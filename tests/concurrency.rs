@@ -54,8 +54,8 @@ fn thousand_connections_echo_concurrently() {
         }
         listener.wait_idle().await;
         let stats = listener.stats();
-        assert_eq!(stats.passive_opens, CONNECTIONS as u64);
-        assert_eq!((stats.refused_max_connections, stats.dropped_malformed), (0, 0));
+        assert_eq!(stats.connections.passive_opens, CONNECTIONS as u64);
+        assert_eq!((stats.refused.max_connections, stats.dropped.malformed), (0, 0));
     });
 }
 
@@ -76,7 +76,7 @@ fn slow_reader_does_not_block_other_connections() {
             writer.shutdown().await.unwrap();
         });
         // The unread window closes and the writer waits.
-        until(|| reader.stats().peer_window_segments == 0).await;
+        until(|| reader.stats().path.peer_window_segments == 0).await;
 
         let mut tasks = JoinSet::new();
         for seed in 2..10 {
@@ -89,7 +89,7 @@ fn slow_reader_does_not_block_other_connections() {
         }
         assert!(!sending.is_finished());
         let stats = reader.stats();
-        assert_eq!(stats.peer_window_segments, 0);
+        assert_eq!(stats.path.peer_window_segments, 0);
         assert!(stats.unsent_bytes > 0);
 
         let got = read(&mut slow, LEN).await;

@@ -518,7 +518,7 @@ fn mtu_decreases_with_data_in_flight() {
         .await;
         for stream in [&pair.client, &pair.server] {
             let stats = stream.stats();
-            assert!(stats.sent_segments > (1 << 20) / 76, "{}", stats.sent_segments);
+            assert!(stats.sent.segments > (1 << 20) / 76, "{}", stats.sent.segments);
         }
     });
 }
@@ -540,8 +540,8 @@ fn duplicates_are_sent_and_delivered_once() {
             stream.set_duplicates([2, 0, 1][call % 3]).unwrap();
         })
         .await;
-        assert!(pair.client.stats().duplicate_segments > 0);
-        assert!(pair.server.stats().duplicate_segments > 0);
+        assert!(pair.client.stats().anomalies.duplicate_segments > 0);
+        assert!(pair.server.stats().anomalies.duplicate_segments > 0);
     });
 }
 
@@ -596,7 +596,7 @@ fn max_message_size_follows_the_mtu() {
         let Pair { client, server: _server, listener: _listener } =
             pair(Config::new().mode(Mode::Message)).await;
         // The limit depends on the peer's window, which is small until the peer has validated our address.
-        until(|| client.stats().peer_window_segments > 255).await;
+        until(|| client.stats().path.peer_window_segments > 255).await;
         let before = client.max_message_size();
         client.set_mtu(700).unwrap();
         until(|| client.max_message_size() < before).await;

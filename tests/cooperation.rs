@@ -106,7 +106,7 @@ fn busy_receivers_of_datagrams_yield() {
         let _in_use = stream.datagrams();
         // Some may be lost: send more than the readers below take.
         let mut sent = 0;
-        while stream.stats().out_of_band_received < READY as u64 {
+        while stream.stats().out_of_band.received < READY as u64 {
             client.datagrams().send(b"x").unwrap();
             sent += 1;
             if sent % 100 == 0 {

@@ -115,7 +115,7 @@ fn datagrams_are_received_in_one_task_and_the_halves_are_used_in_others() {
         let datagrams = client.datagrams();
         let (mut reader, mut writer) = client.into_split();
         // Both halves have the datagram handle.
-        let arrived = || reader.stats().out_of_band_received > 0;
+        let arrived = || reader.stats().out_of_band.received > 0;
         send_until(&writer.datagrams(), b"beside", arrived).await;
         assert_eq!(reader.datagrams().recv().await.unwrap(), "beside");
         drop(datagrams);
@@ -206,12 +206,12 @@ fn each_datagram_goes_to_one_of_several_receivers() {
                 assert!(is_pending(client.datagrams().recv()).await);
             }
         }
-        until(|| client.stats().out_of_band_sent + client.stats().out_of_band_dropped >= 2_000)
+        until(|| client.stats().out_of_band.sent + client.stats().out_of_band.dropped >= 2_000)
             .await;
         client.abort();
         let got = receivers.join_all().await.concat();
         let stats = server.stats();
-        assert_eq!(got.len() as u64, stats.out_of_band_received - stats.out_of_band_dropped);
+        assert_eq!(got.len() as u64, stats.out_of_band.received - stats.out_of_band.dropped);
         assert!(!got.is_empty());
         let different: BTreeSet<_> = got.iter().collect();
         assert_eq!(different.len(), got.len(), "none goes to two receivers");
@@ -242,7 +242,7 @@ fn end_of_the_connection_ends_receivers_behind_what_has_arrived() {
     on_both_runtimes(|| async {
         let Pair { client, server, listener: _listener } = pair(Config::new()).await;
         let datagrams = server.datagrams();
-        send_until(&client.datagrams(), b"last", || server.stats().out_of_band_received > 0).await;
+        send_until(&client.datagrams(), b"last", || server.stats().out_of_band.received > 0).await;
         client.abort();
         until(|| server.error().is_some()).await;
         assert_eq!(datagrams.recv().await.unwrap(), "last");
@@ -281,7 +281,7 @@ fn datagrams_to_another_implementation_need_fec() {
         let text = "the peer takes no datagrams without FEC: set Redundancy::Fec, or try again in a \
                     minute if it has not answered yet";
         assert_eq!(error.to_string(), text);
-        assert_eq!(client.stats().out_of_band_dropped, 1, "what waited");
+        assert_eq!(client.stats().out_of_band.dropped, 1, "what waited");
     }));
 }
 

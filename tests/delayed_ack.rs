@@ -17,7 +17,7 @@ async fn serve(server: KcpStream) -> io::Result<u64> {
         while let Some(request) = arrived.recv().await {
             writer.write_all(&request[..]).await?;
         }
-        io::Result::Ok(writer.stats().sent_datagrams)
+        io::Result::Ok(writer.stats().sent.datagrams)
     });
     for _ in 0..ROUNDS {
         let mut request = [0; 64];
@@ -31,14 +31,14 @@ async fn serve(server: KcpStream) -> io::Result<u64> {
 /// Sends one request after the other. Returns the datagrams that client and server sent for them.
 async fn exchange(mut client: KcpStream, server: KcpStream) -> io::Result<(u64, u64)> {
     let server = tokio::spawn(serve(server));
-    let before = client.stats().sent_datagrams;
+    let before = client.stats().sent.datagrams;
     for round in 0..ROUNDS {
         let (request, mut response) = ([u8::try_from(round).unwrap(); 64], [0; 64]);
         client.write_all(&request).await?;
         client.read_exact(&mut response).await?;
         assert_eq!(response, request);
     }
-    let sent = client.stats().sent_datagrams - before;
+    let sent = client.stats().sent.datagrams - before;
     Ok((sent, server.await??))
 }
 

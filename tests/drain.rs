@@ -126,7 +126,7 @@ fn hand_over_leaves_newcomers_to_the_next_reader_of_the_socket() {
             assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
             assert_eq!(client.read_to_end(&mut Vec::new()).await.unwrap_or_default(), 0);
             let refused = listener.stats();
-            assert_eq!((refused.stateless_resets_sent, refused.passive_opens), (0, 1));
+            assert_eq!((refused.stateless_resets_sent, refused.connections.passive_opens), (0, 1));
             drop((listener, client, server));
             process.shutdown_background();
             let next = KcpListener::from_std(socket).unwrap();

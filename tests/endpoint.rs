@@ -106,7 +106,10 @@ fn endpoints_connect_to_each_other_over_two_sockets() {
         for _ in 0..5 {
             tokio::join!(converse(&one, &at_two), converse(&two, &at_one));
         }
-        assert_eq!((one.stats().active_opens, one.stats().passive_opens), (5, 5));
+        assert_eq!(
+            (one.stats().connections.active_opens, one.stats().connections.passive_opens),
+            (5, 5)
+        );
     });
 }
 
@@ -362,9 +365,9 @@ fn packet_filter_shares_the_port_with_another_protocol() {
         }
         stream.write_all(b"undisturbed").await.unwrap();
         assert_eq!(read(&mut server, 12).await, b"!undisturbed");
-        until(|| listener.stats().packet_filter_datagrams == 10).await;
+        until(|| listener.stats().raw.filtered == 10).await;
         let stats = listener.stats();
-        assert_eq!((stats.raw_sent_datagrams, stats.dropped_truncated), (10, 0));
+        assert_eq!((stats.raw.sent, stats.dropped.truncated), (10, 0));
         for size in [0, 65_508] {
             let error = client.send_raw(addr, &vec![0; size]).unwrap_err();
             let text = format!("the datagram must have 1 to 65507 bytes, got {size}");
@@ -384,8 +387,8 @@ fn accept_filter_rejection_is_counted_and_may_be_lifted() {
         let (addr, early) = (listener.local_addr().unwrap(), Config::new().early_data(true));
         let mut stream = KcpStream::connect_with(addr, early).await.unwrap();
         stream.write_all(b"!").await.unwrap();
-        until(|| listener.stats().refused_accept_filter > 0).await;
-        assert_eq!(listener.stats().passive_opens, 0);
+        until(|| listener.stats().refused.accept_filter > 0).await;
+        assert_eq!(listener.stats().connections.passive_opens, 0);
         admitted.store(true, std::sync::atomic::Ordering::Relaxed);
         // The client retransmits its initial segment.
         assert_eq!(listener.accept().await.unwrap().0.conv(), stream.conv());

@@ -65,8 +65,8 @@ fn dropped_listener_keeps_accepted_streams_and_accepts_no_more() {
         let late = KcpStream::connect_with(addr, hasty).await.unwrap_err();
         assert_eq!(late.kind(), ErrorKind::ConnectionRefused, "nobody listens there any more");
         let endpoint = server.endpoint();
-        assert!(endpoint.stats().refused_no_listener > 0);
-        assert_eq!(endpoint.stats().current_connections, 1);
+        assert!(endpoint.stats().refused.no_listener > 0);
+        assert_eq!(endpoint.stats().connections.current, 1);
     });
 }
 
@@ -142,7 +142,7 @@ fn concurrent_accepts_get_each_stream_once() {
             streams.push(stream);
         }
         assert_eq!(convs, clients.iter().map(KcpStream::conv).collect());
-        assert_eq!(listener.stats().passive_opens, 40);
+        assert_eq!(listener.stats().connections.passive_opens, 40);
     });
 }
 
@@ -160,7 +160,10 @@ fn one_socket_connects_and_listens() {
         assert_eq!(peer, two.local_addr().unwrap());
         assert_eq!(read(&mut from_one, 1).await, b"a");
         assert_eq!(read(&mut from_two, 1).await, b"b");
-        assert_eq!((one.stats().active_opens, one.stats().passive_opens), (1, 1));
+        assert_eq!(
+            (one.stats().connections.active_opens, one.stats().connections.passive_opens),
+            (1, 1)
+        );
     });
 }
 
@@ -206,15 +209,15 @@ fn malformed_datagrams_are_counted_by_reason_and_accept_nothing() {
         }
         until(|| {
             let stats = listener.stats();
-            stats.received_datagrams == 8
-                && stats.dropped_malformed == 3
-                && stats.dropped_truncated == 2
-                && stats.dropped_no_connection == 3
+            stats.received.datagrams == 8
+                && stats.dropped.malformed == 3
+                && stats.dropped.truncated == 2
+                && stats.dropped.no_connection == 3
         })
         .await;
         let stats = listener.stats();
         assert_eq!(
-            (stats.passive_opens, stats.current_connections, stats.sent_datagrams),
+            (stats.connections.passive_opens, stats.connections.current, stats.sent.datagrams),
             (0, 0, 0)
         );
         assert!(is_pending(listener.accept()).await);
@@ -241,7 +244,7 @@ fn malformed_datagrams_do_not_disturb_a_connection() {
         }
         client.write_all(b"undisturbed").await.unwrap();
         assert_eq!(read(&mut server, 11).await, b"undisturbed");
-        assert_eq!(listener.stats().passive_opens, 1);
+        assert_eq!(listener.stats().connections.passive_opens, 1);
     });
 }
 
@@ -251,9 +254,9 @@ fn full_backlog_rejects_until_accept() {
         let config = Config::new().limits(Limits::new().backlog(1));
         let (listener, endpoint) = (listener(config).await, endpoint().await);
         let first = dial(&endpoint, &listener).await;
-        until(|| listener.stats().passive_opens == 1).await;
+        until(|| listener.stats().connections.passive_opens == 1).await;
         let second = dial(&endpoint, &listener).await;
-        until(|| listener.stats().refused_backlog > 0).await;
+        until(|| listener.stats().refused.backlog > 0).await;
         assert_eq!(listener.accept().await.unwrap().0.conv(), first.conv());
         // The client retransmits its initial segment.
         assert_eq!(listener.accept().await.unwrap().0.conv(), second.conv());
@@ -270,7 +273,7 @@ fn max_connections_limits_accept_and_connect() {
         let first = dial(&dialling, &listener).await;
         let (server, _) = listener.accept().await.unwrap();
         let second = dial(&dialling, &listener).await;
-        until(|| listener.stats().refused_max_connections > 0).await;
+        until(|| listener.stats().refused.max_connections > 0).await;
         let error = listener.endpoint().connect(addr).await.unwrap_err();
         assert!(error.to_string().contains("max_connections"), "{error}");
         // A free place: the client retransmits its initial segment.
@@ -288,8 +291,8 @@ fn dropped_listener_resets_unaccepted_streams() {
         let endpoint = server.endpoint();
         let mut waiting = KcpStream::connect(addr).await.unwrap();
         waiting.write_all(b"!").await.unwrap();
-        until(|| endpoint.stats().current_connections == 2).await;
+        until(|| endpoint.stats().connections.current == 2).await;
         drop(listener);
-        until(|| endpoint.stats().current_connections == 1).await;
+        until(|| endpoint.stats().connections.current == 1).await;
     });
 }

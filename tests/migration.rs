@@ -34,7 +34,7 @@ fn migration_keeps_the_connection() {
                 reader.peer_addr().unwrap()
             });
             client.established().await.unwrap();
-            until(|| listener.stats().unvalidated_connections == 0).await;
+            until(|| listener.stats().connections.unvalidated == 0).await;
 
             let (mut back, mut out) = client.into_split();
             let sent = data.clone();
@@ -53,8 +53,8 @@ fn migration_keeps_the_connection() {
             let last = echo.await.unwrap();
             assert_ne!(last, first);
             assert_eq!(last, endpoint.local_addr().unwrap());
-            assert_eq!(listener.stats().migrations, 1);
-            assert_eq!(listener.stats().passive_opens, 1);
+            assert_eq!(listener.stats().connections.migrations, 1);
+            assert_eq!(listener.stats().connections.passive_opens, 1);
         }
     });
 }
@@ -72,7 +72,7 @@ fn migration_off_ends_with_dead_peer() {
         endpoint.rebind("127.0.0.1:0").await.unwrap();
         client.write_all(b"lost").await.unwrap();
         until(|| client.error().is_some()).await;
-        assert_eq!(listener.stats().migrations, 0);
+        assert_eq!(listener.stats().connections.migrations, 0);
     });
 }
 

@@ -39,7 +39,7 @@ fn port_unreachable_is_a_transient_error_until_the_server_starts() {
         client.write_all(&data).await.unwrap();
         until(|| {
             let stats = endpoint.stats();
-            stats.send_errors_by_class.refused + stats.recv_errors_by_class.refused > 0
+            stats.send_errors.refused + stats.recv_errors.refused > 0
         })
         .await;
         assert_eq!(client.error(), None);
@@ -63,7 +63,7 @@ fn early_data_before_the_server_starts_arrives() {
         let mut client = KcpStream::connect_with(addr, early).await.unwrap();
         client.write_all(b"hello").await.unwrap();
         let endpoint = client.endpoint();
-        until(|| endpoint.stats().sent_datagrams > 1).await;
+        until(|| endpoint.stats().sent.datagrams > 1).await;
         let listener = start(server, client.local_addr().unwrap());
         let (mut server, _) = listener.accept().await.unwrap();
         let hello = read(&mut server, 5).await;

@@ -58,7 +58,7 @@ async fn send(stream: &mut KcpStream, part: u64) -> io::Result<Cost> {
     assert_eq!(read(stream, 1).await, b"!");
     let now = counted()?;
     let (sends, fragments) = (now.0 - sends, now.1 - fragments);
-    Ok(Cost { sends, fragments, mtu: stream.stats().current_mtu })
+    Ok(Cost { sends, fragments, mtu: stream.stats().path.current_mtu })
 }
 
 fn guarded<T>(future: impl Future<Output = io::Result<T>>) -> io::Result<T> {

@@ -112,7 +112,7 @@ fn port_with_undelivered_data_is_in_use() {
         // The client accepts one window before it reads: the rest is undelivered.
         let has_rest = |server: &KcpStream| {
             let stats = server.stats();
-            stats.peer_window_segments == 0 && stats.unsent_bytes > 0
+            stats.path.peer_window_segments == 0 && stats.unsent_bytes > 0
         };
         while !has_rest(&server) {
             // The queue limit of a blocked stream depends on its measured rate.

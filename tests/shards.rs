@@ -75,7 +75,7 @@ fn shards_all_accept_and_serve() {
                 let data = read(&mut stream, LEN).await;
                 stream.write_all(&data).await.unwrap();
                 stream.shutdown().await.unwrap();
-                endpoint.stats().passive_opens
+                endpoint.stats().connections.passive_opens
             });
         }
         while let Some(client) = clients.join_next().await {
@@ -88,8 +88,8 @@ fn shards_all_accept_and_serve() {
         assert!(shares.keys().all(|opened| *opened < CLIENTS as u64), "one socket has them all");
         listener.wait_idle().await;
         let stats = listener.stats();
-        assert_eq!(stats.passive_opens, CLIENTS as u64);
-        assert_eq!((stats.dropped_no_connection, stats.dropped_malformed), (0, 0));
+        assert_eq!(stats.connections.passive_opens, CLIENTS as u64);
+        assert_eq!((stats.dropped.no_connection, stats.dropped.malformed), (0, 0));
     });
 }
 
@@ -229,7 +229,7 @@ fn inherited_sockets_are_shards_and_serve_clients_that_sent_before() {
         while let Some(done) = clients.join_next().await {
             done.unwrap();
         }
-        assert_eq!(listener.stats().passive_opens, u64::from(CLIENTS));
+        assert_eq!(listener.stats().connections.passive_opens, u64::from(CLIENTS));
         assert_eq!(sockets(addr), SHARDS);
     });
 }
@@ -282,9 +282,12 @@ fn replayed_initial_segment_is_dropped_by_every_shard() {
             let source = UdpSocket::bind("127.0.0.1:0").await.unwrap();
             source.send_to(&initial[..len], addr).await.unwrap();
         }
-        until(|| listener.stats().received_datagrams >= SOURCES as u64).await;
+        until(|| listener.stats().received.datagrams >= SOURCES as u64).await;
         let stats = listener.stats();
-        assert_eq!((stats.passive_opens, stats.dropped_replayed), (1, SOURCES as u64 - 1));
+        assert_eq!(
+            (stats.connections.passive_opens, stats.dropped.replayed),
+            (1, SOURCES as u64 - 1)
+        );
         client.abort();
     });
 }

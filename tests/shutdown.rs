@@ -38,7 +38,7 @@ fn shutdown_waits_until_everything_is_acked() {
             client.shutdown().await.unwrap();
             client.shutdown().await.unwrap();
             let stats = client.stats();
-            assert_eq!((stats.unsent_bytes, stats.in_flight_segments), (0, 0));
+            assert_eq!((stats.unsent_bytes, stats.path.in_flight_segments), (0, 0));
         };
         let ((), got) = tokio::join!(send, read(&mut server, data.len()));
         assert_same(&got, &data);
@@ -88,7 +88,7 @@ fn shutdown_without_data_is_ok_at_once() {
         let (mut stream, _silent) = to_silent_peer(Config::new()).await;
         stream.shutdown().await.unwrap();
         // An ending connection without data still sends a segment.
-        until(|| stream.stats().sent_datagrams > 0).await;
+        until(|| stream.stats().sent.datagrams > 0).await;
     });
 }
 
@@ -114,7 +114,7 @@ fn drop_during_a_write_delivers_what_was_accepted() {
         while let Some(count) = tokio::select! {
             biased;
             count = client.write(&data[taken..]) => Some(count.unwrap()),
-            () = until(|| endpoint.stats().current_connections == 1 && taken > 1 << 20) => None,
+            () = until(|| endpoint.stats().connections.current == 1 && taken > 1 << 20) => None,
         } {
             taken += count;
         }
@@ -125,7 +125,7 @@ fn drop_during_a_write_delivers_what_was_accepted() {
         assert_same(&got, &data[..taken]);
         assert_eq!(server.read(&mut [0]).await.unwrap(), 0);
         drop(server);
-        until(|| endpoint.stats().current_connections == 0).await;
+        until(|| endpoint.stats().connections.current == 0).await;
     });
 }
 
@@ -140,7 +140,7 @@ fn wait_idle_waits_for_dropped_streams_only() {
         drop(stream);
         assert!(is_pending(endpoint.wait_idle()).await);
         endpoint.wait_idle().await;
-        assert_eq!(endpoint.stats().current_connections, 0);
+        assert_eq!(endpoint.stats().connections.current, 0);
     });
 }
 
@@ -157,7 +157,7 @@ fn drop_of_an_accepted_stream_delivers() {
         let ((), got) = tokio::join!(send, read(&mut client, data.len()));
         assert_same(&got, &data);
         drop(client);
-        until(|| listener.stats().current_connections == 0).await;
+        until(|| listener.stats().connections.current == 0).await;
     });
 }
 
@@ -169,7 +169,7 @@ fn linger_0_delivers_nothing_after_drop() {
         stream.write_all(&bytes(5, 100_000)).await.unwrap();
         drop(stream);
         endpoint.wait_idle().await;
-        assert_eq!(endpoint.stats().current_connections, 0);
+        assert_eq!(endpoint.stats().connections.current, 0);
     });
 }
 
@@ -185,7 +185,7 @@ fn set_linger_applies_at_drop() {
             assert_eq!(stream.linger().unwrap(), Some(time));
             drop(stream);
             endpoint.wait_idle().await;
-            assert_eq!(endpoint.stats().current_connections, 0);
+            assert_eq!(endpoint.stats().connections.current, 0);
         }
     });
 }
@@ -212,7 +212,7 @@ fn abort_ends_the_connection_at_once() {
         let endpoint = stream.endpoint();
         stream.write_all(&bytes(6, 100_000)).await.unwrap();
         stream.abort();
-        until(|| endpoint.stats().current_connections == 0).await;
+        until(|| endpoint.stats().connections.current == 0).await;
         endpoint.wait_idle().await;
     });
 }
@@ -290,7 +290,7 @@ fn keepalive_prevents_the_idle_timeout() {
             .dead_peer_timeout(Some(2 * SECOND));
         let Pair { mut client, mut server, listener: _listener } = pair(config).await;
         // More pings than fit into the idle timeout.
-        until(|| client.stats().pings_sent + server.stats().pings_sent >= 4).await;
+        until(|| client.stats().probes.pings + server.stats().probes.pings >= 4).await;
         client.write_all(b"still here").await.unwrap();
         assert_eq!(read(&mut server, 10).await, b"still here");
         server.write_all(b"me too").await.unwrap();

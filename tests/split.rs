@@ -135,7 +135,7 @@ fn forgotten_write_half_does_not_shut_down() {
         writer.forget();
         server.write_all(b"hello").await.unwrap();
         assert_eq!(read(&mut reader, 5).await, b"hello");
-        assert_eq!(endpoint.stats().current_connections, 1);
+        assert_eq!(endpoint.stats().connections.current, 1);
     });
 }
 
@@ -167,7 +167,7 @@ fn drop_of_both_halves_delivers() {
         assert_same(&read(&mut server, data.len()).await, &data);
         endpoint.wait_idle().await;
         drop(server);
-        until(|| endpoint.stats().current_connections == 0).await;
+        until(|| endpoint.stats().connections.current == 0).await;
     });
 }
 
@@ -196,7 +196,7 @@ fn halves_have_the_methods_of_the_stream() {
         assert_eq!(writer.try_write(b"more").unwrap(), 4);
         assert_eq!(read(&mut reader, 4).await, b"more");
         assert!(reader.error().is_none());
-        assert_eq!(writer.stats().sent_bytes, 20);
+        assert_eq!(writer.stats().sent.payload_bytes, 20);
         drop((client_writes, server_reads));
     });
 }

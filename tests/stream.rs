@@ -71,10 +71,10 @@ fn large_transfers_run_in_both_directions_at_once() {
         assert_same(&got_down, &down);
         client_writes.shutdown().await.unwrap();
         let stats = client_writes.stats();
-        assert_eq!(stats.sent_bytes, up.len() as u64 + 1);
-        assert_eq!(stats.received_bytes, down.len() as u64);
+        assert_eq!(stats.sent.payload_bytes, up.len() as u64 + 1);
+        assert_eq!(stats.received.payload_bytes, down.len() as u64);
         assert!(stats.retransmit_percent() <= 100.0);
-        assert!(stats.srtt > Duration::ZERO);
+        assert!(stats.path.srtt > Duration::ZERO);
     });
 }
 
@@ -283,9 +283,9 @@ fn connect_without_close_notify_sends_nothing_and_does_not_wait() {
             let quiet = KcpStream::connect_with(addr, config.clone()).await.unwrap();
             // Another connection completes in the meantime, and this one still has sent nothing.
             drop(open(&listener, listener.local_addr().unwrap(), Config::new()).await);
-            assert_eq!(quiet.stats().sent_datagrams, 0);
+            assert_eq!(quiet.stats().sent.datagrams, 0);
         }
-        assert_eq!(listener.stats().passive_opens, 2);
+        assert_eq!(listener.stats().connections.passive_opens, 2);
     });
 }
 
@@ -303,7 +303,7 @@ fn statistics_say_whether_the_peer_supports_control() {
             server.write_all(b"pong").await.unwrap();
             read(&mut client, 4).await;
             // Both sides have announced their support by the first acknowledgement.
-            until(|| server.stats().in_flight_segments == 0).await;
+            until(|| server.stats().path.in_flight_segments == 0).await;
             assert_eq!(server.stats().peer_supports_control, supported);
             assert_eq!(client.stats().peer_supports_control, supported);
         }
@@ -429,7 +429,7 @@ fn read_serves_one_message_and_keeps_its_rest() {
         for message in [b"first", b"later"] {
             pair.client.send_message(message).await.unwrap();
         }
-        until(|| pair.client.stats().in_flight_segments == 0).await;
+        until(|| pair.client.stats().path.in_flight_segments == 0).await;
         let mut buf = [0; 64];
         assert_eq!(pair.server.read(&mut buf[..2]).await.unwrap(), 2);
         assert_eq!(pair.server.read(&mut buf).await.unwrap(), 3);

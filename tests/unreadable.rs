@@ -42,7 +42,7 @@ fn listener_reports_an_address_with_another_key_once() {
         let addr = listener.local_addr().unwrap();
         let config = with_key(2).connect_timeout(Duration::from_secs(20));
         let connecting = KcpStream::connect_with(addr, config);
-        let retransmitted = until(|| listener.stats().dropped_checksum >= 3);
+        let retransmitted = until(|| listener.stats().dropped.checksum >= 3);
         tokio::select! {
             () = retransmitted => {}
             connected = connecting => panic!("{connected:?}"),

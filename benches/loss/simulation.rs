@@ -434,7 +434,7 @@ impl Simulation {
         let stats = self.flows.iter().map(|flow| flow.ends[CLIENT].kcp.stats());
         let (mut sent_segments, mut retransmits) = (0, 0);
         for stats in stats {
-            sent_segments += stats.sent_segments;
+            sent_segments += stats.sent.segments;
             retransmits += stats.retransmits();
         }
         let received = self.flows.iter().map(|flow| {

@@ -121,7 +121,7 @@ pub(crate) fn print_timeline(timeline: &[Second]) {
     for pair in timeline.windows(2) {
         let [before, after] = pair else { continue };
         let read = (after.read - before.read) as f64;
-        let (stats, sent) = (&after.stats, after.stats.sent_segments - before.stats.sent_segments);
+        let (stats, sent) = (&after.stats, after.stats.sent.segments - before.stats.sent.segments);
         let again = after.stats.retransmits() - before.stats.retransmits();
         let millis = |time: std::time::Duration| time.as_secs_f64() * 1e3;
         println!(
@@ -130,17 +130,17 @@ pub(crate) fn print_timeline(timeline: &[Second]) {
             read * 8.0 / (after.at - before.at) as f64,
             (after.ip_bytes - before.ip_bytes) as f64 / read.max(1.0),
             again as f64 * 100.0 / (sent + again).max(1) as f64,
-            stats.timeout_retransmits - before.stats.timeout_retransmits,
-            stats.redundant_retransmits - before.stats.redundant_retransmits,
-            stats.spurious_retransmits - before.stats.spurious_retransmits,
+            stats.retransmit.timeout - before.stats.retransmit.timeout,
+            stats.retransmit.redundant - before.stats.retransmit.redundant,
+            stats.retransmit.spurious - before.stats.retransmit.spurious,
             after.queue_full - before.queue_full,
             after.wait as f64 / 1e3,
-            millis(stats.srtt),
-            millis(stats.rto),
-            millis(stats.min_rtt),
-            stats.cwnd_segments,
-            stats.pacing_bytes_per_second as f64 * 8e-6,
-            stats.delivery_bytes_per_second as f64 * 8e-6,
+            millis(stats.path.srtt),
+            millis(stats.path.rto),
+            millis(stats.path.min_rtt),
+            stats.path.cwnd_segments,
+            stats.path.pacing_bytes_per_second as f64 * 8e-6,
+            stats.path.delivery_bytes_per_second as f64 * 8e-6,
         );
     }
 }

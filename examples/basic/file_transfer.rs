@@ -212,8 +212,8 @@ async fn receive_into(file: File, stream: &mut KcpStream) -> Result<String> {
         hex(&announced),
     );
     let stats = stream.stats();
-    let twice = stats.duplicate_segments as f64 * 100.0
-        / (stats.duplicate_segments + stats.received_segments).max(1) as f64;
+    let twice = stats.anomalies.duplicate_segments as f64 * 100.0
+        / (stats.anomalies.duplicate_segments + stats.received.segments).max(1) as f64;
     Ok(summary(length, start, &format!("{twice:.2} % arrived twice"), &hash))
 }
 

@@ -12,8 +12,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Waits until the endpoint has no connection any more and has delivered everything.
 pub(crate) async fn closed(endpoint: &Endpoint) -> Result<()> {
     let start = Instant::now();
-    while endpoint.stats().current_connections > 0 {
-        let left = endpoint.stats().current_connections;
+    while endpoint.stats().connections.current > 0 {
+        let left = endpoint.stats().connections.current;
         ensure!(start.elapsed() < TIMEOUT, "still has {left} connection(s)");
         sleep(Duration::from_millis(5)).await;
     }

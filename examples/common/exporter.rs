@@ -25,63 +25,67 @@ type Row<Stats> = (&'static str, &'static str, Kind, fn(&Stats) -> u64);
 
 /// Names begin with `kcpx_`; counters are given `_total` by the encoder.
 const ENDPOINT: &[Row<EndpointStats>] = &[
-    ("current_connections", "Connections now open", Kind::Gauge, |s| s.current_connections),
-    ("passive_opens", "Connections opened by peers", Kind::Counter, |s| s.passive_opens),
-    ("active_opens", "Connections opened locally", Kind::Counter, |s| s.active_opens),
-    ("received_datagrams", "Datagrams received", Kind::Counter, |s| s.received_datagrams),
-    ("received_bytes", "Bytes received, headers included", Kind::Counter, |s| s.received_bytes),
-    ("sent_datagrams", "Datagrams sent", Kind::Counter, |s| s.sent_datagrams),
-    ("sent_bytes", "Bytes sent, headers included", Kind::Counter, |s| s.sent_bytes),
-    ("dropped_checksum", "Dropped: wrong checksum or tag", Kind::Counter, |s| s.dropped_checksum),
-    ("dropped_replayed", "Dropped: taken before", Kind::Counter, |s| s.dropped_replayed),
-    ("dropped_truncated", "Dropped: shorter than a segment", Kind::Counter, |s| {
-        s.dropped_truncated
+    ("current_connections", "Connections now open", Kind::Gauge, |s| s.connections.current),
+    ("passive_opens", "Connections opened by peers", Kind::Counter, |s| {
+        s.connections.passive_opens
     }),
-    ("dropped_malformed", "Dropped: no valid segment", Kind::Counter, |s| s.dropped_malformed),
+    ("active_opens", "Connections opened locally", Kind::Counter, |s| s.connections.active_opens),
+    ("received_datagrams", "Datagrams received", Kind::Counter, |s| s.received.datagrams),
+    ("received_bytes", "Bytes received, headers included", Kind::Counter, |s| s.received.bytes),
+    ("sent_datagrams", "Datagrams sent", Kind::Counter, |s| s.sent.datagrams),
+    ("sent_bytes", "Bytes sent, headers included", Kind::Counter, |s| s.sent.bytes),
+    ("dropped_checksum", "Dropped: wrong checksum or tag", Kind::Counter, |s| s.dropped.checksum),
+    ("dropped_replayed", "Dropped: taken before", Kind::Counter, |s| s.dropped.replayed),
+    ("dropped_truncated", "Dropped: shorter than a segment", Kind::Counter, |s| {
+        s.dropped.truncated
+    }),
+    ("dropped_malformed", "Dropped: no valid segment", Kind::Counter, |s| s.dropped.malformed),
     ("dropped_no_connection", "Dropped: of no connection", Kind::Counter, |s| {
-        s.dropped_no_connection
+        s.dropped.no_connection
     }),
     ("dropped_time_wait", "Dropped: of a connection that has ended", Kind::Counter, |s| {
-        s.dropped_time_wait
+        s.dropped.time_wait
     }),
     ("refused_no_listener", "Refused: the listener drains or is gone", Kind::Counter, |s| {
-        s.refused_no_listener
+        s.refused.no_listener
     }),
-    ("refused_max_connections", "Refused: too many", Kind::Counter, |s| s.refused_max_connections),
+    ("refused_max_connections", "Refused: too many", Kind::Counter, |s| s.refused.max_connections),
     ("refused_max_per_source", "Refused: too many of one source", Kind::Counter, |s| {
-        s.refused_max_per_source
+        s.refused.max_per_source
     }),
-    ("refused_backlog", "Refused: not accepted in time", Kind::Counter, |s| s.refused_backlog),
+    ("refused_backlog", "Refused: not accepted in time", Kind::Counter, |s| s.refused.backlog),
     ("refused_max_unvalidated", "Refused: too many unvalidated", Kind::Counter, |s| {
-        s.refused_max_unvalidated
+        s.refused.max_unvalidated
     }),
     ("retry_answers_evicted", "Retries: answers dropped for others", Kind::Counter, |s| {
-        s.retry_answers_evicted
+        s.retry.answers_evicted
     }),
-    ("retries_sent", "Answered without state", Kind::Counter, |s| s.retries_sent),
-    ("retries_answered", "Answers to that", Kind::Counter, |s| s.retries_answered),
+    ("retries_sent", "Answered without state", Kind::Counter, |s| s.retry.sent),
+    ("retries_answered", "Answers to that", Kind::Counter, |s| s.retry.answered),
     ("stateless_resets_sent", "RSTs to peers of unknown connections", Kind::Counter, |s| {
         s.stateless_resets_sent
     }),
     ("migrations", "Connections that went on from another address", Kind::Counter, |s| {
-        s.migrations
+        s.connections.migrations
     }),
     ("unvalidated_connections", "Connections whose peer is not validated yet", Kind::Gauge, |s| {
-        s.unvalidated_connections
+        s.connections.unvalidated
     }),
-    ("unvalidated_bytes", "Memory of unvalidated peers", Kind::Gauge, |s| s.unvalidated_bytes),
-    ("receive_errors", "Transient receive errors", Kind::Counter, |s| s.recv_errors),
-    ("send_errors", "Send errors taken as loss", Kind::Counter, |s| s.send_errors),
+    ("unvalidated_bytes", "Memory of unvalidated peers", Kind::Gauge, |s| {
+        s.memory.unvalidated_bytes
+    }),
+    ("receive_errors", "Transient receive errors", Kind::Counter, |s| s.recv_errors.total()),
+    ("send_errors", "Send errors taken as loss", Kind::Counter, |s| s.send_errors.total()),
     ("fec_recovered_shards", "Packets recovered by FEC", Kind::Counter, |s| s.fec.recovered_shards),
 ];
 
 /// The same, with the labels `peer` and `conv`.
 const CONNECTION: &[Row<ConnectionStats>] = &[
-    ("connection_received_bytes", "Payload received", Kind::Counter, |s| s.received_bytes),
-    ("connection_sent_bytes", "Payload sent once", Kind::Counter, |s| s.sent_bytes),
+    ("connection_received_bytes", "Payload received", Kind::Counter, |s| s.received.payload_bytes),
+    ("connection_sent_bytes", "Payload sent once", Kind::Counter, |s| s.sent.payload_bytes),
     ("connection_retransmits", "Segments sent again", Kind::Counter, |s| s.retransmits()),
     ("connection_in_flight_segments", "Segments sent, not acknowledged", Kind::Gauge, |s| {
-        s.in_flight_segments.into()
+        s.path.in_flight_segments.into()
     }),
     ("connection_unsent_bytes", "Bytes not sent yet", Kind::Gauge, |s| s.unsent_bytes),
 ];
@@ -141,7 +145,7 @@ impl Collector for Exporter {
         let (name, help) = ("connection_srtt", "Smoothed round-trip time");
         let mut family = encoder.encode_descriptor(name, help, seconds, MetricType::Gauge)?;
         for (labels, stats) in &snapshots {
-            ConstGauge::new(stats.srtt.as_secs_f64()).encode(family.encode_family(labels)?)?;
+            ConstGauge::new(stats.path.srtt.as_secs_f64()).encode(family.encode_family(labels)?)?;
         }
         Ok(())
     }

@@ -142,7 +142,7 @@ impl Meter {
     /// Adds the last statistics of one of many streams.
     pub(crate) fn add(&self, stats: &ConnectionStats) {
         let mut state = self.state();
-        state.others.0 += stats.sent_segments;
+        state.others.0 += stats.sent.segments;
         state.others.1 += stats.retransmits();
     }
 
@@ -195,7 +195,7 @@ impl Meter {
         let (bytes, operations) = (self.bytes.load(Relaxed), self.operations.load(Relaxed));
         let (link, cpu) = (self.state().link, system::cpu());
         let time = (seconds - before.seconds).max(1e-9);
-        let (segments, retransmits) = (link.sent_segments, link.retransmits());
+        let (segments, retransmits) = (link.sent.segments, link.retransmits());
         let sent_again = retransmits.saturating_sub(before.retransmits) as f64;
         let sent = segments.saturating_sub(before.segments) as f64 + sent_again;
         Row {
@@ -207,7 +207,7 @@ impl Meter {
             cpu_pct: cpu
                 .zip(before.cpu)
                 .map(|(now, before)| now.saturating_sub(before).as_secs_f64() * 100.0 / time),
-            srtt: Some(link.srtt).filter(|srtt| !srtt.is_zero()),
+            srtt: Some(link.path.srtt).filter(|srtt| !srtt.is_zero()),
             segments,
             retransmits,
             cpu,
@@ -255,7 +255,7 @@ impl Meter {
             end,
             bytes: self.bytes.load(Relaxed),
             operations: self.operations.load(Relaxed),
-            segments: state.link.sent_segments + state.others.0,
+            segments: state.link.sent.segments + state.others.0,
             retransmits: state.link.retransmits() + state.others.1,
             latencies: self.latencies().clone(),
             rows,

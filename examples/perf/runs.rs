@@ -111,7 +111,7 @@ impl Member {
 
     /// Counts what the stream did, at its end.
     pub(crate) fn ended(&self, stats: &ConnectionStats) {
-        self.state.sent_segments.fetch_add(stats.sent_segments, Relaxed);
+        self.state.sent_segments.fetch_add(stats.sent.segments, Relaxed);
         self.state.retransmits.fetch_add(stats.retransmits(), Relaxed);
     }
 }

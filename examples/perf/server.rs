@@ -175,7 +175,7 @@ impl Server {
             rss_kib: system::rss_kib(),
             drops: system::drops(),
             discarded: system::discarded(&stats),
-            wire_bytes_out: stats.sent_bytes,
+            wire_bytes_out: stats.sent.bytes,
             ..totals
         }
     }

@@ -62,20 +62,20 @@ fn count_drops() -> Option<u64> {
 
 /// Datagrams that an endpoint received and did not take, for whichever reason.
 pub(crate) fn discarded(stats: &EndpointStats) -> u64 {
-    stats.dropped_checksum
-        + stats.dropped_reflected
-        + stats.dropped_replayed
-        + stats.dropped_truncated
-        + stats.dropped_malformed
-        + stats.dropped_no_connection
-        + stats.dropped_time_wait
-        + stats.refused_no_listener
-        + stats.refused_max_connections
-        + stats.refused_max_per_source
-        + stats.refused_backlog
-        + stats.refused_max_unvalidated
-        + stats.refused_accept_filter
-        + stats.refused_conv_in_use
+    stats.dropped.checksum
+        + stats.dropped.reflected
+        + stats.dropped.replayed
+        + stats.dropped.truncated
+        + stats.dropped.malformed
+        + stats.dropped.no_connection
+        + stats.dropped.time_wait
+        + stats.refused.no_listener
+        + stats.refused.max_connections
+        + stats.refused.max_per_source
+        + stats.refused.backlog
+        + stats.refused.max_unvalidated
+        + stats.refused.accept_filter
+        + stats.refused.conv_in_use
 }
 
 /// Binds this process to one CPU. For as long as it has one thread: later ones inherit it.

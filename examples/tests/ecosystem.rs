@@ -43,7 +43,7 @@ async fn dialer() -> Endpoint {
 /// Waits until neither side has a connection.
 async fn none_left(one: &Endpoint, other: &Endpoint) {
     guarded(until(|| {
-        one.stats().current_connections == 0 && other.stats().current_connections == 0
+        one.stats().connections.current == 0 && other.stats().connections.current == 0
     }))
     .await;
 }
@@ -89,8 +89,8 @@ fn http_requests_over_a_lossy_link_are_all_answered() {
         }
         let answered: u64 = guarded(tasks.join_all()).await.into_iter().sum();
         assert_eq!(answered, CONNECTIONS * REQUESTS);
-        assert_eq!(server.stats().passive_opens, CONNECTIONS);
-        assert_eq!(client.stats().active_opens, CONNECTIONS);
+        assert_eq!(server.stats().connections.passive_opens, CONNECTIONS);
+        assert_eq!(client.stats().connections.active_opens, CONNECTIONS);
         let lost = relay.counts.lost.load(std::sync::atomic::Ordering::Relaxed);
         assert!(lost > 1_000, "the link lost {lost} datagrams only");
 
@@ -143,7 +143,7 @@ fn grpc_calls_of_each_kind_are_answered() {
         let totals: Vec<_> = totals.map(|total| total.expect("a total").value).collect().await;
         assert_eq!(totals, (1..=NUMBERS).map(|n| n * (n + 1) / 2).collect::<Vec<_>>());
 
-        assert_eq!(server.stats().passive_opens, 1);
+        assert_eq!(server.stats().connections.passive_opens, 1);
         drop(sums);
         none_left(&client, &server).await;
         drop(stop);

@@ -74,11 +74,11 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     println!("memory: {memory} KiB before, {peak} KiB at the end, {held} bytes of it unvalidated");
     println!(
         "opened {}, now unvalidated {}, answered without state {}, {} answers back, backlog full {}",
-        stats.passive_opens,
-        stats.unvalidated_connections,
-        stats.retries_sent,
-        stats.retries_answered,
-        stats.refused_backlog
+        stats.connections.passive_opens,
+        stats.connections.unvalidated,
+        stats.retry.sent,
+        stats.retry.answered,
+        stats.refused.backlog
     );
     ensure!(in_time as u64 * 100 >= CLIENTS * 99, "{in_time} clients connected");
     ensure!(during >= undisturbed * 0.95, "{during} instead of {undisturbed} MB/s");
@@ -100,7 +100,7 @@ fn start(addr: SocketAddr, rate: u64) -> anyhow::Result<Running> {
 async fn highest_memory(server: &Server, seconds: u64) -> u64 {
     let mut highest = 0;
     for _ in 0..seconds * 20 {
-        highest = server.stats().unvalidated_bytes.max(highest);
+        highest = server.stats().memory.unvalidated_bytes.max(highest);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     highest

@@ -229,12 +229,12 @@ impl Counters {
             accepted: load(&server.seen.accepted),
             delivered: load(&server.seen.delivered),
             ended: load(&server.seen.ended),
-            current_connections: stats.current_connections,
-            memory_bytes: stats.memory_bytes,
-            unvalidated_bytes: stats.unvalidated_bytes,
-            refused_conv_in_use: stats.refused_conv_in_use,
+            current_connections: stats.connections.current,
+            memory_bytes: stats.memory.total_bytes,
+            unvalidated_bytes: stats.memory.unvalidated_bytes,
+            refused_conv_in_use: stats.refused.conv_in_use,
             recovered_shards: stats.fec.recovered_shards,
-            migrations: stats.migrations,
+            migrations: stats.connections.migrations,
         }
     }
 

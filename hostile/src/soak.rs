@@ -212,11 +212,11 @@ async fn one_phase(
 
 /// Bytes out per byte in of a server that only the attacker sends to.
 fn amplification(before: &EndpointStats, after: &EndpointStats) -> String {
-    let received = after.received_bytes - before.received_bytes;
+    let received = after.received.bytes - before.received.bytes;
     if received == 0 {
         return "-".to_owned();
     }
-    format!("{:.2}", (after.sent_bytes - before.sent_bytes) as f64 / received as f64)
+    format!("{:.2}", (after.sent.bytes - before.sent.bytes) as f64 / received as f64)
 }
 
 /// Memory at the end of a flood.

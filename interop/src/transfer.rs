@@ -189,9 +189,9 @@ impl Transfer {
         check("to them", messages, &our_writes, pair.they_got())?;
         check("to us", messages, &their_writes, pair.we_got())?;
         let stats = pair.ours.kcp().stats();
-        ensure!(stats.invalid_una == 0, "impossible acknowledgement: {stats:#?}");
-        ensure!(stats.received_bytes == all.0 as u64, "bytes received: {stats:#?}");
-        ensure!(stats.sent_bytes == all.1 as u64, "bytes sent: {stats:#?}");
+        ensure!(stats.anomalies.invalid_una == 0, "impossible acknowledgement: {stats:#?}");
+        ensure!(stats.received.payload_bytes == all.0 as u64, "bytes received: {stats:#?}");
+        ensure!(stats.sent.payload_bytes == all.1 as u64, "bytes sent: {stats:#?}");
         ensure!(!self.roles.we || pair.ours.kcp().is_established(), "no proof of the peer");
         Ok(pair)
     }

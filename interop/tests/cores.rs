@@ -167,7 +167,7 @@ fn sender_stays_within_the_default_receive_window_of_the_peer() {
         let stats = pair.ours.kcp().stats();
         // Nothing is lost on the way, so every retransmission is spurious.
         ensure!(stats.retransmits() == 0, "it was refused: {stats:#?}");
-        println!("  {} ms, {} window probes", pair.now, stats.window_probes);
+        println!("  {} ms, {} window probes", pair.now, stats.probes.zero_window);
         Ok(())
     });
 }
@@ -188,7 +188,7 @@ fn zero_window_reopens_with_every_implementation() {
         transfer.readers = (reader(), reader());
         transfer.limit = 900_000;
         let pair = transfer.run(&mut rng).with_context(|| format!("{transfer:?}"))?;
-        println!("  {} ms, {} window probes", pair.now, pair.ours.kcp().stats().window_probes);
+        println!("  {} ms, {} window probes", pair.now, pair.ours.kcp().stats().probes.zero_window);
         Ok(())
     });
 }
@@ -286,8 +286,11 @@ fn ping_is_acked_and_leaves_the_streams_unchanged() {
             pair.run_for(1_001)?;
         }
         let stats = pair.ours.kcp().stats();
-        ensure!(path.loss > 0 || stats.pings_sent == 1, "one is enough: {stats:#?}");
-        ensure!(stats.invalid_acks == 0 || path.duplicates > 0, "not understood: {stats:#?}");
+        ensure!(path.loss > 0 || stats.probes.pings == 1, "one is enough: {stats:#?}");
+        ensure!(
+            stats.anomalies.invalid_acks == 0 || path.duplicates > 0,
+            "not understood: {stats:#?}"
+        );
         ensure!(pair.they_got().is_empty() && pair.we_got().is_empty(), "data from nowhere");
         // The streams still start where they start.
         let writes = work::stream(&mut rng, 50_000);
@@ -329,7 +332,7 @@ fn keepalive_pings_keep_the_connection_and_the_streams() {
         }
         check("to them", false, &all, pair.they_got())?;
         check("to us", false, &all, pair.we_got())?;
-        let probes = pair.ours.kcp().stats().pings_sent;
+        let probes = pair.ours.kcp().stats().probes.pings;
         ensure!((100..=200).contains(&probes), "{probes} probes in 150 s of rest");
         Ok(())
     });

@@ -107,8 +107,8 @@ where
 async fn finish(mut stream: KcpStream) {
     stream.shutdown().await.unwrap();
     let stats = stream.stats();
-    assert_eq!((stats.unsent_bytes, stats.in_flight_segments), (0, 0));
-    assert_eq!(stats.invalid_una, 0);
+    assert_eq!((stats.unsent_bytes, stats.path.in_flight_segments), (0, 0));
+    assert_eq!(stats.anomalies.invalid_una, 0);
     assert_eq!(stream.error(), None);
 }
 
@@ -231,7 +231,7 @@ async fn tokio_kcp_clients_are_let_in_by_a_retry() {
             (first[0], first[4], first[6]) = (7, 81, 128);
             absent.send_to(&first, addr).await.unwrap();
             let (_held, _) = listener.accept().await.unwrap();
-            assert_eq!(listener.stats().unvalidated_connections, 1);
+            assert_eq!(listener.stats().connections.unvalidated, 1);
             let endpoint = listener.endpoint().clone();
             tokio::spawn(async move {
                 while let Ok((stream, _)) = listener.accept().await {
@@ -252,8 +252,11 @@ async fn tokio_kcp_clients_are_let_in_by_a_retry() {
             }
             all(tasks).await;
             let stats = endpoint.stats();
-            assert!(stats.retries_answered >= CONNECTIONS, "{stats:?}");
-            assert_eq!((stats.passive_opens, stats.unvalidated_connections), (1 + CONNECTIONS, 1));
+            assert!(stats.retry.answered >= CONNECTIONS, "{stats:?}");
+            assert_eq!(
+                (stats.connections.passive_opens, stats.connections.unvalidated),
+                (1 + CONNECTIONS, 1)
+            );
         }
     })
     .await;

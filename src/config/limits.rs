@@ -188,8 +188,8 @@ type AdmitsPeer = dyn Fn(SocketAddr, u32) -> bool + Send + Sync;
 ///
 /// The function gets each received datagram before decryption, with its source. `true` means that the
 /// datagram is not KCP and was handled: it is counted in
-/// [`packet_filter_datagrams`](crate::EndpointStats::packet_filter_datagrams) and dropped. Answer from
-/// the same port with [`Endpoint::send_raw`](crate::Endpoint::send_raw).
+/// [`RawStats::filtered`](crate::stats::RawStats::filtered) and dropped. Answer from the same port with
+/// [`Endpoint::send_raw`](crate::Endpoint::send_raw).
 ///
 /// The function runs in the task of all connections of the socket. It must be quick and must not block; a
 /// panic ends the endpoint. Pass datagrams to a channel with `try_send`.
@@ -231,7 +231,7 @@ impl PacketFilter {
 ///
 /// The function gets the address and conversation id of an initial segment, before any state exists. The
 /// address may be forged. `false` drops the datagram and counts it in
-/// [`refused_accept_filter`](crate::EndpointStats::refused_accept_filter). A client of this crate that
+/// [`RefusedStats::accept_filter`](crate::stats::RefusedStats::accept_filter). A client of this crate that
 /// waits in `connect` is sent an RST and fails with
 /// [`ConnectionError::Refused`](crate::ConnectionError::Refused) a second later; other clients get no
 /// answer. Clients retransmit, and the function is called again.

@@ -54,7 +54,7 @@ impl<S: Socket> Driver<S> {
             trace::further_connection(peer, conv);
         }
         let shared = self.open(now, (peer, conv), None)?;
-        self.stats.active_opens += 1;
+        self.stats.connections.active_opens += 1;
         let (waits, opens) = (self.config.waits_for_peer(), self.config.kcp.close_notify);
         let deadline = now + self.config.connect_timeout;
         match self.routing.get_mut(shared.id()) {
@@ -145,7 +145,7 @@ impl<S: Socket> Driver<S> {
         let is_capable = matches!(initial, InitialHash::WindowProbe(_));
         let is_validated = self.admission.retry.take_answer(now, &key, is_capable);
         if !is_validated && self.admission.is_crowded(&self.memory) {
-            self.stats.refused_max_unvalidated += 1;
+            self.stats.refused.max_unvalidated += 1;
             self.send_retry(now, key);
             return false;
         }
@@ -156,7 +156,7 @@ impl<S: Socket> Driver<S> {
             // Known because it has ended the previous connection.
             KnownInitial::Segment if self.routing.demux.take_successor(&key, initial) => {}
             KnownInitial::Segment | KnownInitial::Nonce => {
-                self.stats.dropped_replayed += 1;
+                self.stats.dropped.replayed += 1;
                 return false;
             }
         }
@@ -173,7 +173,7 @@ impl<S: Socket> Driver<S> {
         let allowance = if has_allowance { mtu.max(MIN_INITIAL_ALLOWANCE) } else { 0 };
         // `open` fails only on an invalid configuration, and the endpoint has validated it.
         let Ok(shared) = self.open(now, key, Some(initial)) else { return false };
-        self.stats.passive_opens += 1;
+        self.stats.connections.passive_opens += 1;
         let id = shared.id();
         let handle = Handle::new(shared);
         let (deferred, handle) = if defers { (Some(handle), None) } else { (None, Some(handle)) };
@@ -214,7 +214,7 @@ impl<S: Socket> Driver<S> {
     fn send_retry(&mut self, now: Instant, key: Key) {
         let path = Path { peer: key.0, local: self.input.local_ip };
         self.output.send_at_once(now, path, || {
-            self.stats.retries_sent += 1;
+            self.stats.retry.sent += 1;
             Some(self.admission.retry.ping(now, key))
         });
     }
@@ -283,13 +283,13 @@ impl<S: Socket> Driver<S> {
             KnownInitial::Nonce => true,
         };
         if is_replay {
-            self.stats.dropped_replayed += 1;
+            self.stats.dropped.replayed += 1;
             return true;
         }
         if !conn.is_other_initial(initial, datagram) {
             return false;
         }
-        self.stats.restart_probes += 1;
+        self.stats.connections.restart_probes += 1;
         conn.on_other_initial(now, initial);
         self.routing.schedule(id);
         true

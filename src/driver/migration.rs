@@ -108,7 +108,7 @@ impl<S: Socket> Driver<S> {
         }
         self.routing.peers.validate(to, &mut self.memory);
         self.routing.share_path(id);
-        self.stats.migrations += 1;
+        self.stats.connections.migrations += 1;
         self.routing.schedule(id);
     }
 }

@@ -70,27 +70,27 @@ impl Opener<'_> {
     /// Opens a datagram, unless the packet filter takes it or it is forged, reflected or replayed.
     #[inline]
     fn open<'b>(&mut self, datagram: &'b mut [u8]) -> Option<Opened<'b>> {
-        self.stats.received_datagrams += 1;
-        self.stats.received_bytes += datagram.len() as u64;
+        self.stats.received.datagrams += 1;
+        self.stats.received.bytes += datagram.len() as u64;
         let filter = self.config.packet_filter.as_ref();
         if filter.is_some_and(|filter| filter.takes(*self.from, datagram)) {
-            self.stats.packet_filter_datagrams += 1;
+            self.stats.raw.filtered += 1;
             return None;
         }
         let opened = match self.codec.open(datagram) {
             Ok(opened) => opened,
             Err(OpenFailure::Forged) => {
-                self.stats.dropped_checksum += 1;
+                self.stats.dropped.checksum += 1;
                 self.unreadable += 1;
                 return None;
             }
             Err(OpenFailure::Reflected) => {
-                self.stats.dropped_reflected += 1;
+                self.stats.dropped.reflected += 1;
                 return None;
             }
         };
         if !self.replay_filter.insert(self.now, opened.nonce) {
-            self.stats.dropped_replayed += 1;
+            self.stats.dropped.replayed += 1;
             return None;
         }
         Some(opened)
@@ -192,8 +192,7 @@ impl<S: Socket> Driver<S> {
                     RecvFault::Empty => return Ok(false),
                     RecvFault::Fatal => return Err(error),
                     RecvFault::Interrupted | RecvFault::Ignore => {
-                        self.stats.recv_errors += 1;
-                        count(&mut self.stats.recv_errors_by_class, &error);
+                        count(&mut self.stats.recv_errors, &error);
                         self.notifier.set_error(error);
                         if self.input.backoff.on_error(now) {
                             return Ok(false);
@@ -352,8 +351,8 @@ impl<S: Socket> Driver<S> {
         batch.rest = rest;
         let last = done.get((taken - 1) * size..).unwrap_or_default();
         *previous = Opened { body: last, nonce: &[] };
-        self.stats.received_datagrams += taken as u64;
-        self.stats.received_bytes += bytes as u64;
+        self.stats.received.datagrams += taken as u64;
+        self.stats.received.bytes += bytes as u64;
         #[cfg(test)]
         {
             self.counts.taken_together[0] += taken;
@@ -379,7 +378,7 @@ impl<S: Socket> Driver<S> {
             }
             FecFlag::Parity => {
                 if !self.on_shard(now, *from, body) {
-                    self.stats.dropped_no_connection += 1;
+                    self.stats.dropped.no_connection += 1;
                 }
             }
             FecFlag::OutOfBand => self.on_out_of_band(now, *from, body),
@@ -416,15 +415,15 @@ impl<S: Socket> Driver<S> {
                 match route {
                     Route::Unknown => self.on_unknown(now, *from, datagram),
                     Route::Reply(header) => self.reply_in_time_wait(now, *from, header),
-                    _ => self.stats.dropped_time_wait += 1,
+                    _ => self.stats.dropped.time_wait += 1,
                 }
             }
             Route::Malformed => {
-                self.stats.dropped_malformed += 1;
+                self.stats.dropped.malformed += 1;
                 self.on_unreadable(now, *from);
             }
             Route::Truncated => {
-                self.stats.dropped_truncated += 1;
+                self.stats.dropped.truncated += 1;
                 self.on_unreadable(now, *from);
             }
         }
@@ -458,18 +457,18 @@ impl<S: Socket> Driver<S> {
     /// one it is dropped.
     fn on_out_of_band(&mut self, now: Instant, from: SocketAddr, packet: &[u8]) {
         let Some((conv, payload)) = oob::parse(packet) else {
-            self.stats.dropped_truncated += 1;
+            self.stats.dropped.truncated += 1;
             return;
         };
         let id = self.routing.demux.find(&(from, conv));
         let conn = id.and_then(|id| self.routing.get_mut(id));
         let Some(conn) = conn else {
-            self.stats.dropped_no_connection += 1;
+            self.stats.dropped.no_connection += 1;
             return;
         };
         if conn.is_unvalidated() {
             // The peer may not exist, so its datagrams take no memory.
-            self.stats.dropped_unvalidated += 1;
+            self.stats.dropped.unvalidated += 1;
             return;
         }
         self.stats.out_of_band_received += 1;
@@ -496,7 +495,7 @@ impl<S: Socket> Driver<S> {
         let is_retry =
             |conn: &Conn| conn.is_unvalidated() && retry.is_reflection(now, conn.key(), datagram);
         if untagged && (conn.is_reflection(datagram) || is_retry(conn)) {
-            self.stats.dropped_reflected += 1;
+            self.stats.dropped.reflected += 1;
             return false;
         }
         let (is_regular, local_ip) = (packet_type == PacketType::Regular, self.input.local_ip);
@@ -506,7 +505,7 @@ impl<S: Socket> Driver<S> {
         let input = conn.input(now, datagram, packet_type);
         conn.account_memory(&mut self.memory);
         let Ok(outcome) = input else {
-            self.stats.dropped_malformed += 1;
+            self.stats.dropped.malformed += 1;
             return false;
         };
         // This datagram brought the first data, in any of its segments.
@@ -563,8 +562,8 @@ impl<S: Socket> Driver<S> {
         match self.admission.retry.on_datagram(now, (*from, conv), datagram) {
             Answer::None => return None,
             answer => {
-                self.stats.retries_answered += 1;
-                self.stats.retry_answers_evicted += u64::from(answer == Answer::Replaced);
+                self.stats.retry.answered += 1;
+                self.stats.retry.answers_evicted += u64::from(answer == Answer::Replaced);
             }
         }
         let Some(rest) = InitialSegment::find_datagram(datagram) else { return Some(false) };
@@ -580,7 +579,7 @@ impl<S: Socket> Driver<S> {
 
     /// Sends `header`, the ACK, FIN-ACK, RST or RST-ACK of a connection in TIME-WAIT.
     fn reply_in_time_wait(&mut self, now: Instant, to: SocketAddr, header: Header) {
-        self.stats.dropped_time_wait += 1;
+        self.stats.dropped.time_wait += 1;
         let path = Path { peer: to, local: self.input.local_ip };
         self.output.send_at_once(now, path, || Some(header));
     }
@@ -590,7 +589,7 @@ impl<S: Socket> Driver<S> {
         if self.on_possible_migration(now, from, datagram) {
             return;
         }
-        self.stats.dropped_no_connection += 1;
+        self.stats.dropped.no_connection += 1;
         // They may come from the peer of another connection.
         if self.routing.peers.contains(from) {
             self.input.unusable.on_unmatched(now, from);

@@ -252,17 +252,17 @@ impl<S: Socket> Driver<S> {
     pub(super) fn publish(&mut self) {
         self.memory.publish();
         let stats = &mut self.stats;
-        stats.current_connections = self.routing.conns.len() as u64;
-        stats.unvalidated_connections = self.admission.unvalidated.len() as u64;
-        stats.unvalidated_bytes = self.memory.unvalidated() as u64;
-        stats.memory_bytes = self.memory.used() as u64;
+        stats.connections.current = self.routing.conns.len() as u64;
+        stats.connections.unvalidated = self.admission.unvalidated.len() as u64;
+        stats.memory.unvalidated_bytes = self.memory.unvalidated() as u64;
+        stats.memory.total_bytes = self.memory.used() as u64;
         let sealed = self.output.codec.sealed();
         if stats.sealed_datagrams < MAX_SEALED_PER_KEY && sealed >= MAX_SEALED_PER_KEY {
             trace::key_limit_reached(self.notifier.local(), sealed);
         }
         stats.sealed_datagrams = sealed;
         stats.fec = self.routing.peers.stats();
-        let refused = stats.recv_errors_by_class.refused + stats.send_errors_by_class.refused;
+        let refused = stats.recv_errors.refused + stats.send_errors.refused;
         self.input.on_refusals(self.last_turn, refused, || self.routing.peers.only());
         self.notifier.publish(&self.stats);
     }

@@ -71,10 +71,10 @@ pub fn datagram(data: &[u8]) {
             driver.socket_mut().sent.clear();
             use_streams(&listener, &mut streams, choices.byte());
         }
-        assert!(listener.stats().current_connections <= CONNECTIONS as u64);
+        assert!(listener.stats().connections.current <= CONNECTIONS as u64);
     }
     while driver.turn(now).runs_again() {}
-    assert_eq!(listener.stats().received_datagrams, sent as u64);
+    assert_eq!(listener.stats().received.datagrams, sent as u64);
 }
 
 fn config(choices: &mut Choices<'_>) -> Config {

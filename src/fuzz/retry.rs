@@ -128,16 +128,16 @@ impl Run {
         }
         while self.driver.turn(self.now).runs_again() {}
         let after = self.listener.stats();
-        let opened = after.passive_opens - before.passive_opens;
-        let crowded = before.unvalidated_connections > MAX_UNVALIDATED as u64 / 2;
-        if opened > 0 && crowded && after.unvalidated_connections == before.unvalidated_connections
+        let opened = after.connections.passive_opens - before.connections.passive_opens;
+        let crowded = before.connections.unvalidated > MAX_UNVALIDATED as u64 / 2;
+        if opened > 0 && crowded && after.connections.unvalidated == before.connections.unvalidated
         {
             let key = (key.0, conv.unwrap_or(0));
             let at = self.answered.remove(&key).expect("an answer of this peer");
             assert!(self.now - at < ANSWER_LIFETIME, "the answer is too old");
         }
-        assert!(opened <= 1 && after.unvalidated_connections <= MAX_UNVALIDATED as u64);
-        assert!(after.unvalidated_bytes <= (MEMORY + (64 << 10)) as u64, "{after:?}");
+        assert!(opened <= 1 && after.connections.unvalidated <= MAX_UNVALIDATED as u64);
+        assert!(after.memory.unvalidated_bytes <= (MEMORY + (64 << 10)) as u64, "{after:?}");
         for (to, sent) in self.driver.socket_mut().sent.drain(..) {
             let header = Header::parse(&sent).expect("a segment");
             if header.command == Command::Push && header.len == 0 && header.sn.0 >> 29 == 5 {

@@ -198,7 +198,7 @@ impl Shared {
         let waiting = self.send.unsent_bytes();
         let mut stats = lock(&self.stats).stats();
         stats.unsent_bytes = stats.unsent_bytes.saturating_add(waiting as u64);
-        stats.out_of_band_dropped = self.datagrams.dropped();
+        stats.out_of_band.dropped = self.datagrams.dropped();
         stats
     }
 

@@ -142,9 +142,9 @@ impl Notifier {
         self.update(|pending| pending.wake_requested = true)
     }
 
-    /// `EndpointStats::current_connections`, without copying the rest.
+    /// `ConnectionCounts::current`, without copying the rest.
     pub(crate) fn connections(&self) -> usize {
-        usize::try_from(lock(&self.stats).current_connections).unwrap_or(usize::MAX)
+        usize::try_from(lock(&self.stats).connections.current).unwrap_or(usize::MAX)
     }
 
     /// The latest counters of the endpoint.

@@ -17,23 +17,23 @@ impl fmt::Display for ConnectionStats {
         write_lines(
             f,
             &[
-                ("BytesSent", self.sent_bytes),
-                ("BytesReceived", self.received_bytes),
-                ("InPkts", self.received_datagrams),
-                ("OutPkts", self.sent_datagrams),
-                ("InSegs", self.received_segments + self.duplicate_segments),
-                ("OutSegs", self.sent_segments + self.retransmits()),
-                ("InBytes", self.received_datagram_bytes),
-                ("OutBytes", self.sent_datagram_bytes),
+                ("BytesSent", self.sent.payload_bytes),
+                ("BytesReceived", self.received.payload_bytes),
+                ("InPkts", self.received.datagrams),
+                ("OutPkts", self.sent.datagrams),
+                ("InSegs", self.received.segments + self.anomalies.duplicate_segments),
+                ("OutSegs", self.sent.segments + self.retransmits()),
+                ("InBytes", self.received.datagram_bytes),
+                ("OutBytes", self.sent.datagram_bytes),
                 ("RetransSegs", self.retransmits()),
-                ("FastRetransSegs", self.fast_retransmits),
-                ("EarlyRetransSegs", self.early_retransmits),
-                ("RedundantRetransSegs", self.redundant_retransmits),
-                ("LostSegs", self.timeout_retransmits),
-                ("RepeatSegs", self.duplicate_segments),
-                ("SpuriousRetransSegs", self.spurious_retransmits),
-                ("InvalidAcks", self.invalid_acks),
-                ("Reflected", self.reflected_datagrams),
+                ("FastRetransSegs", self.retransmit.fast),
+                ("EarlyRetransSegs", self.retransmit.early),
+                ("RedundantRetransSegs", self.retransmit.redundant),
+                ("LostSegs", self.retransmit.timeout),
+                ("RepeatSegs", self.anomalies.duplicate_segments),
+                ("SpuriousRetransSegs", self.retransmit.spurious),
+                ("InvalidAcks", self.anomalies.invalid_acks),
+                ("Reflected", self.anomalies.reflected_datagrams),
                 ("RepairSent", self.redundancy.repair_symbols_sent),
                 ("RepairReceived", self.redundancy.repair_symbols_received),
                 ("RepairErrs", self.redundancy.invalid_repair_symbols),
@@ -43,8 +43,8 @@ impl fmt::Display for ConnectionStats {
                 ("FECParitySent", self.redundancy.parity_packets_sent),
                 ("RedundantBytes", self.redundancy.redundant_bytes_sent),
                 ("LossPerMillion", self.redundancy.loss_per_million.into()),
-                ("OOBPackets", self.out_of_band_received),
-                ("OOBDropped", self.out_of_band_dropped),
+                ("OOBPackets", self.out_of_band.received),
+                ("OOBDropped", self.out_of_band.dropped),
             ],
         )?;
         write!(f, "{}", self.fec)
@@ -57,30 +57,30 @@ impl fmt::Display for EndpointStats {
         write_lines(
             f,
             &[
-                ("ActiveOpens", self.active_opens),
-                ("PassiveOpens", self.passive_opens),
-                ("CurrEstab", self.current_connections),
-                ("InErrs", self.recv_errors + self.dropped_truncated),
-                ("InCsumErrors", self.dropped_checksum),
-                ("KCPInErrors", self.dropped_malformed),
-                ("InPkts", self.received_datagrams),
-                ("OutPkts", self.sent_datagrams),
-                ("InBytes", self.received_bytes),
-                ("OutBytes", self.sent_bytes),
-                ("OutErrs", self.send_errors),
-                ("Unknown", self.dropped_no_connection),
-                ("Closed", self.dropped_time_wait),
-                ("NotAccepting", self.refused_no_listener),
-                ("RefusedByFilter", self.refused_accept_filter),
-                ("RefusedConvInUse", self.refused_conv_in_use),
-                ("Filtered", self.packet_filter_datagrams),
-                ("RawPkts", self.raw_sent_datagrams),
-                ("RawDropped", self.raw_dropped_datagrams),
-                ("RefusedConns", self.refused_max_connections + self.refused_backlog),
-                ("RefusedUnvalidated", self.refused_max_unvalidated),
+                ("ActiveOpens", self.connections.active_opens),
+                ("PassiveOpens", self.connections.passive_opens),
+                ("CurrEstab", self.connections.current),
+                ("InErrs", self.recv_errors.total() + self.dropped.truncated),
+                ("InCsumErrors", self.dropped.checksum),
+                ("KCPInErrors", self.dropped.malformed),
+                ("InPkts", self.received.datagrams),
+                ("OutPkts", self.sent.datagrams),
+                ("InBytes", self.received.bytes),
+                ("OutBytes", self.sent.bytes),
+                ("OutErrs", self.send_errors.total()),
+                ("Unknown", self.dropped.no_connection),
+                ("Closed", self.dropped.time_wait),
+                ("NotAccepting", self.refused.no_listener),
+                ("RefusedByFilter", self.refused.accept_filter),
+                ("RefusedConvInUse", self.refused.conv_in_use),
+                ("Filtered", self.raw.filtered),
+                ("RawPkts", self.raw.sent),
+                ("RawDropped", self.raw.dropped),
+                ("RefusedConns", self.refused.max_connections + self.refused.backlog),
+                ("RefusedUnvalidated", self.refused.max_unvalidated),
                 ("StatelessResets", self.stateless_resets_sent),
-                ("Reflected", self.dropped_reflected),
-                ("Replayed", self.dropped_replayed),
+                ("Reflected", self.dropped.reflected),
+                ("Replayed", self.dropped.replayed),
                 ("Sealed", self.sealed_datagrams),
                 ("OOBPackets", self.out_of_band_received),
             ],
@@ -113,9 +113,9 @@ mod tests {
 
     #[test]
     fn display_uses_the_counter_names_of_kcp_go() {
-        let mut stats =
-            ConnectionStats { sent_segments: 90, fast_retransmits: 7, ..Default::default() };
-        (stats.timeout_retransmits, stats.fec.recovered_shards) = (3, 5);
+        let mut stats = ConnectionStats::default();
+        (stats.sent.segments, stats.fec.recovered_shards) = (90, 5);
+        (stats.retransmit.fast, stats.retransmit.timeout) = (7, 3);
         let text = stats.to_string();
         for (name, value) in
             [("OutSegs", "100"), ("RetransSegs", "10"), ("LostSegs", "3"), ("FECRecovered", "5")]
@@ -123,8 +123,9 @@ mod tests {
             let line = text.lines().find(|line| line.starts_with(name)).unwrap();
             assert_eq!(line.split_whitespace().collect::<Vec<_>>(), [name, value]);
         }
-        let endpoint =
-            EndpointStats { dropped_checksum: 4, ..EndpointStats::default() }.to_string();
+        let mut endpoint = EndpointStats::default();
+        endpoint.dropped.checksum = 4;
+        let endpoint = endpoint.to_string();
         assert!(
             endpoint.lines().any(|line| line.starts_with("InCsumErrors ") && line.ends_with(" 4"))
         );

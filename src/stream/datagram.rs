@@ -79,9 +79,8 @@ impl Datagrams {
     /// once the peer is known to take it.
     ///
     /// Never waits. At most 256 KiB are queued; beyond it the oldest datagram is dropped and counted in
-    /// [`ConnectionStats::out_of_band_dropped`](crate::ConnectionStats::out_of_band_dropped). Dropping
-    /// the stream discards the queue. [`rate_limit`](crate::Config::rate_limit) applies to datagrams,
-    /// congestion control does not.
+    /// [`OutOfBandStats::dropped`](crate::stats::OutOfBandStats::dropped). Dropping the stream discards the
+    /// queue. [`rate_limit`](crate::Config::rate_limit) applies to datagrams, congestion control does not.
     ///
     /// # Errors
     ///

@@ -166,7 +166,7 @@ fn connection_waits_for_an_address_that_is_gone_and_goes_on_when_it_is_back() {
             let mut rest = Vec::new();
             stream.read_to_end(&mut rest).await?;
             assert_eq!(stream.local_addr()?, addr);
-            let sent = listener.stats().sent_datagrams - before.sent_datagrams;
+            let sent = listener.stats().sent.datagrams - before.sent.datagrams;
             println!("{sent} datagrams for 100,000 bytes while {addr} was gone and back");
             assert!(sent < 2_000, "{sent}");
             stream.shutdown().await

@@ -221,7 +221,8 @@ async fn serve(number: u8, addr: SocketAddr, migrates: bool) -> i32 {
 
 fn report(listener: &KcpListener, first: &HashMap<SocketAddr, SystemTime>) -> String {
     let (stats, open) = (listener.stats(), listener.endpoint().open_connections());
-    let mut line = format!("report {open} {} {}", stats.migrations, stats.stateless_resets_sent);
+    let mut line =
+        format!("report {open} {} {}", stats.connections.migrations, stats.stateless_resets_sent);
     for (addr, at) in first {
         let nanos = at.duration_since(UNIX_EPOCH).unwrap().as_nanos();
         line += &format!(" {addr}={nanos}");

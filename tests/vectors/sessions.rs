@@ -133,7 +133,10 @@ fn replay(session: &Session, from: &str, mode: Mode) -> Option<(Chunks, Chunks)>
     assert!(!kcp.peer_supports_close() && !kcp.peer_has_closed());
     assert_eq!(kcp.close_reason(), None);
     let stats = kcp.stats();
-    assert_eq!((stats.out_of_window_segments, stats.received_bytes), (0, total(&chunks)));
+    assert_eq!(
+        (stats.anomalies.out_of_window_segments, stats.received.payload_bytes),
+        (0, total(&chunks))
+    );
     Some((chunks, recovered))
 }
 

@@ -90,14 +90,14 @@ impl Link {
     /// Bytes queued in smux or Snappy are not included: flush first.
     pub(crate) async fn acknowledged(&self) {
         let stats = self.stats();
-        let bytes = stats.sent_bytes + stats.unsent_bytes;
+        let bytes = stats.sent.payload_bytes + stats.unsent_bytes;
         let mut segments = None;
         while self.stream.strong_count() > 0 {
             let stats = self.stats();
-            if stats.sent_bytes >= bytes {
+            if stats.sent.payload_bytes >= bytes {
                 // Everything is sent, so its segments are among the segments sent so far.
-                let last = *segments.get_or_insert(stats.sent_segments);
-                if stats.sent_segments - u64::from(stats.in_flight_segments) >= last {
+                let last = *segments.get_or_insert(stats.sent.segments);
+                if stats.sent.segments - u64::from(stats.path.in_flight_segments) >= last {
                     return;
                 }
             }

@@ -218,8 +218,8 @@ impl Totals {
     /// Without gauges, which no longer apply once a member has ended.
     fn ended(mut self) -> Self {
         let endpoints = &mut self.endpoints;
-        (endpoints.current_connections, endpoints.unvalidated_connections) = (0, 0);
-        endpoints.unvalidated_bytes = 0;
+        (endpoints.connections.current, endpoints.connections.unvalidated) = (0, 0);
+        endpoints.memory.unvalidated_bytes = 0;
         (self.smux.streams, self.smux.stats.unread) = (0, 0);
         self
     }
@@ -227,16 +227,16 @@ impl Totals {
     /// The counters by kcp-go's names.
     fn snapshot(&self) -> Snapshot {
         let (mut snapshot, endpoints) = (self.links, &self.endpoints);
-        snapshot.active_opens = endpoints.active_opens;
-        snapshot.passive_opens = endpoints.passive_opens;
-        snapshot.curr_estab = endpoints.current_connections;
-        snapshot.in_errs = endpoints.recv_errors + endpoints.dropped_truncated;
-        snapshot.in_csum_errors = endpoints.dropped_checksum;
-        snapshot.kcp_in_errors = endpoints.dropped_malformed;
-        snapshot.in_pkts = endpoints.received_datagrams;
-        snapshot.out_pkts = endpoints.sent_datagrams;
-        snapshot.in_bytes = endpoints.received_bytes;
-        snapshot.out_bytes = endpoints.sent_bytes;
+        snapshot.active_opens = endpoints.connections.active_opens;
+        snapshot.passive_opens = endpoints.connections.passive_opens;
+        snapshot.curr_estab = endpoints.connections.current;
+        snapshot.in_errs = endpoints.recv_errors.total() + endpoints.dropped.truncated;
+        snapshot.in_csum_errors = endpoints.dropped.checksum;
+        snapshot.kcp_in_errors = endpoints.dropped.malformed;
+        snapshot.in_pkts = endpoints.received.datagrams;
+        snapshot.out_pkts = endpoints.sent.datagrams;
+        snapshot.in_bytes = endpoints.received.bytes;
+        snapshot.out_bytes = endpoints.sent.bytes;
         snapshot.fec_parity_shards = endpoints.fec.parity_shards;
         snapshot.fec_errs = endpoints.fec.unrecoverable_groups;
         snapshot.fec_recovered = endpoints.fec.recovered_shards;
@@ -299,15 +299,15 @@ fn add_frames(sum: &mut Frames, frames: &Frames) {
 /// The counters of a connection by kcp-go's names.
 fn of_connection(stats: &ConnectionStats) -> Snapshot {
     Snapshot {
-        bytes_sent: stats.sent_bytes,
-        bytes_received: stats.received_bytes,
-        in_segs: stats.received_segments + stats.duplicate_segments,
-        out_segs: stats.sent_segments + stats.retransmits(),
+        bytes_sent: stats.sent.payload_bytes,
+        bytes_received: stats.received.payload_bytes,
+        in_segs: stats.received.segments + stats.anomalies.duplicate_segments,
+        out_segs: stats.sent.segments + stats.retransmits(),
         retrans_segs: stats.retransmits(),
-        fast_retrans_segs: stats.fast_retransmits,
-        early_retrans_segs: stats.early_retransmits,
-        lost_segs: stats.timeout_retransmits,
-        duplicate_segs: stats.duplicate_segments,
+        fast_retrans_segs: stats.retransmit.fast,
+        early_retrans_segs: stats.retransmit.early,
+        lost_segs: stats.retransmit.timeout,
+        duplicate_segs: stats.anomalies.duplicate_segments,
         ..Snapshot::default()
     }
 }
@@ -345,23 +345,23 @@ const TUNNEL: &[Row<TunnelStats>] = &[
 /// Metrics of its KCP connections and their sockets.
 #[rustfmt::skip]
 const KCP: &[Row<Totals>] = &[
-    ("kcp_sent_datagrams", "UDP datagrams sent.", Counter, |s| s.endpoints.sent_datagrams),
-    ("kcp_received_datagrams", "UDP datagrams received.", Counter, |s| s.endpoints.received_datagrams),
-    ("kcp_sent_datagram_bytes", "Bytes of the UDP datagrams sent.", Counter, |s| s.endpoints.sent_bytes),
-    ("kcp_received_datagram_bytes", "Bytes of the UDP datagrams received.", Counter, |s| s.endpoints.received_bytes),
+    ("kcp_sent_datagrams", "UDP datagrams sent.", Counter, |s| s.endpoints.sent.datagrams),
+    ("kcp_received_datagrams", "UDP datagrams received.", Counter, |s| s.endpoints.received.datagrams),
+    ("kcp_sent_datagram_bytes", "Bytes of the UDP datagrams sent.", Counter, |s| s.endpoints.sent.bytes),
+    ("kcp_received_datagram_bytes", "Bytes of the UDP datagrams received.", Counter, |s| s.endpoints.received.bytes),
     ("kcp_sent_segments", "Data segments sent, retransmissions included.", Counter, |s| s.links.out_segs),
     ("kcp_retransmits", "Retransmissions of data segments.", Counter, |s| s.links.retrans_segs),
     ("kcp_received_segments", "Data segments received.", Counter, |s| s.links.in_segs),
     ("kcp_duplicate_segments", "Duplicate data segments received.", Counter, |s| s.links.duplicate_segs),
     ("kcp_fec_recovered_packets", "Packets recovered by FEC.", Counter, |s| s.endpoints.fec.recovered_shards),
-    ("kcp_dropped_checksum", "Datagrams with a wrong checksum or tag.", Counter, |s| s.endpoints.dropped_checksum),
-    ("kcp_dropped_malformed", "Datagrams without a valid segment.", Counter, |s| s.endpoints.dropped_malformed + s.endpoints.dropped_truncated),
-    ("kcp_dropped_no_connection", "Datagrams of no connection.", Counter, |s| s.endpoints.dropped_no_connection),
-    ("kcp_retries_sent", "Initial segments answered without state, since many peers are not validated.", Counter, |s| s.endpoints.retries_sent),
-    ("kcp_migrations", "Changes of address that connections of clients survived.", Counter, |s| s.endpoints.migrations),
-    ("kcp_receive_errors", "Transient errors of receiving.", Counter, |s| s.endpoints.recv_errors),
-    ("kcp_send_errors", "Errors of sending, taken as loss.", Counter, |s| s.endpoints.send_errors),
-    ("kcp_current_connections", "KCP connections now.", Gauge, |s| s.endpoints.current_connections),
+    ("kcp_dropped_checksum", "Datagrams with a wrong checksum or tag.", Counter, |s| s.endpoints.dropped.checksum),
+    ("kcp_dropped_malformed", "Datagrams without a valid segment.", Counter, |s| s.endpoints.dropped.malformed + s.endpoints.dropped.truncated),
+    ("kcp_dropped_no_connection", "Datagrams of no connection.", Counter, |s| s.endpoints.dropped.no_connection),
+    ("kcp_retries_sent", "Initial segments answered without state, since many peers are not validated.", Counter, |s| s.endpoints.retry.sent),
+    ("kcp_migrations", "Changes of address that connections of clients survived.", Counter, |s| s.endpoints.connections.migrations),
+    ("kcp_receive_errors", "Transient errors of receiving.", Counter, |s| s.endpoints.recv_errors.total()),
+    ("kcp_send_errors", "Errors of sending, taken as loss.", Counter, |s| s.endpoints.send_errors.total()),
+    ("kcp_current_connections", "KCP connections now.", Gauge, |s| s.endpoints.connections.current),
 ];
 
 /// Metrics of its smux sessions; all 0 with `mux none`.

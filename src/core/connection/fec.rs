@@ -180,7 +180,8 @@ impl Kcp {
             copies: self.send.redundancy.retransmission_copies(),
             in_flight: self.send.in_flight(),
         };
-        let totals = SentTotals { data_bytes: stats.sent_bytes, segments: stats.sent_segments };
+        let totals =
+            SentTotals { data_bytes: stats.sent.payload_bytes, segments: stats.sent.segments };
         let has_layout = self.sent_overhead > self.received_overhead;
         let bundles = self.peer_takes_no_repair() && !has_layout;
         let Some(state) = &mut self.repair else { return };
@@ -318,7 +319,7 @@ impl Kcp {
             }
             AckOutcome::AckedBefore | AckOutcome::Stale => false,
             AckOutcome::Invalid => {
-                self.stats.invalid_acks += 1;
+                self.stats.anomalies.invalid_acks += 1;
                 false
             }
         }
@@ -434,8 +435,8 @@ impl Kcp {
                 }
             }
             self.recv.ack_recovered(sn, key);
-            self.stats.received_segments += 1;
-            self.stats.received_bytes += payload.len() as u64;
+            self.stats.received.segments += 1;
+            self.stats.received.payload_bytes += payload.len() as u64;
             if let Some(state) = &mut self.repair {
                 state.recovered += 1;
             }

@@ -41,8 +41,8 @@ impl Kcp {
     ) -> Result<(), InputError> {
         segment::validate(datagram, self.conv)?;
         let now = self.clock.tick(now);
-        self.stats.received_datagrams += 1;
-        self.stats.received_datagram_bytes += datagram.len() as u64;
+        self.stats.received.datagrams += 1;
+        self.stats.received.datagram_bytes += datagram.len() as u64;
         if self.close_state.is_enabled()
             && let Some(reset) = stateless_reset::parse(datagram)
             // A peer in TIME-WAIT that received nothing sends the same, but in answer to data.
@@ -142,7 +142,7 @@ impl Kcp {
         while let Some(header) = acks.next() {
             let (sn, ts) = (header.sn, header.ts);
             if !self.keepalive.is_validated() && !self.address_proof.admits(header.frg) {
-                self.stats.invalid_acks += 1;
+                self.stats.anomalies.invalid_acks += 1;
                 continue;
             }
             if self.is_recovered_ack(&header) {
@@ -185,7 +185,7 @@ impl Kcp {
                     self.on_pong(pong.state_lost, header.una);
                 }
                 None if is_regular && self.on_mtu_probe_ack(now, &header) => is_new = true,
-                None => self.stats.invalid_acks += 1,
+                None => self.stats.anomalies.invalid_acks += 1,
             }
         }
         is_new
@@ -253,8 +253,8 @@ impl Kcp {
                     self.send.remote.on_window(now, header.una, header.wnd, srtt);
                 }
             }
-            UnaOutcome::Stale => self.stats.stale_una_datagrams += 1,
-            UnaOutcome::Invalid => self.stats.invalid_una += 1,
+            UnaOutcome::Stale => self.stats.anomalies.stale_una_datagrams += 1,
+            UnaOutcome::Invalid => self.stats.anomalies.invalid_una += 1,
         }
         una
     }
@@ -278,7 +278,7 @@ impl Kcp {
         if self.close_state.is_beyond_fin(header.sn)
             || (!payload.is_empty() && self.close_state.discards(header.sn, self.recv.nxt()))
         {
-            self.stats.out_of_window_segments += 1;
+            self.stats.anomalies.out_of_window_segments += 1;
             return false;
         }
         let ack = Ack { sn: header.sn, ts: header.ts };
@@ -293,30 +293,30 @@ impl Kcp {
                 if had_gap || origin == PacketType::Fec {
                     self.acks.forbid_delay();
                 }
-                self.stats.received_segments += 1;
-                self.stats.received_bytes += payload.len() as u64;
+                self.stats.received.segments += 1;
+                self.stats.received.payload_bytes += payload.len() as u64;
                 self.recover_with(now, header, payload);
             }
             Ok(RecvOutcome::OutOfOrder) => {
                 self.acks.on_out_of_order(now, self.recv.nxt(), ack, payload.len());
-                self.stats.received_segments += 1;
-                self.stats.received_bytes += payload.len() as u64;
+                self.stats.received.segments += 1;
+                self.stats.received.payload_bytes += payload.len() as u64;
                 self.recover_with(now, header, payload);
             }
             Ok(RecvOutcome::OutOfOrderDuplicate) => {
                 // The ACK may be lost: every such number is acknowledged again, not only the
                 // latest.
                 self.acks.on_out_of_order(now, self.recv.nxt(), ack, payload.len());
-                self.stats.duplicate_segments += 1;
+                self.stats.anomalies.duplicate_segments += 1;
             }
             Ok(RecvOutcome::Duplicate) => {
                 self.on_duplicate_received(now, ack, origin);
-                self.stats.duplicate_segments += 1;
+                self.stats.anomalies.duplicate_segments += 1;
             }
             Ok(RecvOutcome::OutOfWindow) => {
                 // The peer learns the window, and that this side is alive (RFC 9293 3.10.7.4).
                 self.window_update_pending = true;
-                self.stats.out_of_window_segments += 1;
+                self.stats.anomalies.out_of_window_segments += 1;
             }
             Err(error) => self.close_reason = Some(error),
         }
@@ -393,10 +393,10 @@ impl Kcp {
             return 0;
         }
         self.autotune_recv_window(now);
-        self.stats.received_datagrams += segments as u64;
-        self.stats.received_datagram_bytes += bytes as u64;
-        self.stats.received_segments += segments as u64;
-        self.stats.received_bytes += payload_bytes as u64;
+        self.stats.received.datagrams += segments as u64;
+        self.stats.received.datagram_bytes += bytes as u64;
+        self.stats.received.segments += segments as u64;
+        self.stats.received.payload_bytes += payload_bytes as u64;
         self.close_state.on_push(header.sn, header.ts);
         self.peer.on_state_shown();
         if had_gap {
@@ -468,6 +468,6 @@ impl Kcp {
 
     /// Counts a reflected datagram.
     pub(crate) fn count_reflected(&mut self) {
-        self.stats.reflected_datagrams += 1;
+        self.stats.anomalies.reflected_datagrams += 1;
     }
 }

@@ -398,7 +398,7 @@ impl Kcp {
             Some(ControlType::HelloAck) => self.on_hello_ack(header),
             None => false,
         };
-        self.stats.invalid_control_segments += u64::from(!valid);
+        self.stats.anomalies.invalid_control_segments += u64::from(!valid);
     }
 
     /// A RST ends the connection if it names a segment that this side sent within
@@ -444,12 +444,12 @@ impl Kcp {
             self.pending_reset.on_initial_reset(now);
         } else if !self.peer.has_received() {
             // The initial segment is still on its way, perhaps to a listener that has just started.
-            self.stats.invalid_control_segments += 1;
+            self.stats.anomalies.invalid_control_segments += 1;
         } else if self.keepalive.is_unanswered_ping(now, PingId::named_by(reset)) {
             self.pending_reset.on_ping_reset(now);
             self.retransmit_ping(now);
         } else {
-            self.stats.invalid_control_segments += 1;
+            self.stats.anomalies.invalid_control_segments += 1;
             if self.has_started() {
                 self.keepalive.request_ping(now);
             }

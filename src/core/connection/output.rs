@@ -267,8 +267,8 @@ impl Kcp {
     /// a GSO batch does once.
     #[inline]
     fn on_datagrams_sent(&mut self, now: Micros, count: usize, bytes: usize) {
-        self.stats.sent_datagrams += count as u64;
-        self.stats.sent_datagram_bytes += bytes as u64;
+        self.stats.sent.datagrams += count as u64;
+        self.stats.sent.datagram_bytes += bytes as u64;
         self.amplification.on_sent(bytes + count * usize::from(self.sent_overhead));
         self.update_auto_redundancy(now);
         self.update_timers(now);
@@ -298,7 +298,7 @@ impl Kcp {
             self.write_acks((available(out) / HEADER_LEN).saturating_sub(pings), out, sent);
         }
         if available(out) >= HEADER_LEN && self.send.remote.poll_window_probe(now) {
-            self.stats.window_probes += 1;
+            self.stats.probes.zero_window += 1;
             self.write_dataless(Command::WindowProbe, Ts(0), out);
         }
         // A ping does not answer an initial segment: the peer may have restarted.

@@ -215,7 +215,7 @@ impl Kcp {
 
     /// The segment of a ping sent now: an empty PUSH.
     pub(super) fn new_ping(&mut self, PingId { sn, cookie }: PingId) -> Header {
-        self.stats.pings_sent += 1;
+        self.stats.probes.pings += 1;
         self.header(Command::Push, self.close_state.capability(), sn, cookie, 0)
     }
 }
@@ -314,8 +314,8 @@ impl Kcp {
         header.emit(out);
         out.resize(out.len() + padding, 0);
         match padding {
-            0 => self.stats.pings_sent += 1,
-            _ => self.stats.mtu_probes_sent += 1,
+            0 => self.stats.probes.pings += 1,
+            _ => self.stats.probes.mtu += 1,
         }
         true
     }

@@ -191,7 +191,7 @@ impl Sender {
             // arrived, so most likely the ACK of the original was lost, and a longer wait would not have
             // helped.
             LateAck::LastTransmission { rtt, xmit_seq, spurious } => {
-                stats.spurious_retransmits += u64::from(spurious);
+                stats.retransmit.spurious += u64::from(spurious);
                 if let Some(rtt) = rtt {
                     self.note_wait(sample, rtt);
                 }
@@ -269,7 +269,7 @@ impl Sender {
         apart: u64,
         stats: &mut Counters,
     ) {
-        stats.spurious_retransmits += 1;
+        stats.retransmit.spurious += 1;
         self.congestion.on_spurious_retransmit();
         if self.may_be_recovered(now, ts) {
             return;

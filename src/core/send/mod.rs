@@ -390,8 +390,8 @@ impl Sender {
         stats: &mut Counters,
     ) -> Option<OutgoingSegment<'_>> {
         let (payload, frg) = self.send_buffer.take(self.mss)?;
-        stats.sent_segments += 1;
-        stats.sent_bytes += payload.len() as u64;
+        stats.sent.segments += 1;
+        stats.sent.payload_bytes += payload.len() as u64;
         self.pto_backoff.on_new_segment(now, self.sent_segments.all_acked());
         let sn = self.sent_segments.push(now, ts, payload, frg);
         if let Some(redundant) = &mut self.redundancy.copies {
@@ -749,8 +749,8 @@ impl Sender {
             self.append_full(now, template.ts, &header, framing, out);
         }
         debug_assert_eq!(out.len() - start, count * size, "all are full");
-        stats.sent_segments += count as u64;
-        stats.sent_bytes += (count * mss) as u64;
+        stats.sent.segments += count as u64;
+        stats.sent.payload_bytes += (count * mss) as u64;
         // Neither a pacer nor a model applies, see `run_len`.
         self.pacer.unblock();
         count

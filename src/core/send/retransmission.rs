@@ -133,17 +133,17 @@ impl Sender {
         let nxt = self.sent_segments.nxt();
         let level = match trigger {
             LossTrigger::FastRetransmit => {
-                stats.fast_retransmits += 1;
+                stats.retransmit.fast += 1;
                 self.reduce_cwnd(sn);
                 level
             }
             LossTrigger::EarlyRetransmit => {
-                stats.early_retransmits += 1;
+                stats.retransmit.early += 1;
                 self.reduce_cwnd(sn);
                 level
             }
             LossTrigger::Rto => {
-                stats.timeout_retransmits += 1;
+                stats.retransmit.timeout += 1;
                 let window = self.effective_window();
                 self.congestion.change_reno(|reno| reno.on_timeout(sn, nxt, window));
                 let (rto, max_rto) = (self.rtt.rto(), self.loss.max_rto());
@@ -320,7 +320,7 @@ impl Sender {
 
     /// Records the transmission of another copy of `sn`. The budget was charged when the copy was scheduled.
     pub(super) fn retransmit_copy(&mut self, now: Micros, sn: Sn, stats: &mut Counters) {
-        stats.redundant_retransmits += 1;
+        stats.retransmit.redundant += 1;
         let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level());
         let apart = self.retransmits_in_order();
         self.sent_segments.mark_retransmitted(now, sn, level, apart);

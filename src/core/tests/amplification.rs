@@ -116,7 +116,7 @@ fn memory_limit_of_an_unvalidated_peer_admits_its_first_segment() {
         scripted.kcp.require_validation(scripted.instant(), 1_200);
         scripted.kcp.limit_recv_memory(limit, true);
         (0..3).for_each(|sn| scripted.push(sn, &vec![1; len]));
-        let received = scripted.kcp.counters().received_segments;
+        let received = scripted.kcp.counters().received.segments;
         assert_eq!(received, expected, "{len} bytes, limit {limit}");
     }
 }

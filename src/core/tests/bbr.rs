@@ -38,7 +38,7 @@ fn goodput(sim: &mut Sim, until: u64) -> (f64, f64) {
     let from = sim.now;
     let figures = |sim: &Sim| {
         let (sent, received) = (sim.sides[0].kcp.stats(), sim.sides[1].kcp.stats());
-        (sim.sides[1].read, sent.retransmits(), received.received_segments)
+        (sim.sides[1].read, sent.retransmits(), received.received.segments)
     };
     let before = figures(sim);
     sim.run_until(until);
@@ -61,7 +61,7 @@ fn bulk_through_a_bottleneck_fills_it_and_loses_little() {
         while at < 5 * SECOND {
             at += 10 * MILLIS;
             sim.run_until(at);
-            most = most.max(sim.sides[0].kcp.stats().in_flight_segments);
+            most = most.max(sim.sides[0].kcp.stats().path.in_flight_segments);
         }
         // Includes segments acknowledged out of order.
         assert!(most <= 5 * BDP / 2, "queue of {queue}: {most} in flight");
@@ -69,9 +69,9 @@ fn bulk_through_a_bottleneck_fills_it_and_loses_little() {
         assert!(mbit >= 18.5, "queue of {queue}: {mbit} Mbit/s");
         assert!(retransmitted < 1.0, "queue of {queue}: {retransmitted} %");
         let stats = sim.sides[0].kcp.stats();
-        let delivered = stats.delivery_bytes_per_second;
+        let delivered = stats.path.delivery_bytes_per_second;
         assert!((2_400_000..2_600_000).contains(&delivered), "{stats:?}");
-        assert!(stats.pacing_bytes_per_second > 2_000_000, "{stats:?}");
+        assert!(stats.path.pacing_bytes_per_second > 2_000_000, "{stats:?}");
     }
 }
 
@@ -132,7 +132,7 @@ fn min_rtt_probe_finds_a_longer_path() {
     while at < 20 * SECOND {
         at += 10 * MILLIS;
         sim.run_until(at);
-        if sim.sides[0].kcp.stats().in_flight_segments <= 3 * BDP / 4 {
+        if sim.sides[0].kcp.stats().path.in_flight_segments <= 3 * BDP / 4 {
             probed.get_or_insert(at);
         }
     }
@@ -189,7 +189,7 @@ fn congestion_control_may_change_while_data_is_in_flight() {
         sim.run_until((i as u64 + 1) * SECOND);
         sim.sides[0].kcp.set_congestion_control(mode);
         sim.sides[0].kcp.check_invariants();
-        let paced = sim.sides[0].kcp.stats().pacing_bytes_per_second;
+        let paced = sim.sides[0].kcp.stats().path.pacing_bytes_per_second;
         assert_eq!(paced, 0, "nothing is known of the path yet");
     }
     sim.sides[0].kcp.set_congestion_control(CongestionControl::Bbr);
@@ -221,7 +221,7 @@ fn idle_connection_has_no_model_and_begins_with_the_initial_window() {
         assert!(script.kcp.has_reclaimable_memory());
         script.kcp.release_memory();
         script.kcp.check_invariants();
-        assert_eq!(script.kcp.stats().delivery_bytes_per_second, 0);
+        assert_eq!(script.kcp.stats().path.delivery_bytes_per_second, 0);
         script.now += SECOND;
     }
 }
@@ -276,8 +276,8 @@ fn acks_in_bursts_do_not_raise_the_rate_beyond_the_sending_rate() {
     let (sent, _) = acked_in_bursts(&mut script, 4 * SECOND, RTT);
     let stats = script.kcp.stats();
     let delivered = sent as u64 * PACKET * SECOND / (4 * SECOND);
-    assert!(stats.delivery_bytes_per_second <= delivered * 3 / 2, "{stats:?}, {delivered}");
-    assert!(before.delivery_bytes_per_second > 0);
+    assert!(stats.path.delivery_bytes_per_second <= delivered * 3 / 2, "{stats:?}, {delivered}");
+    assert!(before.path.delivery_bytes_per_second > 0);
 }
 
 #[test]
@@ -299,9 +299,9 @@ fn duplicate_and_forged_acks_change_nothing_in_the_model() {
         script.una = Sn(0);
     }
     let after = script.kcp.stats();
-    assert_eq!(after.delivery_bytes_per_second, before.delivery_bytes_per_second);
-    assert_eq!(after.pacing_bytes_per_second, before.pacing_bytes_per_second);
-    assert_eq!(after.cwnd_segments, before.cwnd_segments);
+    assert_eq!(after.path.delivery_bytes_per_second, before.path.delivery_bytes_per_second);
+    assert_eq!(after.path.pacing_bytes_per_second, before.path.pacing_bytes_per_second);
+    assert_eq!(after.path.cwnd_segments, before.path.cwnd_segments);
 }
 
 /// Acknowledgements at the time of departure: no division by zero, no limit on such a path, and a window that
@@ -317,7 +317,11 @@ fn rtt_of_zero_limits_nothing() {
         }
     }
     let stats = script.kcp.stats();
-    assert_eq!((stats.pacing_bytes_per_second, stats.cwnd_segments), (0, 1_024), "{stats:?}");
+    assert_eq!(
+        (stats.path.pacing_bytes_per_second, stats.path.cwnd_segments),
+        (0, 1_024),
+        "{stats:?}"
+    );
 }
 
 /// Towards a peer that acknowledges nothing, only the initial window and the budget's grants leave.

@@ -49,15 +49,15 @@ fn bulk(name: &str, link: &LinkConfig, auto: bool) -> Outcome {
         sim.run_until(now);
         let stats = sim.sides[0].kcp.stats();
         // At least the acknowledged segments arrived.
-        let arrived = sim.sides[1].kcp.stats().received_segments;
+        let arrived = sim.sides[1].kcp.stats().received.segments;
         let trickle = 4 * (1 + now / (30 * MILLIS));
         assert!(stats.retransmits() <= arrived + 64 + trickle, "{name} at {now}: {stats:?}");
         if now > 3 * SECOND {
-            in_flight = in_flight.max(u64::from(stats.in_flight_segments));
+            in_flight = in_flight.max(u64::from(stats.path.in_flight_segments));
         }
     }
     let (stats, read) = (sim.sides[0].kcp.stats(), sim.sides[1].read as f64);
-    let wire = stats.sent_datagram_bytes + IP_UDP * stats.sent_datagrams;
+    let wire = stats.sent.datagram_bytes + IP_UDP * stats.sent.datagrams;
     let outcome = Outcome {
         goodput: read * 8.0 / (DURATION as f64 / SECOND as f64) / 1e6,
         wire_ratio: wire as f64 / read,
@@ -66,7 +66,7 @@ fn bulk(name: &str, link: &LinkConfig, auto: bool) -> Outcome {
     println!(
         "{name}, automatic windows {auto}: {:.1} Mbit/s at {:.2} bytes on the wire per byte, {} in \
          flight, window {}",
-        outcome.goodput, outcome.wire_ratio, outcome.in_flight, stats.cwnd_segments,
+        outcome.goodput, outcome.wire_ratio, outcome.in_flight, stats.path.cwnd_segments,
     );
     outcome
 }

@@ -56,8 +56,8 @@ fn lost_message_arrives_with_the_next_datagram() {
     }
     ends.run(SECOND);
     let stats = ends.sides[0].stats();
-    assert_eq!((losses.get(), stats.retransmits(), stats.invalid_acks), (1, 0, 0));
-    let rtt = stats.srtt.as_millis();
+    assert_eq!((losses.get(), stats.retransmits(), stats.anomalies.invalid_acks), (1, 0, 0));
+    let rtt = stats.path.srtt.as_millis();
     assert!((20..=22).contains(&rtt), "RTT {rtt} ms: no sample of a copy");
 }
 
@@ -88,9 +88,9 @@ fn ack_of_a_copy_acknowledges_and_is_no_loss() {
     scripted.una = Sn(new.0 + 1);
     scripted.ack(new.0, new.1);
     scripted.ack(copy.0, copy.1);
-    assert_eq!(scripted.kcp.stats().invalid_acks, 0, "also behind una");
+    assert_eq!(scripted.kcp.stats().anomalies.invalid_acks, 0, "also behind una");
     scripted.ack(copy.0, copy.1 + 1);
-    assert_eq!(scripted.kcp.stats().invalid_acks, 1);
+    assert_eq!(scripted.kcp.stats().anomalies.invalid_acks, 1);
     assert_eq!(scripted.kcp.stats().retransmits(), 0);
     assert_eq!(scripted.kcp.stats().redundancy.loss_per_million, 0);
 }
@@ -105,7 +105,7 @@ fn clean_path_shows_no_loss_with_copies_whatever_the_ack_policy() {
             ends.run(5 * MILLIS);
         }
         let (stats, repair) = (ends.sides[0].stats(), ends.sides[0].stats().redundancy);
-        assert_eq!((stats.retransmits(), stats.invalid_acks), (0, 0), "{policy:?}");
+        assert_eq!((stats.retransmits(), stats.anomalies.invalid_acks), (0, 0), "{policy:?}");
         assert_eq!(repair.loss_per_million, 0, "{policy:?}");
     }
 }
@@ -161,8 +161,8 @@ fn copies_cost_no_datagrams_and_at_most_their_rate() {
         ends.run(SECOND);
         let (stats, copies) =
             (ends.sides[0].stats(), ends.sides[0].stats().redundancy.bundled_copies);
-        let datagrams = stats.sent_datagrams - before.sent_datagrams;
-        (datagrams, stats.sent_datagram_bytes - before.sent_datagram_bytes, copies)
+        let datagrams = stats.sent.datagrams - before.sent.datagrams;
+        (datagrams, stats.sent.datagram_bytes - before.sent.datagram_bytes, copies)
     };
     let (datagrams, bytes, none) = run(0);
     assert_eq!(none, 0);
@@ -215,7 +215,7 @@ fn peer_that_is_not_validated_is_sent_no_copy() {
     }
     scripted.run(SECOND);
     assert_eq!(scripted.kcp.stats().redundancy.bundled_copies, 0);
-    assert!(scripted.kcp.stats().sent_segments >= 2, "data may leave");
+    assert!(scripted.kcp.stats().sent.segments >= 2, "data may leave");
 }
 
 /// Random writes in both directions over a path that loses, duplicates and reorders.
@@ -248,7 +248,7 @@ fn stream_with_copies_arrives_unchanged() {
         }
         assert!(sent == read, "seed {seed}");
         for side in &ends.sides {
-            assert_eq!(side.stats().invalid_acks, 0, "seed {seed}");
+            assert_eq!(side.stats().anomalies.invalid_acks, 0, "seed {seed}");
             copies += side.stats().redundancy.bundled_copies;
         }
     }

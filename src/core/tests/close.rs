@@ -189,12 +189,12 @@ fn fin_that_contradicts_data_or_another_fin_is_ignored() {
     for sn in [0, 1, 2 + 65_536, u32::MAX, 1 << 31] {
         lone.give(fin(sn, 5), b"");
     }
-    assert_eq!(lone.kcp.stats().invalid_control_segments, 5);
+    assert_eq!(lone.kcp.stats().anomalies.invalid_control_segments, 5);
     // Its `una` acknowledges segments never sent: the FIN is not from this peer.
     lone.una = Sn(9);
     lone.give(fin(2, 5), b"");
     lone.una = Sn(1);
-    assert_eq!(lone.kcp.stats().invalid_control_segments, 6);
+    assert_eq!(lone.kcp.stats().anomalies.invalid_control_segments, 6);
     // Data beyond the FIN takes it back.
     lone.give(fin(4, 5), b"");
     lone.push(5, b"f");
@@ -210,7 +210,10 @@ fn fin_that_contradicts_data_or_another_fin_is_ignored() {
     lone.give(fin(7, 8), b"");
     lone.push(6, b"more");
     assert!(lone.kcp.peer_has_closed());
-    assert_eq!((lone.read_all().len(), lone.kcp.stats().invalid_control_segments), (0, 7));
+    assert_eq!(
+        (lone.read_all().len(), lone.kcp.stats().anomalies.invalid_control_segments),
+        (0, 7)
+    );
     let answers: Vec<_> = lone.out().into_iter().map(|(header, _)| header).collect();
     let fin_acks = answers.iter().filter(|header| is_control(header, ControlType::FinAck));
     assert_eq!(fin_acks.map(|header| (header.sn, header.ts)).collect::<Vec<_>>(), [(Sn(6), Ts(7))]);
@@ -228,7 +231,10 @@ fn reset_is_valid_only_with_the_time_stamp_of_a_recent_segment() {
     for (sn, ts) in [(1, 0), (1, 19_999), (1, 20_001), (2, 20_000), (0, 20_000), (0, 0)] {
         lone.give(reset(sn, ts), b"");
     }
-    assert_eq!((lone.kcp.close_reason(), lone.kcp.stats().invalid_control_segments), (None, 6));
+    assert_eq!(
+        (lone.kcp.close_reason(), lone.kcp.stats().anomalies.invalid_control_segments),
+        (None, 6)
+    );
     // The sender of a genuine RST receives the ping and names it in the next RST.
     let sent = lone.out();
     let (ping, _) = sent.iter().find(|(h, _)| h.command == Command::Push && h.len == 0).unwrap();

@@ -241,7 +241,7 @@ fn no_acks_of_a_peer_defer_a_retransmission_beyond_an_rto_after_the_parity() {
                 let i = rng.below(stamps.len() as u64) as usize;
                 script.ack(FIRST + 1 + i as u32, stamps[i]);
             }
-            rto = rto.max(script.kcp.stats().rto);
+            rto = rto.max(script.kcp.stats().path.rto);
             let sent = script.run(script.now + rng.below(5_000));
             let push = |(_, (header, _)): &(u64, (Header, Vec<u8>))| {
                 header.command == Command::Push && header.sn == Sn(FIRST)

@@ -215,7 +215,7 @@ fn message_random_fragments_give_whole_messages_or_a_close() {
             while script.kcp.readable().is_some() && rng.chance(900_000) {
                 read.extend(script.kcp.recv().map(|message| message.to_vec()));
             }
-            if script.kcp.stats().out_of_window_segments > 0 {
+            if script.kcp.stats().anomalies.out_of_window_segments > 0 {
                 break;
             }
         }

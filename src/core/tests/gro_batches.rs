@@ -284,7 +284,7 @@ fn gro_batch_in_order_is_taken_behind_its_first_datagram() {
     let mut batch: Vec<u8> = (0..30).flat_map(|_| peer.datagram(Datagram::Data, 10)).collect();
     batch.extend(peer.datagram(Datagram::Short, 10));
     assert_eq!(input(&mut pair[1], &batch, true), 30);
-    assert_eq!(pair[1].kcp.stats().received_segments, 1 + 31);
+    assert_eq!(pair[1].kcp.stats().received.segments, 1 + 31);
     let acks = transmit(&mut pair[1]);
     assert_eq!(acks.len(), 1, "one ACK, of the latest");
     let (ack, _) = Segments::new(&acks[0]).next().unwrap();

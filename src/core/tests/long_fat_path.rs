@@ -44,9 +44,9 @@ fn transfer(jitter: u64, keep_order: bool, bytes: u64) -> (ConnectionStats, f64)
         seconds,
         bytes as f64 * 8.0 / seconds / 1e6,
         stats.retransmits(),
-        stats.sent_segments,
+        stats.sent.segments,
         stats.retransmit_percent(),
-        stats.srtt.as_micros() as f64 / 1_000.0,
+        stats.path.srtt.as_micros() as f64 / 1_000.0,
     );
     (stats, seconds)
 }
@@ -55,7 +55,7 @@ fn transfer(jitter: u64, keep_order: bool, bytes: u64) -> (ConnectionStats, f64)
 #[test]
 fn spurious_retransmits_with_jitter_stay_below_a_fifth_percent() {
     let (stats, seconds) = transfer(10 * MILLIS, true, GIGABYTE);
-    assert_eq!(stats.sent_bytes, GIGABYTE);
+    assert_eq!(stats.sent.payload_bytes, GIGABYTE);
     assert!(stats.retransmit_percent() <= 0.2);
     assert!(seconds < 90.0, "{seconds}");
 }

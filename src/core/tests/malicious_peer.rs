@@ -10,7 +10,6 @@ use super::sim_plan::{DAY, MILLIS, Plan, SECOND, Set};
 use crate::config::{KcpConfig, Mode, Timing};
 use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header};
 use crate::core::seq::Sn;
-use crate::stats::ConnectionStats;
 use crate::testkit::link::CERTAIN;
 use crate::testkit::rng::Rng;
 
@@ -49,7 +48,7 @@ fn ack_with_a_time_stamp_never_sent_is_invalid() {
     let mut script = in_flight(8);
     script.give(header(Command::WindowUpdate, 1 << 30, 0), b"");
     script.now += 20 * MILLIS;
-    let (before, stats) = (state(&script), script.kcp.stats());
+    let (before, mut expected) = (state(&script), script.kcp.stats());
     let mut forged = 0;
     let stamps = [0, 999, 1_001, 1_019, 1_020, 1_021, 1_000 + (1 << 31), u32::MAX, 1 << 31];
     for sn in [0, 3, 7] {
@@ -63,14 +62,11 @@ fn ack_with_a_time_stamp_never_sent_is_invalid() {
         forged += 1;
     }
     assert_eq!(state(&script), before);
-    let changed = script.kcp.stats();
-    let stats = ConnectionStats {
-        invalid_acks: forged,
-        received_datagrams: changed.received_datagrams,
-        received_datagram_bytes: changed.received_datagram_bytes,
-        ..stats
-    };
-    assert_eq!(changed, stats);
+    let stats = script.kcp.stats();
+    expected.anomalies.invalid_acks = forged;
+    expected.received.datagrams = stats.received.datagrams;
+    expected.received.datagram_bytes = stats.received.datagram_bytes;
+    assert_eq!(stats, expected);
     assert!(!script.kcp.is_established());
     script.ack(3, 1_000);
     assert!(script.kcp.is_established());
@@ -87,7 +83,7 @@ fn ack_of_the_last_transmission_after_26_days_is_valid() {
     script.now += RTT;
     script.ack(0, retransmitted[0].0.ts.0);
     assert!(script.kcp.is_established());
-    assert_eq!(script.kcp.stats().invalid_acks, 0);
+    assert_eq!(script.kcp.stats().anomalies.invalid_acks, 0);
 }
 
 #[test]
@@ -99,14 +95,14 @@ fn rto_with_forged_acks_stays_within_bounds() {
             script.now += rng.spread(1, SECOND);
             script.out();
             script.ack(rng.below(32) as u32, rng.next() as u32 >> rng.below(32));
-            let rto = script.kcp.stats().rto.as_micros() as u64;
+            let rto = script.kcp.stats().path.rto.as_micros() as u64;
             assert!((30 * MILLIS..=10 * SECOND).contains(&rto));
         }
         // With valid ACKs from here on the estimate recovers.
         script.una = Sn(30);
         script.ack(29, 0);
         sample_rtt(&mut script, 30..158);
-        let rto = script.kcp.stats().rto.as_micros() as u64;
+        let rto = script.kcp.stats().path.rto.as_micros() as u64;
         assert!(rto <= 2 * RTT + 10 * MILLIS, "seed {seed}: {rto}");
     }
 }
@@ -119,7 +115,7 @@ fn rto_after_one_sample_of_an_hour_recovers_within_70_samples() {
     script.una = Sn(1);
     script.ack(0, 1_000);
     sample_rtt(&mut script, 1..70);
-    let rto = script.kcp.stats().rto;
+    let rto = script.kcp.stats().path.rto;
     assert!(rto.as_millis() < 250, "{rto:?}");
 }
 
@@ -134,8 +130,8 @@ fn una_beyond_nxt_acknowledges_nothing() {
         }
         assert_eq!(state(&script), before, "{beyond} beyond");
         let stats = script.kcp.stats();
-        assert_eq!(stats.in_flight_segments, 8);
-        assert_eq!(stats.invalid_una + stats.stale_una_datagrams, 4);
+        assert_eq!(stats.path.in_flight_segments, 8);
+        assert_eq!(stats.anomalies.invalid_una + stats.anomalies.stale_una_datagrams, 4);
         // The payload is delivered nevertheless.
         script.push(0, b"hello");
         assert_eq!(script.read_all(), b"hello");
@@ -154,7 +150,7 @@ fn duplicate_acks_retransmit_each_segment_once() {
         script.now += 20;
     }
     let stats = script.kcp.stats();
-    let once = stats.retransmits() - stats.redundant_retransmits;
+    let once = stats.retransmits() - stats.retransmit.redundant;
     assert_eq!(once, 30, "30 segments, within half of a round trip");
     // The ACKs show a high loss rate, which draws copies, within the budget.
     assert!(datagrams <= 68, "{datagrams}");
@@ -193,8 +189,8 @@ fn sent_without_acks(config: &KcpConfig, peer: Silent, answers: impl Fn(&Header)
     }
     assert_eq!(script.kcp.close_reason(), None);
     let stats = script.kcp.stats();
-    let (timeouts, copies) = (stats.timeout_retransmits, stats.redundant_retransmits);
-    let (probes, pings) = (stats.mtu_probes_sent, stats.pings_sent);
+    let (timeouts, copies) = (stats.retransmit.timeout, stats.retransmit.redundant);
+    let (probes, pings) = (stats.probes.mtu, stats.probes.pings);
     println!("{timeouts} after a timeout, {copies} copies, {probes} MTU probes, {pings} pings");
     assert_eq!(peer.capable, pings > probes + 3, "only it is pinged early: {pings}");
     assert!(stats.retransmits() <= 128, "64 at the start, and 64 by time");
@@ -288,7 +284,7 @@ fn duplicate_push_with_other_payload_is_discarded() {
             script.push(sn, payload.as_bytes());
         }
         assert_eq!(script.read_all(), b"aabbcc");
-        assert_eq!(script.kcp.stats().duplicate_segments, 3);
+        assert_eq!(script.kcp.stats().anomalies.duplicate_segments, 3);
     }
 }
 
@@ -316,7 +312,8 @@ fn corrupted_datagrams_do_not_panic() {
         explained(&plan, || sim.run_until(120 * SECOND));
         let stats = sim.sides.each_ref().map(|side| side.kcp.stats());
         ended += u64::from(sim.sides.iter().any(|side| side.ended().is_some()));
-        dropped += stats.iter().map(|s| s.invalid_acks + s.invalid_una).sum::<u64>();
+        dropped +=
+            stats.iter().map(|s| s.anomalies.invalid_acks + s.anomalies.invalid_una).sum::<u64>();
         format!("{plan}\n{stats:?}")
     });
     println!("damaged: {ended} of 200 pairs ended, {dropped} contradictions");
@@ -375,7 +372,7 @@ fn duplicate_datagram_changes_only_counters_and_one_ack() {
         }
     }
     assert_eq!(once.read_all(), twice.read_all());
-    assert_eq!(twice.kcp.stats().duplicate_segments, 2);
+    assert_eq!(twice.kcp.stats().anomalies.duplicate_segments, 2);
     let (once, twice) = (commands(&once.out()), commands(&twice.out()));
     let acks = |all: &[Command]| all.iter().filter(|&&c| c == Command::Ack).count();
     assert_eq!((acks(&once), acks(&twice)), (1, 2));

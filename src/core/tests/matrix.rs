@@ -99,7 +99,7 @@ fn messages(preset: (Timing, CongestionControl), loss: u32) -> String {
     let (outcome, latencies) = measure(&plan);
     let sent = &outcome.stats[0];
     assert!(outcome.finished >= (MESSAGES - 1) * 10 * MILLIS, "messages left too early");
-    let ip_bytes = sent.sent_datagram_bytes + sent.sent_datagrams * IP_OVERHEAD;
+    let ip_bytes = sent.sent.datagram_bytes + sent.sent.datagrams * IP_OVERHEAD;
     format!("{latencies} {:.3}", ip_bytes as f64 / (MESSAGES * MESSAGE_BYTES) as f64)
 }
 

@@ -26,7 +26,7 @@ fn black_hole(mtu: usize) -> LinkConfig {
 /// MTU probes of the first side, and the PLPMTU it ended with, bytes of a KCP datagram.
 fn found(sim: &Sim) -> (u64, u32) {
     let stats = sim.sides[0].kcp.stats();
-    (stats.mtu_probes_sent, stats.current_mtu)
+    (stats.probes.mtu, stats.path.current_mtu)
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn plpmtu_under_random_loss_stays_at_the_configured_size() {
                 let mut least = 1_400;
                 while !sim.is_done() {
                     sim.step();
-                    least = least.min(sim.sides[0].kcp.stats().current_mtu);
+                    least = least.min(sim.sides[0].kcp.stats().path.current_mtu);
                 }
                 assert!(seed % 4 != 0 || least == 1_400, "enough full segments arrive");
                 lowered += u32::from(least < 1_400);

@@ -94,7 +94,7 @@ impl Flow {
 
     fn totals(&self) -> (u64, u64, ConnectionStats) {
         let stats = self.sim.sides[0].kcp.stats();
-        let wire = stats.sent_datagram_bytes + IP_UDP * stats.sent_datagrams;
+        let wire = stats.sent.datagram_bytes + IP_UDP * stats.sent.datagrams;
         (self.sim.sides[1].read, wire, stats)
     }
 
@@ -105,13 +105,13 @@ impl Flow {
         let (read, wire, before) = self.totals();
         self.sim.run_until(end);
         let (read_after, wire_after, after) = self.totals();
-        let (read, sent) = (read_after - read, after.sent_segments - before.sent_segments);
+        let (read, sent) = (read_after - read, after.sent.segments - before.sent.segments);
         let again = after.retransmits() - before.retransmits();
         let figures = Figures {
             goodput: read as f64 * 8.0 / of as f64 / 1e6,
             wire: (wire_after - wire) as f64 / read.max(1) as f64,
             retransmitted: again as f64 / (sent + again).max(1) as f64,
-            srtt_ms: after.srtt.as_secs_f64() * 1e3,
+            srtt_ms: after.path.srtt.as_secs_f64() * 1e3,
         };
         println!("{figures:.2?}");
         figures
@@ -300,7 +300,7 @@ fn messages_leave_once_and_at_once_while_packets_are_held_up() {
             before = if ms % 30 == 0 { sender.written } else { before };
         }
         let (.., stats) = flow.totals();
-        let again = stats.retransmits() as f64 / stats.sent_segments as f64;
+        let again = stats.retransmits() as f64 / stats.sent.segments as f64;
         println!("link {held_up}: {again:.3} again, {waited} bytes waited");
         // A probe at doubled intervals after a second.
         assert!(again < 0.02, "link {held_up}: {stats:?}");
@@ -629,7 +629,7 @@ fn bursts_that_exceed_the_queue_spread_over_a_round_trip() {
         let figures = flow.run(60, 60);
         let (.., stats) = flow.totals();
         println!("{mbit} Mbit/s, queue of {queue}: {stats:?}");
-        assert!(stats.sent_segments >= 900 && stats.retransmits() < 90, "{figures:?}");
+        assert!(stats.sent.segments >= 900 && stats.retransmits() < 90, "{figures:?}");
     }
 }
 

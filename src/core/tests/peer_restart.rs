@@ -308,7 +308,7 @@ fn rtt_ignores_late_duplicates_of_acks() {
         while !sim.is_done() {
             sim.step();
             let stats = sim.sides[0].kcp.stats();
-            assert!(stats.srtt.as_micros() as u64 <= 50 * MILLIS, "{:?}", stats.srtt);
+            assert!(stats.path.srtt.as_micros() as u64 <= 50 * MILLIS, "{:?}", stats.path.srtt);
         }
         assert_eq!(sim.sides[0].kcp.stats().retransmits(), 0);
     }
@@ -371,9 +371,9 @@ fn suspended_host_without_timeouts_resumes_after_any_time() {
             let outcome = explained(&plan, || sim.run());
             assert!(outcome.finished <= freeze.1 + 15 * SECOND, "{}", outcome.finished);
             for (side, stats) in sim.sides.iter().zip(outcome.stats) {
-                assert_eq!(stats.invalid_una, 0);
+                assert_eq!(stats.anomalies.invalid_una, 0);
                 assert!(side.kcp.is_established());
-                assert_eq!(stats.invalid_acks, 0, "{length} us, {which}: {stats:?}");
+                assert_eq!(stats.anomalies.invalid_acks, 0, "{length} us, {which}: {stats:?}");
             }
         }
     }

@@ -150,12 +150,12 @@ fn lost_segment_is_recovered_without_a_retransmission() {
             latest += read.len();
             // The path takes 10 ms, and the next repair symbol leaves with the next segment but one.
             assert!(latest + 3_000 >= sent, "segment {lost}: {latest} of {sent}");
-            rtts.push(ends.sides[0].stats().srtt);
+            rtts.push(ends.sides[0].stats().path.srtt);
         }
         ends.run(SECOND);
         let (stats, repair) = (ends.sides[0].stats(), ends.sides[0].stats().redundancy);
         assert_eq!(stats.retransmits(), 0, "segment {lost}");
-        assert_eq!(stats.invalid_acks, 0);
+        assert_eq!(stats.anomalies.invalid_acks, 0);
         assert_eq!(
             (
                 repair.recovered_by_peer_segments,
@@ -303,7 +303,7 @@ fn ack_of_a_recovered_segment_needs_a_key_that_was_sent() {
         ends.run(MILLIS);
     }
     let last = log.borrow().iter().rfind(|header| header.command == Command::Repair).copied();
-    let (key, in_flight) = (last.unwrap().ts.0, ends.sides[0].stats().in_flight_segments);
+    let (key, in_flight) = (last.unwrap().ts.0, ends.sides[0].stats().path.in_flight_segments);
     assert!(in_flight >= 4);
     let mut ack = |sn: u32, key: u32| -> ConnectionStats {
         let ack = Header { frg: REPAIRED, ..header(Command::Ack, sn, key) };
@@ -313,10 +313,14 @@ fn ack_of_a_recovered_segment_needs_a_key_that_was_sent() {
         ends.sides[0].input(now, &datagram, origin).unwrap();
         ends.sides[0].stats()
     };
-    assert_eq!(ack(2, key.wrapping_add(1)).invalid_acks, 1, "a key of the future");
-    assert_eq!(ack(2, key.wrapping_sub(1_000)).invalid_acks, 2, "a key that was never sent");
-    assert_eq!(ack(1_000, key).invalid_acks, 3, "a segment that was never sent");
-    assert_eq!(ack(2, key).invalid_acks, 3);
+    assert_eq!(ack(2, key.wrapping_add(1)).anomalies.invalid_acks, 1, "a key of the future");
+    assert_eq!(
+        ack(2, key.wrapping_sub(1_000)).anomalies.invalid_acks,
+        2,
+        "a key that was never sent"
+    );
+    assert_eq!(ack(1_000, key).anomalies.invalid_acks, 3, "a segment that was never sent");
+    assert_eq!(ack(2, key).anomalies.invalid_acks, 3);
     assert_eq!(ends.sides[0].stats().redundancy.recovered_by_peer_segments, 1);
 }
 
@@ -339,7 +343,7 @@ fn segments_recovered_among_many_in_flight_are_acknowledged() {
             written += 100;
             ends.run(every);
             read += ends.read(1).len();
-            most = most.max(ends.sides[0].stats().in_flight_segments);
+            most = most.max(ends.sides[0].stats().path.in_flight_segments);
         }
         ends.run(SECOND);
         assert_eq!(read + ends.read(1).len(), written);
@@ -349,7 +353,7 @@ fn segments_recovered_among_many_in_flight_are_acknowledged() {
             u64::from(most) >= in_flight && repair.recovered_by_peer_segments > 30,
             "{repair:?}"
         );
-        assert_eq!(stats.invalid_acks, 0, "{in_flight} in flight");
+        assert_eq!(stats.anomalies.invalid_acks, 0, "{in_flight} in flight");
     }
 }
 
@@ -371,7 +375,7 @@ fn hidden_loss_closes_the_congestion_window() {
         }
         ends.write(0, &[7; 1_000]);
         ends.run(5 * MILLIS);
-        windows.push(ends.sides[0].stats().cwnd_segments);
+        windows.push(ends.sides[0].stats().path.cwnd_segments);
     }
     ends.run(SECOND);
     assert!(lost && ends.sides[0].stats().redundancy.recovered_by_peer_segments == 1);
@@ -405,7 +409,7 @@ fn ack_of_a_retransmission_takes_back_no_loss() {
         ends.input(0, &super::scripted_peer::datagram(&[(ack, b"")])).unwrap();
         assert_eq!(ends.sides[0].stats().redundancy.loss_per_million, loss);
     }
-    assert_eq!(ends.sides[0].stats().invalid_acks, 0);
+    assert_eq!(ends.sides[0].stats().anomalies.invalid_acks, 0);
     assert_eq!(ends.sides[0].stats().redundancy.recovered_by_peer_segments, 1);
 }
 

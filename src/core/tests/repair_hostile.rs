@@ -171,7 +171,7 @@ fn ack_with_any_frg_is_an_ack_without_repair_symbols() {
     peer.write(vec![1; 100]);
     let sent = peer.out();
     peer.give(Header { frg: REPAIRED, ..header(Command::Ack, 0, sent[0].0.ts.0) }, b"");
-    assert!(peer.kcp.is_established() && peer.kcp.stats().invalid_acks == 0);
+    assert!(peer.kcp.is_established() && peer.kcp.stats().anomalies.invalid_acks == 0);
 }
 
 #[test]

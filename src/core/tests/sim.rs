@@ -254,7 +254,10 @@ impl Sim {
         }
         assert!(result.is_ok() || self.deliver_damaged, "{result:?}");
         let stats = side.kcp.stats();
-        self.note(to as u64, stats.received_bytes ^ (stats.duplicate_segments << 32));
+        self.note(
+            to as u64,
+            stats.received.payload_bytes ^ (stats.anomalies.duplicate_segments << 32),
+        );
         if self.verbose {
             println!("{:>12} {to} <- {}", self.now, describe(datagram));
         }

@@ -186,9 +186,9 @@ impl Side {
 
     pub(super) fn check_end(&self, peer: &Self) {
         let stats = self.kcp.stats();
-        assert_eq!(stats.sent_bytes, self.written);
-        assert_eq!(stats.received_bytes, self.read);
-        assert_eq!(stats.sent_segments, peer.kcp.stats().received_segments);
+        assert_eq!(stats.sent.payload_bytes, self.written);
+        assert_eq!(stats.received.payload_bytes, self.read);
+        assert_eq!(stats.sent.segments, peer.kcp.stats().received.segments);
         assert!(self.messages.is_empty());
         assert_eq!(self.kcp.close_reason(), None);
         assert_eq!(self.kcp.poll_timeout(), None, "an idle connection has no timer");
@@ -196,8 +196,12 @@ impl Side {
         // as invalid.
         let may_be_invalid = |plan: &SidePlan| plan.link.duplicate > 0 || plan.freeze.1 > 24 * DAY;
         let [own, other] = [&self.plan, &peer.plan].map(may_be_invalid);
-        if !own && !other && stats.pings_sent == 0 {
-            assert_eq!((stats.invalid_acks, stats.invalid_una), (0, 0), "{stats:?}");
+        if !own && !other && stats.probes.pings == 0 {
+            assert_eq!(
+                (stats.anomalies.invalid_acks, stats.anomalies.invalid_una),
+                (0, 0),
+                "{stats:?}"
+            );
         }
     }
 
@@ -438,15 +442,15 @@ impl Side {
         {
             self.kcp.check_invariants();
         }
-        assert!(stats.in_flight_segments <= u32::from(self.largest_window));
+        assert!(stats.path.in_flight_segments <= u32::from(self.largest_window));
         let mss = u64::from(self.largest_mtu) - SEGMENT_HEADER as u64;
         assert!(stats.unsent_bytes <= u64::from(self.largest_window) * mss);
-        let stored = if self.corrupted { 0 } else { stats.received_bytes - self.read };
+        let stored = if self.corrupted { 0 } else { stats.received.payload_bytes - self.read };
         let budget = config.recv_budget().max(self.stored_before) as u64;
         let budget = if self.jumbo { 2 * budget + 65_536 } else { budget };
         assert!(stored <= budget, "{stored} bytes stored");
         let max_rto = config.max_retransmit_interval;
-        assert!(stats.rto <= max_rto, "{:?}", stats.rto);
+        assert!(stats.path.rto <= max_rto, "{:?}", stats.path.rto);
         let waits = self.kcp.close_reason().is_none() && !self.kcp.is_drained();
         // Rate limit and host tick add to this.
         let limit = self.slowest.map_or(0, |rate| 2 * mss.max(1_500) * SECOND / rate.get());

@@ -26,7 +26,7 @@ fn sweep(test: &str, set: &Set, seeds: u64) {
             worst = (outcome.share, seed);
         }
         for stats in outcome.stats {
-            sent += stats.sent_segments;
+            sent += stats.sent.segments;
             retransmits += stats.retransmits();
         }
         format!("{plan}\n{outcome:?}")

@@ -33,11 +33,11 @@ fn una_alone_draws_an_initial_window_per_timeout() {
         let mut script = with_much_to_send(timing, congestion);
         let (start, before) = (script.now, script.sent.1);
         let mut timeouts = 0;
-        let mut next = start + script.kcp.stats().rto.as_micros() as u64;
+        let mut next = start + script.kcp.stats().path.rto.as_micros() as u64;
         while script.now < start + 10 * SECOND {
             if script.now >= next {
                 timeouts += 1;
-                let rto = script.kcp.stats().rto.as_micros() as u64;
+                let rto = script.kcp.stats().path.rto.as_micros() as u64;
                 next += rto.max((rto << timeouts.min(6)).min(250 * MILLIS));
             }
             script.out();
@@ -97,7 +97,7 @@ fn window_whose_acks_were_lost_is_proved_a_round_trip_after_a_timeout() {
                 break (*header, out.len());
             }
             script.now += MILLIS;
-            let rto = script.kcp.stats().rto.as_micros() as u64;
+            let rto = script.kcp.stats().path.rto.as_micros() as u64;
             assert!(script.now <= before + rto + 10 * MILLIS, "{congestion:?}, {sent} segments");
         };
         script.now += 40 * MILLIS;

@@ -31,7 +31,7 @@ fn transfer(
     while sim.sides[1].read < BYTES && at < 600 * SECOND {
         at += 50 * MILLIS;
         sim.run_until(at);
-        largest = largest.max(sim.sides[0].kcp.stats().cwnd_segments);
+        largest = largest.max(sim.sides[0].kcp.stats().path.cwnd_segments);
     }
     (BYTES as f64 / 1e6 / (at as f64 / SECOND as f64), largest)
 }

@@ -34,7 +34,7 @@ fn zero_window_with_lost_updates_reopens_within_the_probe_limit() {
             sim.start();
             sim.run_until(until);
             let (read, mut flowed) = (sim.sides[1].read, None);
-            assert!(sim.sides[0].kcp.stats().window_probes >= 3, "window probes go on");
+            assert!(sim.sides[0].kcp.stats().probes.zero_window >= 3, "window probes go on");
             while flowed.is_none() {
                 sim.step();
                 flowed = (sim.sides[1].read > read).then_some(sim.now - until);
@@ -136,12 +136,12 @@ fn window_smaller_than_the_initial_one_delays_by_seconds_at_most() {
             "window {window}: {} ms, {} retransmitted, {} out of window",
             outcome.finished / MILLIS,
             sender.retransmits(),
-            receiver.out_of_window_segments
+            receiver.anomalies.out_of_window_segments
         );
         assert!(outcome.finished < 10 * SECOND);
         // Only segments of the first flight are out of window.
         let out_of_window = u64::from(32_u16.saturating_sub(window));
-        assert!(receiver.out_of_window_segments <= out_of_window);
+        assert!(receiver.anomalies.out_of_window_segments <= out_of_window);
         assert!(window < 32 || sender.retransmits() == 0);
     }
 }

@@ -86,12 +86,12 @@ impl Refusal {
 
     pub(super) fn count(self, stats: &mut EndpointStats) {
         *match self {
-            Self::NoListener => &mut stats.refused_no_listener,
-            Self::Filtered => &mut stats.refused_accept_filter,
-            Self::MaxConnections => &mut stats.refused_max_connections,
-            Self::MaxPerSource => &mut stats.refused_max_per_source,
-            Self::Backlog => &mut stats.refused_backlog,
-            Self::ConvInUse => &mut stats.refused_conv_in_use,
+            Self::NoListener => &mut stats.refused.no_listener,
+            Self::Filtered => &mut stats.refused.accept_filter,
+            Self::MaxConnections => &mut stats.refused.max_connections,
+            Self::MaxPerSource => &mut stats.refused.max_per_source,
+            Self::Backlog => &mut stats.refused.backlog,
+            Self::ConvInUse => &mut stats.refused.conv_in_use,
         } += 1;
     }
 }

@@ -398,7 +398,7 @@ impl Conn {
     }
 
     #[cfg(test)]
-    pub(super) fn redundancy_stats(&self) -> crate::RedundancyStats {
+    pub(super) fn redundancy_stats(&self) -> crate::stats::RedundancyStats {
         self.kcp.stats().redundancy
     }
 

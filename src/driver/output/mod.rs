@@ -119,14 +119,14 @@ impl Output {
     /// [`TURN_RAW`] or the batch waits for the next turn.
     pub(super) fn send_raw(&mut self, requests: &RequestQueue, stats: &mut EndpointStats) {
         let (mut waiting, dropped) = requests.raw();
-        stats.raw_dropped_datagrams = dropped;
+        stats.raw.dropped = dropped;
         let mut quota = TURN_RAW;
         while waiting && quota > 0 && !self.blocked && !self.tx.is_full() {
             let Some((peer, datagram)) = requests.next_raw() else { break };
             quota -= 1;
             self.codec.seal(&mut self.tx);
             self.tx.push_sealed(Path::to(peer), &datagram);
-            stats.raw_sent_datagrams += 1;
+            stats.raw.sent += 1;
             self.spend(1);
             waiting = requests.raw().0;
         }

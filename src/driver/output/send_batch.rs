@@ -228,8 +228,8 @@ impl SendBatch {
             match sent {
                 Ok(accepted) => {
                     let accepted_datagrams = accepted.div_ceil(segment_size.max(1)).min(packets);
-                    stats.sent_datagrams += accepted_datagrams as u64;
-                    stats.sent_bytes += accepted as u64;
+                    stats.sent.datagrams += accepted_datagrams as u64;
+                    stats.sent.bytes += accepted as u64;
                     self.sent = (self.sent.0 + accepted_datagrams, self.sent.1 + accepted);
                     if accepted_datagrams < packets {
                         return Flushed::Blocked;
@@ -240,8 +240,7 @@ impl SendBatch {
                     SendFault::Interrupted => {}
                     SendFault::Fatal => return Flushed::Fatal(error),
                     fault => {
-                        stats.send_errors += 1;
-                        count(&mut stats.send_errors_by_class, &error);
+                        count(&mut stats.send_errors, &error);
                         if fault == SendFault::TooLarge {
                             self.too_large.push((dst, segment_size));
                         }
@@ -356,7 +355,7 @@ mod tests {
             socket.sends,
             [(1, 100, 240), (1, 100, 100), (2, 100, 100), (2, 120, 120), (1, 9, 9)]
         );
-        assert_eq!((stats.sent_datagrams, stats.sent_bytes), (7, 569));
+        assert_eq!((stats.sent.datagrams, stats.sent.bytes), (7, 569));
     }
 
     #[test]
@@ -446,7 +445,7 @@ mod tests {
         assert!(matches!(batch.flush(&mut socket, &mut stats), Flushed::All));
         assert!(batch.is_empty());
         assert_eq!(socket.sends, [(1, 50, 150), (1, 50, 50), (1, 50, 50), (2, 10, 10)]);
-        assert_eq!(stats.sent_datagrams, 4);
+        assert_eq!(stats.sent.datagrams, 4);
     }
 
     #[test]
@@ -455,7 +454,7 @@ mod tests {
         let mut stats = EndpointStats::default();
         let flushed = batch(&[(1, 50), (1, 50), (2, 10)]).flush(&mut socket, &mut stats);
         assert!(matches!(flushed, Flushed::All));
-        assert_eq!((stats.send_errors, stats.sent_datagrams), (1, 1));
+        assert_eq!((stats.send_errors.total(), stats.sent.datagrams), (1, 1));
     }
 
     #[test]

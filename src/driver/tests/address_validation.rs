@@ -128,7 +128,7 @@ fn amplification_limit_holds_across_connections_of_one_ip_address_that_end() {
         world.run_for(SECOND / 2);
         streams.into_iter().for_each(KcpStream::abort);
         world.run_for(10 * SECOND + SECOND / 2);
-        assert_eq!(listener.stats().current_connections, 0);
+        assert_eq!(listener.stats().connections.current, 0);
     }
     let sent = world.log().into_iter().filter(|sent| sent.from == addr(SERVER));
     let sent: usize = sent.map(|sent| sent.datagram.len()).sum();
@@ -158,7 +158,7 @@ fn out_of_band_datagrams_of_unvalidated_peers_are_dropped() {
     }
     world.run_for(SECOND / 10);
     let stats = listener.stats();
-    assert_eq!((stats.out_of_band_received, stats.dropped_unvalidated), (0, 100));
+    assert_eq!((stats.out_of_band_received, stats.dropped.unvalidated), (0, 100));
     let cookie = find_ping(&world.arrived(PEER)).unwrap();
     world.inject(addr(PEER), SERVER, &pong(&cookie));
     world.inject(addr(PEER), SERVER, &packet);
@@ -172,7 +172,7 @@ fn validation_timeout_ends_an_unvalidated_connection() {
     let (mut world, listener) = server(&Config::new());
     world.inject(addr(PEER), SERVER, &push(7, 0, b"hello"));
     let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
-    assert_eq!(listener.stats().unvalidated_connections, 1);
+    assert_eq!(listener.stats().connections.unvalidated, 1);
     // The peer sends data and answers no ping.
     for sn in 1..30 {
         world.run_for(SECOND);
@@ -182,7 +182,7 @@ fn validation_timeout_ends_an_unvalidated_connection() {
     world.run_for(SECOND);
     assert_eq!(stream.error(), Some(ConnectionError::DeadPeer(TimeoutCause::Unvalidated)));
     assert_eq!(
-        (listener.stats().unvalidated_connections, listener.stats().current_connections),
+        (listener.stats().connections.unvalidated, listener.stats().connections.current),
         (0, 0)
     );
     world.finish(SECOND, async {
@@ -201,20 +201,20 @@ fn unvalidated_connections_are_bounded_and_further_ones_answered_without_state()
     }
     world.run_for(SECOND / 10);
     let stats = listener.stats();
-    assert_eq!((stats.unvalidated_connections, stats.refused_max_unvalidated), (33, 67));
-    assert_eq!(stats.retries_sent, 67);
+    assert_eq!((stats.connections.unvalidated, stats.refused.max_unvalidated), (33, 67));
+    assert_eq!(stats.retry.sent, 67);
     for host in 10..60_u8 {
         let from = SocketAddr::from(([10, 0, 1, host], 5_000));
         world.inject(from, SERVER, &push(1, 0, b"x"));
     }
     world.run_for(SECOND / 10);
     let stats = listener.stats();
-    assert_eq!((stats.unvalidated_connections, stats.refused_max_unvalidated), (33, 117));
-    assert_eq!((stats.current_connections, stats.retries_sent), (33, 117));
+    assert_eq!((stats.connections.unvalidated, stats.refused.max_unvalidated), (33, 117));
+    assert_eq!((stats.connections.current, stats.retry.sent), (33, 117));
     assert!(world.driver_of(SERVER).routing.conns.capacity() <= 64);
     // No peer answers within the validation timeout.
     world.run_for(31 * SECOND);
-    assert_eq!(listener.stats().unvalidated_connections, 0);
+    assert_eq!(listener.stats().connections.unvalidated, 0);
     while let Some(stream) = now_or_never(&listener) {
         let error = stream.unwrap().0.error();
         assert_eq!(error, Some(ConnectionError::DeadPeer(TimeoutCause::Unvalidated)));
@@ -236,7 +236,7 @@ fn require_validation_defers_accept_until_a_ping_is_answered() {
     world.inject(addr(PEER), SERVER, &push(7, 0, b"hello"));
     world.run_for(SECOND / 10);
     assert!(now_or_never(&listener).is_none());
-    assert_eq!(listener.stats().current_connections, 1);
+    assert_eq!(listener.stats().connections.current, 1);
     let cookie = find_ping(&world.arrived(PEER)).unwrap();
     world.inject(addr(PEER), SERVER, &pong(&Header { ts: Ts(cookie.ts.0 ^ 1), ..cookie }));
     world.run_for(SECOND / 10);
@@ -466,8 +466,8 @@ fn connect_lets_the_server_send_first() {
             client.shutdown().await.unwrap();
             assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);
         });
-        assert_eq!(listener.stats().passive_opens, 1);
-        assert_eq!(listener.stats().restart_probes, 0);
+        assert_eq!(listener.stats().connections.passive_opens, 1);
+        assert_eq!(listener.stats().connections.restart_probes, 0);
     }
 }
 
@@ -534,12 +534,12 @@ fn restart_confirmed_by_a_ping_ends_the_old_connection() {
         }
         world.run_for(2 * SECOND);
         world.arrived(PEER);
-        assert_eq!((old.error(), listener.stats().unvalidated_connections), (None, 0));
+        assert_eq!((old.error(), listener.stats().connections.unvalidated), (None, 0));
 
         let again = push(7, 0, b"second");
         world.inject(addr(PEER), SERVER, &again);
         world.run_for(SECOND / 10);
-        assert_eq!((old.error(), listener.stats().restart_probes), (None, 1));
+        assert_eq!((old.error(), listener.stats().connections.restart_probes), (None, 1));
         let cookie = find_ping(&world.arrived(PEER)).expect("the peer is pinged");
         world.inject(addr(PEER), SERVER, &pong(&cookie));
         world.run_for(SECOND / 10);
@@ -565,7 +565,7 @@ fn forged_initial_segments_do_not_end_a_live_connection() {
         world.inject(addr(CLIENT), SERVER, &push(client.conv(), 0, b"forged"));
         world.run_for(2 * SECOND);
     }
-    assert_eq!(listener.stats().restart_probes, 5);
+    assert_eq!(listener.stats().connections.restart_probes, 5);
     world.finish(SECOND, async move {
         read_pattern(&mut client, 10).await;
         client.write_all(&pattern(10_000)).await.unwrap();
@@ -586,7 +586,7 @@ fn forged_initial_segments_to_a_silent_server_do_not_end_a_live_connection() {
             read_pattern(&mut server, 10).await;
         });
     }
-    assert_eq!((listener.stats().restart_probes, server.error()), (5, None));
+    assert_eq!((listener.stats().connections.restart_probes, server.error()), (5, None));
 }
 
 /// An initial segment without data.
@@ -619,7 +619,7 @@ fn reordered_open_behind_its_first_data_is_no_restart() {
         answer_all(&mut world);
         assert!(stream.take().is_none_or(|stream| stream.error().is_none()));
         let stats = listener.stats();
-        assert_eq!((stats.passive_opens, stats.restart_probes), (1, 0));
+        assert_eq!((stats.connections.passive_opens, stats.connections.restart_probes), (1, 0));
     }
     // The same with two endpoints, on a path that reorders.
     for seed in 0..50 {
@@ -655,8 +655,8 @@ fn retransmitted_initial_segment_is_no_restart() {
     let Pair { mut world, listener, client, server, .. } = Pair::plain();
     world.inject(addr(CLIENT), SERVER, &push(client.conv(), 0, b"hi"));
     world.run_for(SECOND);
-    assert_eq!(listener.stats().restart_probes, 0);
-    assert_eq!(server.stats().duplicate_segments, 1);
+    assert_eq!(listener.stats().connections.restart_probes, 0);
+    assert_eq!(server.stats().anomalies.duplicate_segments, 1);
 }
 
 #[test]
@@ -665,7 +665,7 @@ fn connections_of_one_address_exist_side_by_side() {
     // A forged initial segment from the client's address.
     world.inject(addr(CLIENT), SERVER, &push(client.conv() ^ 1, 0, b"forged"));
     world.run_for(SECOND);
-    assert_eq!((server.error(), listener.stats().current_connections), (None, 2));
+    assert_eq!((server.error(), listener.stats().connections.current), (None, 2));
     drop(world.finish(SECOND, listener.accept()).unwrap());
 
     let (mut second, mut other) = {
@@ -705,8 +705,8 @@ fn flood_of_unvalidated_peers_keeps_to_the_limits() {
         }
     }
     let stats = listener.stats();
-    assert_eq!(stats.unvalidated_connections, 2_049);
-    let refused = stats.refused_max_unvalidated + stats.refused_backlog;
+    assert_eq!(stats.connections.unvalidated, 2_049);
+    let refused = stats.refused.max_unvalidated + stats.refused.backlog;
     assert!(refused > 900_000, "{stats:?}");
     assert!(world.driver_of(SERVER).routing.conns.capacity() <= 8_192);
     world.finish(SECOND, async {
@@ -716,7 +716,7 @@ fn flood_of_unvalidated_peers_keeps_to_the_limits() {
     drop(accepted);
     world.run_for(45 * SECOND);
     assert_eq!(
-        (listener.stats().unvalidated_connections, listener.stats().current_connections),
+        (listener.stats().connections.unvalidated, listener.stats().connections.current),
         (0, 1)
     );
 }

@@ -43,7 +43,7 @@ fn half_close_delivers_request_and_response() {
         });
         world.run_for(SECOND);
         assert_eq!(
-            (endpoint.stats().current_connections, listener.stats().current_connections),
+            (endpoint.stats().connections.current, listener.stats().connections.current),
             (0, 0)
         );
     }
@@ -83,7 +83,7 @@ fn rst_answers_data_after_the_reader_was_dropped() {
         if long_ago {
             // A dropped connection waits for the peer's FIN, up to the linger timeout of 10 s.
             world.run_for(11 * SECOND);
-            assert_eq!(listener.stats().current_connections, 0);
+            assert_eq!(listener.stats().connections.current, 0);
         }
         world.finish(MINUTE, async {
             client.write_all(&pattern(1_000)).await.unwrap();
@@ -108,7 +108,7 @@ fn rst_answers_first_data_after_drop_without_a_new_connection() {
         client.write_all(b"too late").await.unwrap();
         assert_eq!(client.shutdown().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
     });
-    assert_eq!(listener.stats().passive_opens, 1);
+    assert_eq!(listener.stats().connections.passive_opens, 1);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn rst_reaches_an_idle_peer_of_a_dropped_connection() {
     drop(server);
     world.run_for(MINUTE);
     assert_eq!(
-        (client.error(), listener.stats().current_connections),
+        (client.error(), listener.stats().connections.current),
         (Some(ConnectionError::Reset), 0)
     );
 }
@@ -144,7 +144,7 @@ fn fin_retransmission_in_time_wait_is_answered_with_fin_ack() {
     drop((client, server));
     world.run_for(SECOND);
     assert_eq!(
-        (endpoint.stats().current_connections, listener.stats().current_connections),
+        (endpoint.stats().connections.current, listener.stats().connections.current),
         (0, 0)
     );
     let controls: Vec<_> = world.log().into_iter().filter(|s| s.datagram[4] == 85).collect();
@@ -197,7 +197,7 @@ fn control_segments_are_not_sent_to_peers_without_the_capability() {
             }
         }
         assert_eq!(una, 8);
-        assert_eq!(endpoint.stats().current_connections, 0);
+        assert_eq!(endpoint.stats().connections.current, 0);
     }
     let segments: Vec<_> = seen.iter().flat_map(|d| Segments::new(d)).collect();
     assert!(segments.len() > 30, "pings among them");
@@ -216,7 +216,7 @@ fn fin_reaches_a_slow_reader_after_the_sender_is_gone() {
         drop(server);
     });
     world.run_for(40 * SECOND);
-    assert_eq!(listener.stats().current_connections, 0);
+    assert_eq!(listener.stats().connections.current, 0);
     world.finish(MINUTE, async {
         let mut got = Vec::new();
         client.read_to_end(&mut got).await.unwrap();
@@ -259,7 +259,7 @@ fn time_wait_keeps_the_socket_until_the_last_fin_ack_arrives() {
         world.run_for(SECOND / 1_000 * 12);
         world.set_path(LinkConfig::delay(10_000));
         world.run_for(5 * SECOND);
-        assert_eq!(listener.stats().current_connections, 0, "lost from {begin} ms on");
+        assert_eq!(listener.stats().connections.current, 0, "lost from {begin} ms on");
         assert_eq!(world.drivers.iter().flatten().count(), 1, "the client's driver has finished");
     }
 }
@@ -297,7 +297,7 @@ fn client_crash_times_out_within_idle_timeout() {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(world.elapsed() - before <= 61_000_000);
     world.run_for(SECOND);
-    assert_eq!(listener.stats().current_connections, 0);
+    assert_eq!(listener.stats().connections.current, 0);
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn restart_on_the_same_port_is_accepted_at_once() {
         client.write_all(&pattern(10_000)).await.unwrap();
         read_pattern(&mut server, 10_000).await;
     });
-    assert_eq!((old.error(), listener.stats().current_connections), (None, 2));
+    assert_eq!((old.error(), listener.stats().connections.current), (None, 2));
 }
 
 /// An echo server that writes each read before the next one.

@@ -78,7 +78,7 @@ fn reflected_packets_are_dropped_with_every_cipher() {
             world.inject(addr(SERVER), CLIENT, &sent.datagram);
         }
         world.run_for(SECOND / 10);
-        assert_eq!(endpoint.stats().dropped_reflected, ours.len() as u64, "{algorithm}");
+        assert_eq!(endpoint.stats().dropped.reflected, ours.len() as u64, "{algorithm}");
         world.finish(SECOND, async {
             read_pattern(&mut server, 20_000).await;
             server.write_all(&pattern(20_000)).await.unwrap();
@@ -105,8 +105,8 @@ fn reflected_packets_after_a_delay_are_dropped() {
         let shards = client.stats().fec.data_shards;
         ours.for_each(|sent| world.inject(addr(SERVER), CLIENT, &sent.datagram));
         world.run_for(SECOND / 10);
-        assert!(endpoint.stats().dropped_reflected >= 29);
-        assert_eq!(client.stats().received_bytes, 0);
+        assert!(endpoint.stats().dropped.reflected >= 29);
+        assert_eq!(client.stats().received.payload_bytes, 0);
         // The reflected shards do not reach the FEC decoder.
         assert!(client.stats().fec.data_shards <= shards + 2);
     }
@@ -128,7 +128,8 @@ fn replayed_initial_datagram_opens_no_connection() {
         let stats = listener.stats();
         // With a key the first two are refused, since their conversation id is in use.
         let in_use = if *algorithm == Algorithm::None { 0 } else { 2 };
-        let counts = (stats.passive_opens, stats.refused_conv_in_use, stats.dropped_replayed);
+        let counts =
+            (stats.connections.passive_opens, stats.refused.conv_in_use, stats.dropped.replayed);
         assert_eq!(counts, (1, in_use, 3 - in_use), "{algorithm}");
         // Another connection with the same initial data opens.
         let (mut second, mut answer) = world.finish(SECOND, greet(&endpoint, &listener));
@@ -137,7 +138,7 @@ fn replayed_initial_datagram_opens_no_connection() {
             read_pattern(&mut answer, 5_000).await;
             client.write_all(&pattern(10)).await.unwrap();
         });
-        assert_eq!(listener.stats().passive_opens, 2);
+        assert_eq!(listener.stats().connections.passive_opens, 2);
     }
 }
 
@@ -150,13 +151,13 @@ fn replay_window_drops_replayed_datagrams() {
         client.write_all(&pattern(50_000)).await.unwrap();
         read_pattern(&mut server, 50_000).await;
     });
-    let taken = server.stats().received_datagrams;
+    let taken = server.stats().received.datagrams;
     let sent = world.log();
     let recorded: Vec<_> = sent.iter().filter(|sent| sent.from == addr(CLIENT)).collect();
     recorded.iter().for_each(|sent| world.inject(addr(CLIENT), SERVER, &sent.datagram));
     world.run_for(SECOND);
-    assert_eq!(listener.stats().dropped_replayed, recorded.len() as u64);
-    assert_eq!(server.stats().received_datagrams, taken);
+    assert_eq!(listener.stats().dropped.replayed, recorded.len() as u64);
+    assert_eq!(server.stats().received.datagrams, taken);
 }
 
 #[test]
@@ -174,9 +175,9 @@ fn wrong_key_datagrams_are_dropped() {
         world.finish(SECOND, async { stream.write_all(b"let me in").await.unwrap() });
         world.run_for(SECOND / 2);
         let stats = listener.stats();
-        assert_eq!((stats.passive_opens, stats.sent_datagrams), (0, 0), "{algorithm}");
-        assert!(stats.dropped_checksum > 0);
-        assert_eq!(stats.dropped_checksum, stats.received_datagrams);
+        assert_eq!((stats.connections.passive_opens, stats.sent.datagrams), (0, 0), "{algorithm}");
+        assert!(stats.dropped.checksum > 0);
+        assert_eq!(stats.dropped.checksum, stats.received.datagrams);
     }
 }
 
@@ -275,12 +276,12 @@ fn fec_from_unvalidated_addresses_is_not_decoded() {
     world.inject(addr(50), SERVER, &shard(0, 0xf1, &push(9, 3, b"late")));
     world.run_for(SECOND);
     let stats = listener.stats();
-    assert_eq!((stats.passive_opens, stats.current_connections), (1, 1));
-    assert_eq!(stats.dropped_no_connection - before.dropped_no_connection, 4);
+    assert_eq!((stats.connections.passive_opens, stats.connections.current), (1, 1));
+    assert_eq!(stats.dropped.no_connection - before.dropped.no_connection, 4);
     // A data shard with an initial segment opens a connection.
     world.inject(addr(50), SERVER, &shard(0, 0xf1, &push(9, 0, b"hello")));
     world.run_for(SECOND);
-    assert_eq!(listener.stats().passive_opens, 2);
+    assert_eq!(listener.stats().connections.passive_opens, 2);
 }
 
 #[test]
@@ -313,9 +314,9 @@ fn out_of_band_queue_is_bounded_and_rate_limited() {
     }
     world.run_for(SECOND);
     let kept = 256 * 1024 / largest as u64;
-    assert_eq!(client.stats().out_of_band_dropped, 1_000 - kept);
+    assert_eq!(client.stats().out_of_band.dropped, 1_000 - kept);
     assert_eq!(
-        (client.stats().out_of_band_sent, server.stats().out_of_band_received),
+        (client.stats().out_of_band.sent, server.stats().out_of_band.received),
         (kept, kept)
     );
     // The queue drops the oldest datagrams.
@@ -330,15 +331,15 @@ fn out_of_band_queue_is_bounded_and_rate_limited() {
         world.run_for(SECOND / 1_000);
     }
     let stats = client.stats();
-    let gone = stats.out_of_band_dropped + stats.out_of_band_sent;
-    assert!(gone - before.out_of_band_dropped - before.out_of_band_sent >= 1_000 - kept);
+    let gone = stats.out_of_band.dropped + stats.out_of_band.sent;
+    assert!(gone - before.out_of_band.dropped - before.out_of_band.sent >= 1_000 - kept);
     world.run_for(MINUTE * 10);
 
     client.set_rate_limit(std::num::NonZeroU64::new(10_000));
     (0..50).for_each(|_| client.datagrams().send(&vec![0; largest]).unwrap());
-    let before = server.stats().out_of_band_received;
+    let before = server.stats().out_of_band.received;
     world.run_for(SECOND);
-    let more = server.stats().out_of_band_received - before;
+    let more = server.stats().out_of_band.received - before;
     assert!((6..=8).contains(&more), "{more} of 1,400 bytes in a second of 10,000");
     // Out-of-band datagrams do not block the stream.
     (0..150).for_each(|_| client.datagrams().send(&vec![0; largest]).unwrap());

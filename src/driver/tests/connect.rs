@@ -38,7 +38,7 @@ fn connect_fails_after_the_connect_timeout() {
         assert_eq!(cause(&error), Some(ConnectionError::ConnectTimeout(TimeoutCause::Nothing)));
         assert!(is_about(world.elapsed(), timeout), "{}", world.elapsed());
         world.run_for(SECOND);
-        assert_eq!(endpoint.stats().current_connections, 0);
+        assert_eq!(endpoint.stats().connections.current, 0);
     }
 }
 
@@ -50,7 +50,7 @@ fn connect_succeeds_on_a_lossy_path() {
         let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
         let connected = world.finish(MINUTE, endpoint.connect(addr(SERVER)));
         assert!(connected.is_ok(), "seed {seed}: {connected:?}");
-        assert_eq!(listener.stats().passive_opens, 1, "seed {seed}");
+        assert_eq!(listener.stats().connections.passive_opens, 1, "seed {seed}");
     }
 }
 
@@ -181,14 +181,16 @@ fn dropped_connect_is_closed_within_two_seconds() {
         drop(stop);
         world.finish(SECOND * 2, endpoint.wait_idle());
         // A peer that has received the opening is told of the end.
-        for _ in 0..listener.as_ref().map_or(0, |listener| listener.stats().passive_opens) {
+        for _ in
+            0..listener.as_ref().map_or(0, |listener| listener.stats().connections.passive_opens)
+        {
             world.finish(SECOND, async {
                 let (mut server, _) = listener.as_ref().unwrap().accept().await.unwrap();
                 assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);
             });
         }
         world.run_for(SECOND / 10);
-        assert_eq!(endpoint.stats().current_connections, 0);
+        assert_eq!(endpoint.stats().connections.current, 0);
     }
 }
 
@@ -289,5 +291,8 @@ fn listener_takes_an_initial_segment_with_number_zero_for_the_same() {
     assert!((1_400_000..1_500_000).contains(&world.elapsed()), "{}", world.elapsed());
     world.run_for(3 * SECOND);
     let stats = listener.stats();
-    assert_eq!((stats.passive_opens, stats.restart_probes, client.error()), (1, 0, None));
+    assert_eq!(
+        (stats.connections.passive_opens, stats.connections.restart_probes, client.error()),
+        (1, 0, None)
+    );
 }

@@ -127,7 +127,7 @@ fn datagrams_wait_for_the_answer_to_hello() {
     world.run_for(SECOND / 100);
     let arrived = world.arrived(PEER);
     assert!(arrived.iter().any(|datagram| datagram.ends_with(b"waits")));
-    assert_eq!(server.stats().out_of_band_sent, 1);
+    assert_eq!(server.stats().out_of_band.sent, 1);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn datagrams_to_a_peer_without_the_capability_are_refused() {
         assert_eq!(datagrams.max_size(), None);
         assert_eq!(datagrams.send(b"x").unwrap_err().kind(), ErrorKind::Unsupported);
         let stats = server.stats();
-        assert_eq!((stats.out_of_band_sent, stats.out_of_band_dropped), (0, 1));
+        assert_eq!((stats.out_of_band.sent, stats.out_of_band.dropped), (0, 1));
         let asked = first.len() + hellos(&world).len();
         assert_eq!(asked, if answers { first.len() } else { 8 });
     }
@@ -171,7 +171,7 @@ fn unread_datagrams_are_bounded_by_the_memory_of_the_endpoint() {
     }
     // A quarter of the free part of the half, as for any direction of a connection.
     assert!((32 << 10..=128 << 10).contains(&most), "{most} bytes");
-    assert!(server.stats().out_of_band_dropped > 1_900);
+    assert!(server.stats().out_of_band.dropped > 1_900);
     // The latest datagrams are left, and taking them frees the memory.
     while datagrams.try_recv().is_ok() {}
     world.run_for(MINUTE);

@@ -29,7 +29,7 @@ fn spawn_reader(world: &mut World, mut stream: KcpStream, reader: Reader) -> Rc<
     world.spawn(async move {
         let mut buffer = [0; 64];
         while let Ok(len @ 1..) = stream.read(&mut buffer).await {
-            shown.set(stream.stats().received_segments);
+            shown.set(stream.stats().received.segments);
             if reader == Reader::Answers {
                 stream.write_all(&buffer[..len]).await.unwrap();
             }
@@ -209,7 +209,7 @@ fn ack_leaves_at_once_while_readers_compute() {
             turn(&mut world, SERVER);
         }
         let stats = client.stats();
-        assert!(stats.srtt < SECOND / 500, "{work:?}: {:?}", stats.srtt);
+        assert!(stats.path.srtt < SECOND / 500, "{work:?}: {:?}", stats.path.srtt);
         assert_eq!(stats.retransmits(), 0, "{work:?}");
     }
 }

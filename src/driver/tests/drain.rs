@@ -84,7 +84,7 @@ fn drain_is_done_within_a_second_of_the_exit_of_the_last_client() {
         assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);
         server.shutdown().await.unwrap();
     });
-    let rto = u64::try_from(server.stats().rto.as_micros()).unwrap();
+    let rto = u64::try_from(server.stats().path.rto.as_micros()).unwrap();
     drop(server);
     let took = finish(&mut world, &done);
     let expected = 500_000.max(8 * rto);
@@ -176,7 +176,7 @@ fn attempt_at_a_crowded_listener(config: &Config, began_ms: u32) -> (ConnectionE
         world.inject(addr(host), SERVER, &push(7, 0, b"x"));
     }
     world.run_for(SECOND / 50);
-    let retries = listener.stats().retries_sent;
+    let retries = listener.stats().retry.sent;
     let endpoint = world.waiting_endpoint(NEWCOMER, config);
     let (sender, mut result) = tokio::sync::oneshot::channel();
     world.spawn(async move {
@@ -188,7 +188,7 @@ fn attempt_at_a_crowded_listener(config: &Config, began_ms: u32) -> (ConnectionE
         sender.send(cause(&attempt.await.unwrap_err())).unwrap();
     });
     world.run_for(SECOND * began_ms / 1_000);
-    assert_eq!(listener.stats().retries_sent - retries, u64::from(began_ms > 0));
+    assert_eq!(listener.stats().retry.sent - retries, u64::from(began_ms > 0));
     let began = world.elapsed();
     let _done = begin(&mut world, &listener);
     let error = world.finish(MINUTE, &mut result).unwrap().expect("a connection error");

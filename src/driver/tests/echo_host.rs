@@ -42,7 +42,7 @@ fn server(world: &mut World, config: &Config, greeting: usize) -> Endpoint {
 /// Whether any connection of the listener is with a validated peer.
 fn is_validated(server: &Endpoint) -> bool {
     let stats = server.stats();
-    stats.current_connections > stats.unvalidated_connections
+    stats.connections.current > stats.connections.unvalidated
 }
 
 fn bytes(datagrams: &[Vec<u8>]) -> usize {
@@ -106,7 +106,7 @@ fn echo_host_is_never_validated_and_sent_at_most_three_times_what_was_forged() {
                 assert!(drawn <= most, "{label}: {drawn} bytes for {forged}");
             }
             println!("{label}: {drawn} bytes for {forged}");
-            assert_eq!(server.stats().current_connections, 0, "{label}");
+            assert_eq!(server.stats().connections.current, 0, "{label}");
         }
     }
 }
@@ -131,7 +131,7 @@ fn ninth_connection_of_an_echo_host_is_sent_at_most_three_times_what_was_forged(
     }
     println!("{drawn} bytes for {forged}");
     assert!(drawn <= 3 * forged + 1_400, "{drawn} bytes for {forged}");
-    assert_eq!(server.stats().current_connections, 0);
+    assert_eq!(server.stats().connections.current, 0);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn connection_with_the_own_address_ends_after_the_validation_timeout() {
         world.run_for(SECOND);
         assert!(!is_validated(&server), "{:?}", server.stats());
         world.run_for(30 * SECOND);
-        assert_eq!(server.stats().current_connections, 0, "{:?}", server.stats());
+        assert_eq!(server.stats().connections.current, 0, "{:?}", server.stats());
         let sent: usize = world.log().iter().map(|sent| sent.datagram.len()).sum();
         assert!(sent <= 1_400 + initial.len(), "{sent} bytes");
         world.run_for(MINUTE);
@@ -165,17 +165,17 @@ fn echo_of_a_stateless_ping_is_acknowledged_by_no_unvalidated_connection() {
     world.inject(addr(PEER), SERVER, &push(7, 0, b"hello"));
     world.run_for(SECOND / 10);
     let retry = world.arrived(PEER);
-    assert_eq!((retry.len(), server.stats().retries_sent), (1, 1));
+    assert_eq!((retry.len(), server.stats().retry.sent), (1, 1));
     world.run_for(2 * SECOND);
-    assert_eq!(server.stats().current_connections, 0);
+    assert_eq!(server.stats().connections.current, 0);
     world.inject(addr(PEER), SERVER, &push(7, 0, b"again"));
     world.run_for(SECOND / 10);
-    assert_eq!(server.stats().current_connections, 1);
+    assert_eq!(server.stats().connections.current, 1);
     world.arrived(PEER);
     world.inject(addr(PEER), SERVER, &retry[0]);
     world.run_for(SECOND / 10);
     assert!(world.arrived(PEER).is_empty());
-    assert_eq!(server.stats().dropped_reflected, 1);
+    assert_eq!(server.stats().dropped.reflected, 1);
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn connection_to_an_echo_host_is_never_established() {
     let mut stream = world.finish(SECOND, early.connect(addr(PEER))).unwrap();
     world.finish(SECOND, stream.write_all(&pattern(5_000))).unwrap();
     echo(&mut world, 30 * SECOND);
-    assert_eq!(stream.stats().in_flight_segments, 4, "nothing is acknowledged");
+    assert_eq!(stream.stats().path.in_flight_segments, 4, "nothing is acknowledged");
     echo(&mut world, 35 * SECOND);
     assert!(matches!(stream.error(), Some(ConnectionError::DeadPeer(_))), "{:?}", stream.error());
     assert!(world.finish(SECOND, stream.read(&mut [0; 1])).is_err());

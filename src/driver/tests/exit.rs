@@ -65,7 +65,7 @@ fn writer_is_reset_when_the_runtime_of_its_reader_ends() {
         let mut result = write_until_error(&mut world, client);
         world.finish(MINUTE, async {
             while reads && server.read(&mut [0; 10_000]).await.unwrap() > 0 {
-                if server.stats().received_bytes > 1_000_000 {
+                if server.stats().received.payload_bytes > 1_000_000 {
                     break;
                 }
             }
@@ -349,7 +349,7 @@ fn shutdown_is_ok_behind_an_exchange_whose_peer_was_removed() {
             client.read_to_end(&mut got).await.unwrap();
         });
         world.run_for(40 * SECOND);
-        assert_eq!(listener.stats().current_connections, 0);
+        assert_eq!(listener.stats().connections.current, 0);
         assert_eq!(client.error(), Some(ConnectionError::Reset));
         assert_eq!(world.finish(SECOND, client.shutdown()).is_ok(), !unread);
     }

@@ -204,10 +204,10 @@ fn forged_datagram_within_a_gro_batch_is_dropped_alone() {
             config.kcp.redundancy = fec.map_or(Redundancy::Off, Redundancy::Fec);
             let (before, after, sent) = with_altered_copies(&config, |copy| copy[300] ^= 1);
             let forged = (sent / 5) as u64;
-            let dropped = after.dropped_checksum - before.dropped_checksum;
+            let dropped = after.dropped.checksum - before.dropped.checksum;
             assert!((forged..=forged + 1).contains(&dropped), "{dropped} of {forged}");
-            assert_eq!(after.dropped_malformed, 0);
-            let received = after.received_datagrams - before.received_datagrams;
+            assert_eq!(after.dropped.malformed, 0);
+            let received = after.received.datagrams - before.received.datagrams;
             assert!(received >= sent as u64 + dropped);
         }
     }
@@ -222,8 +222,8 @@ fn replayed_datagram_within_a_gro_batch_is_dropped_alone() {
         config.replay_window = 1_000;
         let (before, after, sent) = with_altered_copies(&config, |_| {});
         let replayed = (sent / 5) as u64;
-        let dropped = after.dropped_replayed - before.dropped_replayed;
+        let dropped = after.dropped.replayed - before.dropped.replayed;
         assert!((replayed..=replayed + 1).contains(&dropped), "{dropped} of {replayed}");
-        assert_eq!((after.dropped_checksum, after.dropped_malformed), (0, 0));
+        assert_eq!((after.dropped.checksum, after.dropped.malformed), (0, 0));
     }
 }

@@ -49,7 +49,7 @@ fn outage_behind_a_half_close(has_data: bool, drops: bool) {
     let gives_up = has_data || drops;
     assert_eq!(end, if gives_up { Err(Some(ConnectionError::Reset)) } else { Ok(0) });
     world.run_for(SECOND);
-    assert_eq!(listener.stats().current_connections, 0, "{has_data} {drops}");
+    assert_eq!(listener.stats().connections.current, 0, "{has_data} {drops}");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn time_wait_answers_the_pings_of_a_side_that_has_closed_until_it_has_our_fin() 
     drop(server);
     // Longer than the RST is retransmitted.
     world.run_for(Config::new().linger + 12 * SECOND);
-    assert_eq!(listener.stats().current_connections, 0);
+    assert_eq!(listener.stats().connections.current, 0);
     world.set_path(LinkConfig::delay(10_000));
     // A keepalive comes each 16 s.
     world.run_for(17 * SECOND);
@@ -214,7 +214,7 @@ fn dropped_connection_with_a_closed_window_ends_when_the_peer_is_gone() {
     }
     drop(client);
     world.run_for(20 * SECOND);
-    assert_eq!(endpoint.stats().current_connections, 1, "the peer answers");
+    assert_eq!(endpoint.stats().connections.current, 1, "the peer answers");
     world.crash(SERVER);
     world.run_for(4 * SECOND);
     world.finish(SECOND, endpoint.wait_idle());

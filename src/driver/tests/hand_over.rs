@@ -58,7 +58,7 @@ fn newcomer_during_a_handover_connects_to_the_next_process_within_a_second() {
             assert_eq!((done.get(), answer.get()), (None, 0));
             let refused = listener.stats();
             assert_eq!(refused.stateless_resets_sent, 0);
-            assert!(refused.refused_no_listener > 0 && refused.passive_opens == 1);
+            assert!(refused.refused.no_listener > 0 && refused.connections.passive_opens == 1);
             world.crash(SERVER);
             drop((listener, client, server));
             let next = world.listener(SERVER, &Config::new());

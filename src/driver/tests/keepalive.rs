@@ -155,10 +155,10 @@ fn time_wait_acks_retransmitted_data() {
     world.finish(2 * SECOND, listener.wait_idle());
     // Its RST is retransmitted for 10 s.
     world.run_for(10 * SECOND);
-    assert_eq!(listener.stats().current_connections, 0);
+    assert_eq!(listener.stats().connections.current, 0);
     world.set_path(clean);
     world.finish(5 * SECOND, client.shutdown()).unwrap();
-    assert_eq!(listener.stats().dropped_time_wait, 1);
+    assert_eq!(listener.stats().dropped.time_wait, 1);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn time_wait_does_not_accept_old_and_does_not_block_new_connections() {
     world.run_for(SECOND);
     let stats = listener.stats();
     assert_eq!(
-        (stats.passive_opens, stats.dropped_time_wait, stats.current_connections),
+        (stats.connections.passive_opens, stats.dropped.time_wait, stats.connections.current),
         (1, 1, 0)
     );
     let answers = world.arrived(9);
@@ -188,7 +188,7 @@ fn time_wait_does_not_accept_old_and_does_not_block_new_connections() {
     world.inject(addr(9), SERVER, &push(7, 0, b"second"));
     let (mut stream, _) = world.finish(SECOND / 50, listener.accept()).unwrap();
     assert_eq!(world.finish(SECOND, stream.read_chunk()).unwrap(), "second");
-    assert_eq!(listener.stats().passive_opens, 2);
+    assert_eq!(listener.stats().connections.passive_opens, 2);
 }
 
 #[test]
@@ -210,9 +210,9 @@ fn restart_is_accepted_while_the_old_connection_times_out() {
     });
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(world.elapsed() - before < micros(MINUTE + SLACK));
-    assert_eq!(listener.stats().passive_opens, 2);
+    assert_eq!(listener.stats().connections.passive_opens, 2);
     // The restarted peer does not know the old connection and does not answer it.
-    assert!(back.stats().dropped_no_connection > 0);
+    assert!(back.stats().dropped.no_connection > 0);
 }
 
 #[test]
@@ -230,17 +230,17 @@ fn stale_una_confirmed_by_a_ping_is_peer_state_lost() {
     };
     stream.try_write(b"one").unwrap();
     answer_all(&mut world, 1);
-    assert_eq!((stream.stats().in_flight_segments, stream.error()), (0, None));
+    assert_eq!((stream.stats().path.in_flight_segments, stream.error()), (0, None));
 
     // A restarted peer acknowledges less than before. Such a datagram may be old, so the peer is pinged if
     // nothing else comes for a second; the pong is not old.
     stream.try_write(b"two").unwrap();
     answer_all(&mut world, 0);
-    assert_eq!((stream.error(), stream.stats().pings_sent), (None, 0));
+    assert_eq!((stream.error(), stream.stats().probes.pings), (None, 0));
     for _ in 0..100 {
         answer_all(&mut world, 0);
     }
-    assert_eq!(stream.stats().pings_sent, 1);
+    assert_eq!(stream.stats().probes.pings, 1);
     let error = stream.try_write(b"three").unwrap_err();
     assert_eq!(cause(&error), Some(ConnectionError::PeerStateLost));
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
@@ -267,7 +267,7 @@ fn replayed_datagrams_do_not_end_a_connection() {
         world.run_for(20 * SECOND);
     }
     // The side that accepted the connection pings first.
-    assert!(server.stats().pings_sent > 0 && client.stats().stale_una_datagrams > 0);
+    assert!(server.stats().probes.pings > 0 && client.stats().anomalies.stale_una_datagrams > 0);
     world.finish(SECOND, async move {
         client.write_all(&pattern(5_000)).await.unwrap();
         read_pattern(&mut server, 5_000).await;
@@ -295,7 +295,7 @@ fn dead_peer_timeout_ends_an_unanswered_connect() {
     assert_eq!(stream.error(), Some(ConnectionError::DeadPeer(TimeoutCause::Nothing)));
     assert_eq!(cause(&error), Some(ConnectionError::DeadPeer(TimeoutCause::Nothing)));
     assert!(is_about(world.elapsed() - before, MINUTE));
-    assert_eq!(endpoint.stats().current_connections, 0);
+    assert_eq!(endpoint.stats().connections.current, 0);
 }
 
 #[test]

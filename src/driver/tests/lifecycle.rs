@@ -28,7 +28,11 @@ fn shutdown_returns_once_all_data_is_acked() {
         world.finish(MINUTE, async move {
             client.write_all(&pattern(100_000)).await.unwrap();
             client.shutdown().await.unwrap();
-            assert_eq!(server.stats().received_bytes, 100_002, "Ok before all was received");
+            assert_eq!(
+                server.stats().received.payload_bytes,
+                100_002,
+                "Ok before all was received"
+            );
             assert_eq!(client.write(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
             client.shutdown().await.unwrap();
         });
@@ -94,7 +98,7 @@ fn drop_with_unacked_data_delivers_it() {
         read_pattern(&mut server, 500_000).await;
         endpoint.wait_idle().await;
         // The other direction is still open: data from the peer would be answered with RST.
-        assert_eq!(endpoint.stats().current_connections, 1);
+        assert_eq!(endpoint.stats().connections.current, 1);
         drop(server);
     });
     world.run_for(3 * SECOND);
@@ -115,7 +119,7 @@ fn linger_timeout_after_drop_counts_from_the_last_ack() {
         assert!(is_about(took, linger), "{took} us with linger {linger:?}");
         // The RST is retransmitted for 10 s.
         world.run_for(11 * SECOND);
-        assert_eq!(endpoint.stats().current_connections, 0);
+        assert_eq!(endpoint.stats().connections.current, 0);
     }
 }
 
@@ -148,7 +152,7 @@ fn abort_sends_rst_and_nothing_else() {
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     });
     world.run_for(MINUTE);
-    assert_eq!(endpoint.stats().current_connections, 0);
+    assert_eq!(endpoint.stats().connections.current, 0);
     let log = world.log();
     let ours: Vec<_> = log.iter().filter(|sent| sent.from == addr(CLIENT)).collect();
     assert!(!ours.is_empty() && ours.len() < 5, "{ours:?}");
@@ -176,7 +180,7 @@ fn wait_idle_with_unacked_data_waits_for_delivery() {
     client.try_write(&pattern(50_000)).unwrap();
     drop(client);
     world.finish(SECOND, endpoint.wait_idle());
-    assert_eq!(server.stats().received_bytes, 50_002);
+    assert_eq!(server.stats().received.payload_bytes, 50_002);
 }
 
 #[test]
@@ -220,11 +224,11 @@ fn listener_drop_keeps_accepted_connections() {
     let mut late = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
     late.try_write(b"this is never accepted..").unwrap();
     world.finish(SECOND, late.established()).unwrap();
-    assert_eq!(listener.stats().current_connections, 2);
+    assert_eq!(listener.stats().connections.current, 2);
     let endpoint = listener.endpoint().clone();
     drop(listener);
     world.run_for(SECOND);
-    assert_eq!(endpoint.stats().current_connections, 1, "the one that was accepted");
+    assert_eq!(endpoint.stats().connections.current, 1, "the one that was accepted");
     world.finish(2 * MINUTE, async move {
         client.write_all(&pattern(10)).await.unwrap();
         read_pattern(&mut server, 10).await;
@@ -233,7 +237,7 @@ fn listener_drop_keeps_accepted_connections() {
     });
     world.inject(addr(9), SERVER, &push(7, 0, b"hello?"));
     world.run_for(SECOND);
-    assert_eq!(endpoint.stats().refused_no_listener, 1);
+    assert_eq!(endpoint.stats().refused.no_listener, 1);
 }
 
 #[test]
@@ -303,17 +307,27 @@ fn endpoint_stats_match_what_was_sent_and_received() {
     });
     world.run_for(SECOND);
     let (ours, theirs) = (endpoint.stats(), listener.stats());
-    assert_eq!((ours.active_opens, ours.passive_opens, ours.current_connections), (1, 0, 1));
-    assert_eq!((theirs.active_opens, theirs.passive_opens, theirs.current_connections), (0, 1, 1));
-    assert_eq!(ours.sent_datagrams, theirs.received_datagrams);
-    assert_eq!(ours.sent_bytes, theirs.received_bytes);
-    assert_eq!(theirs.sent_datagrams, ours.received_datagrams);
-    assert_eq!(theirs.sent_bytes, ours.received_bytes);
-    assert!(ours.sent_bytes > 100_000);
+    assert_eq!(
+        (ours.connections.active_opens, ours.connections.passive_opens, ours.connections.current),
+        (1, 0, 1)
+    );
+    assert_eq!(
+        (
+            theirs.connections.active_opens,
+            theirs.connections.passive_opens,
+            theirs.connections.current
+        ),
+        (0, 1, 1)
+    );
+    assert_eq!(ours.sent.datagrams, theirs.received.datagrams);
+    assert_eq!(ours.sent.bytes, theirs.received.bytes);
+    assert_eq!(theirs.sent.datagrams, ours.received.datagrams);
+    assert_eq!(theirs.sent.bytes, ours.received.bytes);
+    assert!(ours.sent.bytes > 100_000);
     drop((client, server));
     world.run_for(SECOND);
     assert_eq!(
-        (endpoint.stats().current_connections, listener.stats().current_connections),
+        (endpoint.stats().connections.current, listener.stats().connections.current),
         (0, 0)
     );
 }

@@ -53,7 +53,7 @@ fn validated() -> (World, KcpListener, KcpStream) {
         world.inject_to(addr(HOME), from, &answer(&ping, 0));
     }
     world.run_for(SECOND);
-    assert_eq!(listener.stats().unvalidated_connections, 0);
+    assert_eq!(listener.stats().connections.unvalidated, 0);
     world.log();
     (world, listener, stream)
 }
@@ -92,11 +92,14 @@ fn migration_takes_the_local_ip_that_the_response_proves() {
     for last in [4, 5] {
         world.inject_to(addr(AWAY), at(last), &response);
         world.run_for(SECOND / 10);
-        assert_eq!(listener.stats().migrations, 0);
+        assert_eq!(listener.stats().connections.migrations, 0);
     }
     world.inject_to(addr(AWAY), at(3), &response);
     world.run_for(SECOND / 10);
-    assert_eq!((listener.stats().migrations, stream.peer_addr().unwrap()), (1, addr(AWAY)));
+    assert_eq!(
+        (listener.stats().connections.migrations, stream.peer_addr().unwrap()),
+        (1, addr(AWAY))
+    );
     assert_eq!(local_ip(&mut world), Some(at(3).ip()));
 }
 

@@ -153,7 +153,7 @@ fn run(seed: u64, stages: bool) -> (u64, u64) {
         })
         .await;
         assert_eq!(
-            listener.stats().passive_opens,
+            listener.stats().connections.passive_opens,
             lengths.len() as u64,
             "no connection is accepted twice"
         );

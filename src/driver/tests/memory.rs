@@ -80,7 +80,7 @@ fn validated_peers_that_fill_their_windows_share_one_memory_limit() {
         assert!(got == sent, "other bytes than were sent");
     });
     for (stream, received) in streams.iter_mut().zip((0..).map(|peer| peer % 2 == 0)) {
-        let segments = stream.stats().received_segments as usize;
+        let segments = stream.stats().received.segments as usize;
         let expected = if received { 1 + (segments - 1) * 1_376 } else { 1 };
         let mut got = vec![0; expected];
         world.finish(SECOND, stream.read_exact(&mut got)).unwrap();
@@ -271,7 +271,7 @@ fn unread_data_counts_after_the_connection_was_reset() {
         assert!(stream.1.error().is_some());
         streams.push(stream.1);
     }
-    assert_eq!(listener.stats().current_connections, 0);
+    assert_eq!(listener.stats().connections.current, 0);
     let used = world.driver_of(SERVER).memory.used();
     assert!((LIMIT / 3..LIMIT).contains(&used), "{used} bytes");
     // The driver has had a turn.

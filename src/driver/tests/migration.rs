@@ -35,7 +35,7 @@ fn validated_with(config: &Config) -> (World, KcpListener, KcpStream) {
     }
     world.run_for(SECOND);
     world.arrived(HOME);
-    assert_eq!(listener.stats().unvalidated_connections, 0);
+    assert_eq!(listener.stats().connections.unvalidated, 0);
     (world, listener, stream)
 }
 
@@ -61,10 +61,16 @@ fn migration_follows_a_path_response_from_the_new_address() {
     world.inject(addr(HOME), SERVER, &right);
     world.inject(addr(AWAY), SERVER, &wrong);
     world.run_for(SECOND / 10);
-    assert_eq!((stream.peer_addr().unwrap(), listener.stats().migrations), (addr(HOME), 0));
+    assert_eq!(
+        (stream.peer_addr().unwrap(), listener.stats().connections.migrations),
+        (addr(HOME), 0)
+    );
     world.inject(addr(AWAY), SERVER, &right);
     world.run_for(SECOND / 10);
-    assert_eq!((stream.peer_addr().unwrap(), listener.stats().migrations), (addr(AWAY), 1));
+    assert_eq!(
+        (stream.peer_addr().unwrap(), listener.stats().connections.migrations),
+        (addr(AWAY), 1)
+    );
     world.arrived(HOME);
     world.inject(addr(AWAY), SERVER, &push(7, 1, b" again"));
     world.finish(SECOND, async {
@@ -75,7 +81,7 @@ fn migration_follows_a_path_response_from_the_new_address() {
     world.run_for(SECOND / 10);
     assert!(world.arrived(AWAY).iter().any(|d| d.len() > 100));
     assert!(world.arrived(HOME).is_empty());
-    assert_eq!(listener.stats().current_connections, 1);
+    assert_eq!(listener.stats().connections.current, 1);
 }
 
 #[test]
@@ -93,7 +99,7 @@ fn migration_to_a_source_at_its_limit_is_refused() {
     }
     world.run_for(SECOND);
     world.arrived(AWAY);
-    let refused = listener.stats().refused_max_per_source;
+    let refused = listener.stats().refused.max_per_source;
     world.inject(addr(AWAY), SERVER, &push(7, 1, b"moved"));
     world.run_for(SECOND / 10);
     let arrived = world.arrived(AWAY);
@@ -101,8 +107,8 @@ fn migration_to_a_source_at_its_limit_is_refused() {
     world.inject(addr(AWAY), SERVER, &answer(challenge, 0));
     world.run_for(SECOND / 10);
     let stats = listener.stats();
-    assert_eq!((stream.peer_addr().unwrap(), stats.migrations), (addr(HOME), 0));
-    assert_eq!((stats.refused_max_per_source - refused, stats.current_connections), (1, 2));
+    assert_eq!((stream.peer_addr().unwrap(), stats.connections.migrations), (addr(HOME), 0));
+    assert_eq!((stats.refused.max_per_source - refused, stats.connections.current), (1, 2));
     // It goes on at its old address.
     world.inject(addr(HOME), SERVER, &push(7, 1, b" again"));
     let mut data = [0; 11];
@@ -150,7 +156,10 @@ fn migration_with_a_long_round_trip_succeeds() {
             world.inject(addr(AWAY), SERVER, &answer(&datagram, 0));
         }
     }
-    assert_eq!((stream.peer_addr().unwrap(), listener.stats().migrations), (addr(AWAY), 1));
+    assert_eq!(
+        (stream.peer_addr().unwrap(), listener.stats().connections.migrations),
+        (addr(AWAY), 1)
+    );
 }
 
 #[test]
@@ -160,7 +169,7 @@ fn migration_off_drops_datagrams_of_other_addresses() {
     world.run_for(SECOND / 10);
     assert!(world.arrived(AWAY).is_empty());
     assert_eq!(
-        (stream.peer_addr().unwrap(), listener.stats().dropped_no_connection),
+        (stream.peer_addr().unwrap(), listener.stats().dropped.no_connection),
         (addr(HOME), 1)
     );
 }
@@ -174,15 +183,18 @@ fn migration_before_first_ack_does_not_accept_a_new_connection() {
     world.inject(addr(AWAY), SERVER, &answer(&challenges[0], 0));
     world.run_for(SECOND / 10);
     assert_eq!(stream.peer_addr().unwrap(), addr(AWAY));
-    assert_eq!(listener.stats().passive_opens, 1);
+    assert_eq!(listener.stats().connections.passive_opens, 1);
     // Another initial segment under that conversation id opens another connection once the migrated peer has
     // been silent for ten seconds.
     world.inject(addr(HOME), SERVER, &push(7, 0, b"another peer"));
     world.run_for(MINUTE / 4);
-    assert_eq!((listener.stats().passive_opens, listener.stats().refused_conv_in_use), (1, 1));
+    assert_eq!(
+        (listener.stats().connections.passive_opens, listener.stats().refused.conv_in_use),
+        (1, 1)
+    );
     world.inject(addr(HOME), SERVER, &push(7, 0, b"another peer"));
     world.run_for(MINUTE / 10);
-    assert_eq!(listener.stats().passive_opens, 2);
+    assert_eq!(listener.stats().connections.passive_opens, 2);
 }
 
 /// A connection whose peer has been silent long enough for another address to use its `conv`. `crowded`:
@@ -205,7 +217,7 @@ fn migration_leaves_the_answer_of_a_retry_to_the_new_connection() {
         world.inject(addr(AWAY), SERVER, &push(7, 0, b"another"));
         world.run_for(SECOND / 10);
         let retry = world.arrived(AWAY);
-        assert_eq!((retry.len(), listener.stats().retries_sent), (1, 1));
+        assert_eq!((retry.len(), listener.stats().retry.sent), (1, 1));
         let mut datagram = answer(&retry[0], 0);
         if in_one_datagram {
             datagram.extend(push(7, 0, b"another"));
@@ -215,7 +227,10 @@ fn migration_leaves_the_answer_of_a_retry_to_the_new_connection() {
         world.inject(addr(AWAY), SERVER, &push(7, 0, b"another"));
         let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
         assert_eq!(world.finish(SECOND, stream.read_chunk()).unwrap(), "another");
-        assert_eq!((listener.stats().retries_answered, listener.stats().migrations), (1, 0));
+        assert_eq!(
+            (listener.stats().retry.answered, listener.stats().connections.migrations),
+            (1, 0)
+        );
     }
 }
 
@@ -230,5 +245,5 @@ fn migration_leaves_data_before_its_initial_segment_to_the_new_connection() {
     let mut data = [0; 11];
     world.finish(SECOND / 10, stream.read_exact(&mut data)).unwrap();
     assert_eq!(&data, b"firstsecond");
-    assert_eq!(listener.stats().migrations, 0);
+    assert_eq!(listener.stats().connections.migrations, 0);
 }

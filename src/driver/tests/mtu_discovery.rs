@@ -28,17 +28,17 @@ fn plpmtu_after_a_black_hole_is_reduced_and_oversized_segments_pass_in_ip_fragme
             tokio::join!(client.write_all(&data), read_pattern(&mut server, len)).0.unwrap();
         });
         let before = client.stats();
-        assert_eq!(before.mtu_probes_sent, 0);
+        assert_eq!(before.probes.mtu, 0);
         world.set_path(LinkConfig { mtu: 1_250, fragments: true, ..healthy });
         world.finish(MINUTE, async {
             let data = pattern(len);
             tokio::join!(client.write_all(&data), read_pattern(&mut server, len)).0.unwrap();
         });
         let stats = client.stats();
-        assert_eq!((stats.mtu_probes_sent, stats.current_mtu), (4, 1_160), "{stats:?}");
+        assert_eq!((stats.probes.mtu, stats.path.current_mtu), (4, 1_160), "{stats:?}");
         assert_eq!(
-            server.stats().current_mtu,
-            before.current_mtu,
+            server.stats().path.current_mtu,
+            before.path.current_mtu,
             "no segment of the server was lost"
         );
         world.log();
@@ -72,7 +72,7 @@ fn path_that_carries_no_fec_header_beside_a_full_segment_is_a_black_hole() {
                 let data = pattern(len);
                 tokio::join!(client.write_all(&data), read_pattern(&mut server, len)).0.unwrap();
             });
-            (client.stats().current_mtu, client.stats().retransmits() - before)
+            (client.stats().path.current_mtu, client.stats().retransmits() - before)
         };
         // The search ends within a few seconds, with a size that the path carries.
         let searched = (0..10).map(|_| transfer()).find(|(_, again)| *again < 5);

@@ -102,9 +102,9 @@ async fn transfer(client: UdpSocket, server: UdpSocket) {
     // The last ACKs may be in flight.
     let all_arrived = || {
         let (near, far) = (endpoint.stats(), listener.stats());
-        assert_eq!((near.send_errors, far.send_errors), (0, 0));
-        near.sent_datagrams == far.received_datagrams
-            && far.sent_datagrams == near.received_datagrams
+        assert_eq!((near.send_errors.total(), far.send_errors.total()), (0, 0));
+        near.sent.datagrams == far.received.datagrams
+            && far.sent.datagrams == near.received.datagrams
     };
     while !all_arrived() {
         tokio::time::sleep(Duration::from_millis(1)).await;

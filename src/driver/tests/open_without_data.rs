@@ -59,12 +59,12 @@ fn first_data_behind_an_ack_and_its_retransmission_are_no_restart() {
     // The ACK was lost, so the segment is retransmitted, now alone in a datagram.
     world.inject(addr(PEER), SERVER, &push(CONV, 0, b"first"));
     answer_all(&mut world);
-    assert_eq!((stream.error(), listener.stats().restart_probes), (None, 0));
+    assert_eq!((stream.error(), listener.stats().connections.restart_probes), (None, 0));
 
     // A restarted peer sends other first data.
     world.inject(addr(PEER), SERVER, &push(CONV, 0, b"other"));
     answer_all(&mut world);
-    assert_eq!((listener.stats().restart_probes, stream.error()), (1, None));
+    assert_eq!((listener.stats().connections.restart_probes, stream.error()), (1, None));
     // The segment was not acknowledged, so the peer retransmits it.
     world.inject(addr(PEER), SERVER, &push(CONV, 0, b"other"));
     answer_all(&mut world);

@@ -71,7 +71,7 @@ fn next_endpoint_on_the_port_answers_for_connections_in_time_wait() {
         listener = listen_again(&mut world, entries);
         assert_eq!(controls(&mut world, &fins[0]), [Some(ControlType::FinAck)]);
         assert_eq!(controls(&mut world, &pushes[0]), [], "a late duplicate");
-        assert_eq!(listener.stats().passive_opens, 0);
+        assert_eq!(listener.stats().connections.passive_opens, 0);
     }
 }
 
@@ -170,7 +170,7 @@ fn unvalidated_peer_does_not_hold_a_port() {
     // An initial segment from a silent address.
     world.inject(addr(9), SERVER, &push(7, 0, b"hi"));
     world.run_for(SECOND / 10);
-    assert_eq!(listener.stats().passive_opens, 1);
+    assert_eq!(listener.stats().connections.passive_opens, 1);
     drop(listener);
     assert!(release(&mut world).is_some());
 }

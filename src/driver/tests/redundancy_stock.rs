@@ -87,9 +87,9 @@ fn check_view(pair: &mut Pair, log: &[Sent]) {
     let stats = pair.server.stats();
     assert_eq!(stats.fec.mismatched_shards, 0, "{stats:?}");
     let driver = pair.world.driver_of(SERVER).stats;
-    let errors = [driver.dropped_malformed, driver.dropped_truncated, driver.dropped_no_connection];
+    let errors = [driver.dropped.malformed, driver.dropped.truncated, driver.dropped.no_connection];
     assert_eq!(errors, [0; 3]);
-    assert_eq!(pair.client.stats().invalid_acks, 0);
+    assert_eq!(pair.client.stats().anomalies.invalid_acks, 0);
 }
 
 #[test]

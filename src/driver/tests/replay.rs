@@ -62,9 +62,9 @@ fn replay_everything(algorithm: Algorithm, early: bool, seed: u64) {
         }
         assert_eq!(again.get(), 0, "{label}, {when}: bytes delivered again");
     };
-    let received = server.stats().received_bytes;
+    let received = server.stats().received.payload_bytes;
     replay(&mut world, "during the connection");
-    assert_eq!(server.stats().received_bytes, received, "{label}");
+    assert_eq!(server.stats().received.payload_bytes, received, "{label}");
     world.finish(MINUTE, async {
         client.write_all(&pattern(5_000)).await.unwrap();
         read_pattern(&mut server, 5_000).await;
@@ -105,7 +105,7 @@ fn same_conv(cipher: Cipher, pause: std::time::Duration) -> (usize, u64) {
     other.try_write(b"hello").unwrap();
     world.run_for(SECOND);
     let stats = listener.stats();
-    (stats.current_connections as usize, stats.refused_conv_in_use)
+    (stats.connections.current as usize, stats.refused.conv_in_use)
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn initial_segment_is_retransmitted_in_vain_for_a_minute_and_opens_later() {
         let (_, first) = sent.iter().find(|(at, _)| *at >= late).unwrap();
         world.inject(addr(CLIENT), SERVER, first);
         world.run_for(SECOND);
-        assert_eq!(listener.stats().passive_opens, 1, "started after {late} s");
+        assert_eq!(listener.stats().connections.passive_opens, 1, "started after {late} s");
     }
     // A server whose answers do not arrive gives its connection up after 30 s, and TIME-WAIT ends a minute
     // later. Copies within 65 s are replays, and copies after 131 s open again.
@@ -158,15 +158,15 @@ fn initial_segment_is_retransmitted_in_vain_for_a_minute_and_opens_later() {
     for (at, datagram) in &sent {
         let elapsed = std::time::Duration::from_micros(world.elapsed());
         world.run_for((SECOND * (*at as u32)).saturating_sub(elapsed));
-        let before = listener.stats().passive_opens;
+        let before = listener.stats().connections.passive_opens;
         world.inject(addr(CLIENT), SERVER, datagram);
         world.run_for(SECOND / 10);
-        if listener.stats().passive_opens > before {
+        if listener.stats().connections.passive_opens > before {
             opened.push(*at);
         }
     }
     let stats = listener.stats();
-    println!("opened after {opened:?} s, {} replays", stats.dropped_replayed);
+    println!("opened after {opened:?} s, {} replays", stats.dropped.replayed);
     assert!(opened.len() >= 2 && (90..200).contains(&opened[1]), "{opened:?}");
     // Copies that were held back, all within a minute of the first.
     let mut world = World::new(1, LinkConfig::delay(10_000));
@@ -179,7 +179,7 @@ fn initial_segment_is_retransmitted_in_vain_for_a_minute_and_opens_later() {
         world.inject(addr(77), SERVER, kept);
     }
     world.run_for(SECOND);
-    assert_eq!(listener.stats().passive_opens, 1);
+    assert_eq!(listener.stats().connections.passive_opens, 1);
 }
 
 /// A client with a fixed port and conversation id that is killed and started again. `write`: each of its
@@ -209,7 +209,7 @@ fn restart_with_fixed_conv(cipher: Cipher, write: bool) {
         world.run_for(SECOND);
         world.crash(CLIENT);
         // Datagrams that the client has sent so far open nothing again, from any address.
-        let opened = listener.stats().passive_opens;
+        let opened = listener.stats().connections.passive_opens;
         let recorded = if has_key { world.log() } else { Vec::new() };
         for sent in recorded.iter().filter(|sent| sent.from == addr(CLIENT)) {
             for host in [CLIENT, 77] {
@@ -217,7 +217,7 @@ fn restart_with_fixed_conv(cipher: Cipher, write: bool) {
             }
         }
         world.run_for(SECOND / 10);
-        assert_eq!(listener.stats().passive_opens, opened, "restart {restart}");
+        assert_eq!(listener.stats().connections.passive_opens, opened, "restart {restart}");
         streams.push((client, server));
     }
 }

@@ -36,7 +36,7 @@ fn socket_errors_are_counted_by_class_and_none_is_fatal() {
         tokio::join!(write, read_pattern(&mut server, 300_000));
     });
     let stats = endpoint.stats();
-    assert_eq!((stats.send_errors, stats.recv_errors), (9, 7));
+    assert_eq!((stats.send_errors.total(), stats.recv_errors.total()), (9, 7));
     let classes = |errors: crate::stats::SocketErrors| {
         [
             errors.too_large,
@@ -47,8 +47,8 @@ fn socket_errors_are_counted_by_class_and_none_is_fatal() {
             errors.other,
         ]
     };
-    assert_eq!(classes(stats.send_errors_by_class), [1, 1, 1, 1, 4, 1]);
-    assert_eq!(classes(stats.recv_errors_by_class), [0, 0, 1, 1, 4, 1]);
+    assert_eq!(classes(stats.send_errors), [1, 1, 1, 1, 4, 1]);
+    assert_eq!(classes(stats.recv_errors), [0, 0, 1, 1, 4, 1]);
     let last = endpoint.take_error().unwrap().unwrap();
     assert!(kinds.contains(&last.kind()), "{last}");
     assert!(endpoint.take_error().unwrap().is_none(), "an error is reported once");
@@ -73,13 +73,13 @@ fn raw_queue_overflow_drops_the_oldest_datagrams() {
         endpoint.send_raw(addr(9), &n.to_le_bytes()).unwrap();
     }
     world.run_ready();
-    assert_eq!(endpoint.stats().raw_sent_datagrams, 0);
+    assert_eq!(endpoint.stats().raw.sent, 0);
     world.run_for(2 * SECOND);
     let arrived = world.arrived(9).into_iter();
     let arrived = arrived.map(|datagram| u16::from_le_bytes(datagram.try_into().unwrap()));
     assert_eq!(arrived.collect::<Vec<_>>(), (44..300).collect::<Vec<_>>());
     let stats = endpoint.stats();
-    assert_eq!((stats.raw_sent_datagrams, stats.raw_dropped_datagrams), (256, 44));
+    assert_eq!((stats.raw.sent, stats.raw.dropped), (256, 44));
     world.finish(SECOND, server.read_exact(&mut [0; 20])).unwrap();
 }
 
@@ -104,7 +104,7 @@ fn raw_datagrams_bypass_the_codec_and_reach_the_packet_filter() {
     });
     world.run_for(SECOND);
     let stats = listener.stats();
-    assert_eq!((stats.packet_filter_datagrams, stats.dropped_checksum), (20, 20));
+    assert_eq!((stats.raw.filtered, stats.dropped.checksum), (20, 20));
     let sent = world.log().into_iter().filter(|sent| sent.datagram == b"raw words");
     assert_eq!(sent.count(), 20, "neither sealed nor duplicated");
     // A raw datagram queued before the last handle is dropped still leaves.
@@ -113,7 +113,7 @@ fn raw_datagrams_bypass_the_codec_and_reach_the_packet_filter() {
     endpoint.send_raw(addr(SERVER), b"raw and last").unwrap();
     drop(endpoint);
     world.run_for(SECOND);
-    assert_eq!(listener.stats().packet_filter_datagrams, 21);
+    assert_eq!(listener.stats().raw.filtered, 21);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn raw_datagram_behind_acks_leaves_them_sealed() {
     let sent: Vec<bool> = sent.map(|sent| sent.datagram == b"raw").collect();
     assert!(sent.starts_with(&[false, true]), "the answer is in the batch first: {sent:?}");
     let stats = pair.endpoint.stats();
-    assert_eq!((stats.packet_filter_datagrams, stats.dropped_checksum), (1, 0));
+    assert_eq!((stats.raw.filtered, stats.dropped.checksum), (1, 0));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn accept_filter_rejection_allocates_nothing() {
     }
     world.run_for(SECOND / 100);
     let stats = listener.stats();
-    assert_eq!((stats.current_connections, stats.refused_accept_filter), (1, 39));
+    assert_eq!((stats.connections.current, stats.refused.accept_filter), (1, 39));
     assert!(world.driver_of(SERVER).routing.conns.capacity() <= 4);
     let (stream, peer) = world.finish(SECOND, listener.accept()).unwrap();
     assert_eq!((stream.conv(), peer), (5, addr(9)));
@@ -165,7 +165,7 @@ fn listen_twice_is_refused_until_the_listener_drops() {
     let late = world.finish(SECOND, endpoint.connect(addr(SERVER))).unwrap();
     late.try_write(b"late").unwrap();
     world.run_for(SECOND / 10);
-    assert_eq!(other.stats().refused_no_listener, 1);
+    assert_eq!(other.stats().refused.no_listener, 1);
     let listener = world.finish(SECOND, other.listen()).unwrap();
     let (accepted, peer) = world.finish(MINUTE, listener.accept()).unwrap();
     assert_eq!((accepted.conv(), peer), (late.conv(), addr(CLIENT)));
@@ -207,7 +207,7 @@ fn echo_with_conv_0(client: &Config, server: &Config) {
         server.shutdown().await.unwrap();
     });
     let stats = listener.stats();
-    assert_eq!((stats.passive_opens, stats.dropped_no_connection), (1, 0));
+    assert_eq!((stats.connections.passive_opens, stats.dropped.no_connection), (1, 0));
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn immediate_acks_stay_within_the_send_budget() {
         }
     }
     assert!(acks >= TURN_PACKETS / 2, "{acks} answers to 500 datagrams");
-    assert_eq!(pair.server.stats().received_segments, 501);
+    assert_eq!(pair.server.stats().received.segments, 501);
 }
 
 #[test]
@@ -131,7 +131,10 @@ fn blocked_socket_sends_the_rest_later() {
         tokio::join!(write, read_pattern(&mut server, 3_000_000));
     });
     assert_eq!((world.faults_left(CLIENT), world.faults_left(SERVER)), ((0, 0), (0, 0)));
-    assert_eq!((endpoint.stats().send_errors, listener.stats().send_errors), (0, 0));
+    assert_eq!(
+        (endpoint.stats().send_errors.total(), listener.stats().send_errors.total()),
+        (0, 0)
+    );
     assert_eq!(client.stats().retransmits(), 0, "nothing was lost");
 }
 
@@ -151,7 +154,7 @@ fn blocked_socket_takes_no_turns_and_holds_one_batch() {
     let turns = world.run_for(10 * SECOND - SECOND / 1_000);
     println!("{turns} turns");
     assert!(turns < 3_000, "{turns} turns");
-    assert_eq!(client.stats().received_bytes, 5);
+    assert_eq!(client.stats().received.payload_bytes, 5);
     let held = world.driver_of(CLIENT).output.tx.len();
     assert!((1..=300).contains(&held), "{held} datagrams wait");
     world.finish(MINUTE, async {
@@ -183,7 +186,7 @@ fn transient_send_errors_count_as_loss() {
         };
         tokio::join!(write, read_pattern(&mut server, 300_000));
     });
-    assert_eq!(endpoint.stats().send_errors, 7);
+    assert_eq!(endpoint.stats().send_errors.total(), 7);
     assert!(client.stats().retransmits() > 0);
     drop(listener);
 }
@@ -202,7 +205,7 @@ fn transient_receive_errors_do_not_end_connections() {
             read_pattern(&mut client, 10).await;
         });
         world.run_for(SECOND);
-        let errors = (endpoint.stats().recv_errors, listener.stats().recv_errors);
+        let errors = (endpoint.stats().recv_errors.total(), listener.stats().recv_errors.total());
         assert_eq!(errors, (20 * round, 100 * round));
     }
 }
@@ -213,12 +216,12 @@ fn receive_backoff_grows_while_the_socket_only_fails() {
     world.fail_recvs(SERVER, [ErrorKind::ConnectionReset; 1_000]);
     client.try_write(b"hello").unwrap();
     let turns = world.run_for(10 * SECOND);
-    let errors = listener.stats().recv_errors;
+    let errors = listener.stats().recv_errors.total();
     println!("{turns} turns, {errors} errors");
     assert!((200..400).contains(&errors) && turns < 600);
     world.run_for(40 * SECOND);
-    assert_eq!(listener.stats().recv_errors, 1_000);
-    assert_eq!(server.stats().received_bytes, 7);
+    assert_eq!(listener.stats().recv_errors.total(), 1_000);
+    assert_eq!(server.stats().received.payload_bytes, 7);
     assert_eq!((client.error(), server.error()), (None, None));
 }
 
@@ -249,7 +252,7 @@ fn message_too_big_lowers_the_mtu_once() {
     world.limit_sends(CLIENT, Some(1_200));
     client.try_write(&pattern(300_000)).unwrap();
     world.run_for(SECOND);
-    assert!(endpoint.stats().send_errors > 1, "every GSO batch of the burst was refused");
+    assert!(endpoint.stats().send_errors.total() > 1, "every GSO batch of the burst was refused");
     world.log();
     client.try_write(&pattern(300_000)).unwrap();
     world.run_for(SECOND);
@@ -314,16 +317,16 @@ fn malformed_datagrams_are_only_counted() {
     world.run_for(SECOND / 10);
     let stats = listener.stats();
     let counted = [
-        stats.dropped_truncated - before.dropped_truncated,
-        stats.dropped_malformed - before.dropped_malformed,
-        stats.dropped_no_connection - before.dropped_no_connection,
+        stats.dropped.truncated - before.dropped.truncated,
+        stats.dropped.malformed - before.dropped.malformed,
+        stats.dropped.no_connection - before.dropped.no_connection,
     ];
     println!("{counted:?}");
     assert_eq!(counted.iter().sum::<u64>(), 10_000);
     assert!(counted.iter().all(|count| *count > 100));
-    assert_eq!((stats.passive_opens, stats.current_connections), (1, 1));
+    assert_eq!((stats.connections.passive_opens, stats.connections.current), (1, 1));
     assert!(world.driver_of(SERVER).routing.conns.capacity() <= 4);
-    assert_eq!(stats.sent_datagrams, before.sent_datagrams, "unvalidated peers get no answer");
+    assert_eq!(stats.sent.datagrams, before.sent.datagrams, "unvalidated peers get no answer");
     world.finish(SECOND, async {
         client.write_all(&pattern(10)).await.unwrap();
         read_pattern(&mut server, 10).await;
@@ -343,9 +346,9 @@ fn unknown_conv_from_a_known_address_changes_no_connection() {
     world.inject(addr(CLIENT), SERVER, &push(conv ^ 1, 0, b"initial data"));
     world.run_for(SECOND);
     let stats = listener.stats();
-    assert_eq!((stats.dropped_no_connection, stats.dropped_malformed), (99, 99));
-    assert_eq!((stats.passive_opens, stats.current_connections), (2, 2));
-    assert_eq!(server.stats().received_segments, 1);
+    assert_eq!((stats.dropped.no_connection, stats.dropped.malformed), (99, 99));
+    assert_eq!((stats.connections.passive_opens, stats.connections.current), (2, 2));
+    assert_eq!(server.stats().received.segments, 1);
     world.finish(SECOND, async {
         client.write_all(&pattern(10_000)).await.unwrap();
         read_pattern(&mut server, 10_000).await;
@@ -373,7 +376,7 @@ fn full_backlog_drops_initial_datagrams() {
     send_initials(&mut world);
     let stats = listener.stats();
     assert_eq!(
-        (stats.current_connections, stats.refused_backlog, stats.refused_max_connections),
+        (stats.connections.current, stats.refused.backlog, stats.refused.max_connections),
         (8, 12, 0)
     );
     assert!(world.driver_of(SERVER).routing.conns.capacity() <= 8);
@@ -391,7 +394,7 @@ fn full_backlog_drops_initial_datagrams() {
     let stats = listener.stats();
     // Unvalidated peers get one more than half of all places.
     assert_eq!(
-        (stats.current_connections, stats.refused_backlog, stats.refused_max_unvalidated),
+        (stats.connections.current, stats.refused.backlog, stats.refused.max_unvalidated),
         (11, 12, 9)
     );
 
@@ -401,8 +404,8 @@ fn full_backlog_drops_initial_datagrams() {
     world.run_for(11 * SECOND);
     send_initials(&mut world);
     let stats = listener.stats();
-    assert_eq!((stats.current_connections, stats.passive_opens), (8, 16));
-    assert_eq!(stats.refused_backlog, 16);
+    assert_eq!((stats.connections.current, stats.connections.passive_opens), (8, 16));
+    assert_eq!(stats.refused.backlog, 16);
 }
 
 #[test]
@@ -448,7 +451,7 @@ fn slow_reader_does_not_block_other_connections() {
     while done.get() < 10 {
         assert!(world.advance() && world.elapsed() < 60_000_000);
         world.run_ready();
-        most = most.max(server.stats().received_bytes);
+        most = most.max(server.stats().received.payload_bytes);
     }
     // Its receive queue, exceeded by at most one chunk, and a receive window.
     let bound = 1_000 + 20_000 + 65_536 + 64 * 1_376;

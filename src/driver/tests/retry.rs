@@ -51,7 +51,7 @@ fn crowded(config: &Config, initial: Option<&[u8]>) -> (World, KcpListener, KcpS
     let default = push(1, 0, b"forged");
     world.inject(forged(1), SERVER, initial.unwrap_or(&default));
     let (stream, _) = world.finish(SECOND, listener.accept()).unwrap();
-    assert_eq!(listener.stats().unvalidated_connections, 1);
+    assert_eq!(listener.stats().connections.unvalidated, 1);
     (world, listener, stream)
 }
 
@@ -100,7 +100,7 @@ fn honest_clients_connect_beside_20_000_forged_initial_segments_a_second() {
         }
     };
     flood(&mut world, 500, &mut |_| {});
-    assert!(server.stats().retries_sent > 0, "the table is half full");
+    assert!(server.stats().retry.sent > 0, "the table is half full");
 
     let connected = Rc::new(Cell::new(0));
     let ours = world.endpoint(CLIENT, &Config::new());
@@ -135,8 +135,8 @@ fn honest_clients_connect_beside_20_000_forged_initial_segments_a_second() {
         times.last().map(|at| (at - start) / 1_000),
     );
     assert!(connected.get() + times.len() >= 99, "{} and {}", connected.get(), times.len());
-    assert!(stats.unvalidated_bytes <= 64 << 20, "{stats:?}");
-    assert!(stats.retries_answered >= 99, "{stats:?}");
+    assert!(stats.memory.unvalidated_bytes <= 64 << 20, "{stats:?}");
+    assert!(stats.retry.answered >= 99, "{stats:?}");
 }
 
 #[test]
@@ -167,13 +167,12 @@ fn retry_lets_every_kind_of_client_in() {
                 let write = async { client.write_all(&pattern(100_000)).await.unwrap() };
                 tokio::join!(write, read_pattern(&mut server, 100_000));
                 client.flush().await.unwrap();
-                assert!(client.stats().peer_window_segments > 32);
+                assert!(client.stats().path.peer_window_segments > 32);
             });
-            let EndpointStats { retries_sent, retries_answered, passive_opens, .. } =
-                listener.stats();
-            println!("{} us, {retries_sent} sent, {retries_answered} answered", world.elapsed());
-            assert!(retries_sent > 0 && retries_answered > 0);
-            assert_eq!((passive_opens, listener.stats().unvalidated_connections), (2, 1));
+            let EndpointStats { retry, connections, .. } = listener.stats();
+            println!("{} us, {} sent, {} answered", world.elapsed(), retry.sent, retry.answered);
+            assert!(retry.sent > 0 && retry.answered > 0);
+            assert_eq!((connections.passive_opens, connections.unvalidated), (2, 1));
         }
     }
 }
@@ -198,8 +197,8 @@ fn retry_under_a_cipher_opens_once_and_replays_open_nothing() {
     let (client, server) = world.finish(SECOND / 2, greet(&endpoint, &listener));
     world.run_for(SECOND);
     let stats = listener.stats();
-    assert_eq!((stats.passive_opens, stats.retries_answered), (2, 1));
-    assert!(stats.dropped_replayed <= 1, "{stats:?}");
+    assert_eq!((stats.connections.passive_opens, stats.retry.answered), (2, 1));
+    assert!(stats.dropped.replayed <= 1, "{stats:?}");
     let recorded = world.log();
     for from in [addr(77), addr(CLIENT)] {
         for sent in recorded.iter().filter(|sent| sent.from == addr(CLIENT)) {
@@ -207,7 +206,7 @@ fn retry_under_a_cipher_opens_once_and_replays_open_nothing() {
         }
         world.run_for(SECOND);
     }
-    assert_eq!(listener.stats().passive_opens, 2);
+    assert_eq!(listener.stats().connections.passive_opens, 2);
     assert_eq!((client.error(), server.error()), (None, None));
 }
 
@@ -233,7 +232,7 @@ fn retry_sends_an_address_no_more_than_came_from_it() {
     sent.remove(&forged(1));
     assert_eq!(sent.len(), 499);
     assert!(sent.iter().all(|(to, bytes)| *bytes <= received[to]));
-    assert_eq!(listener.stats().passive_opens, 1);
+    assert_eq!(listener.stats().connections.passive_opens, 1);
 }
 
 #[test]
@@ -265,7 +264,7 @@ fn retry_alone_connects_no_client_and_sets_no_window() {
             }
         }
         assert!(copies >= 3, "{copies} copies");
-        assert_eq!(stream.stats().peer_window_segments, 32);
+        assert_eq!(stream.stats().path.peer_window_segments, 32);
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         let established = std::pin::pin!(stream.established());
         assert!(established.poll(&mut cx).is_pending());
@@ -285,15 +284,15 @@ fn retry_lets_in_a_peer_whose_earlier_connection_is_in_time_wait() {
     }
     let (first, _) = world.finish(SECOND, listener.accept()).unwrap();
     world.run_for(SECOND / 10);
-    assert_eq!(first.stats().received_segments, 3);
+    assert_eq!(first.stats().received.segments, 3);
     for datagram in world.arrived(PEER) {
         world.inject(addr(PEER), SERVER, &answer(&datagram, 0));
     }
     world.run_for(SECOND / 10);
-    assert_eq!(listener.stats().unvalidated_connections, 0);
+    assert_eq!(listener.stats().connections.unvalidated, 0);
     drop(first);
     world.run_for(SECOND);
-    assert_eq!(listener.stats().current_connections, 0);
+    assert_eq!(listener.stats().connections.current, 0);
     world.inject(forged(1), SERVER, &push(1, 0, b"forged"));
     let (_stuck, _) = world.finish(SECOND, listener.accept()).unwrap();
 
@@ -301,7 +300,7 @@ fn retry_lets_in_a_peer_whose_earlier_connection_is_in_time_wait() {
     world.inject(addr(PEER), SERVER, &push(7, 0, b"second"));
     world.run_for(SECOND / 10);
     let retry = world.arrived(PEER);
-    assert_eq!((retry.len(), listener.stats().retries_sent), (1, 1));
+    assert_eq!((retry.len(), listener.stats().retry.sent), (1, 1));
     // The ACK of the token and the retransmission leave in one datagram.
     let mut datagram = answer(&retry[0], 0);
     datagram.extend(push(7, 0, b"second"));
@@ -311,7 +310,7 @@ fn retry_lets_in_a_peer_whose_earlier_connection_is_in_time_wait() {
     world.run_for(SECOND / 10);
     let arrived = world.arrived(PEER);
     let una = arrived.iter().flat_map(|d| Segments::new(d)).map(|(h, _)| h.una.0).max();
-    assert_eq!((una, listener.stats().retries_answered), (Some(1), 1));
+    assert_eq!((una, listener.stats().retry.answered), (Some(1), 1));
 }
 
 #[test]

@@ -43,11 +43,11 @@ fn keepalive_pings_of_many_connections_are_coalesced() {
     // pings once or twice, for proof that the pings are not recorded ones.
     assert!((1_500..=3_000).contains(&pings), "{pings} pings");
     assert!(turns <= 900, "{pings} pings took {turns} turns");
-    assert_eq!(listener.stats().current_connections, 500);
+    assert_eq!(listener.stats().connections.current, 500);
 }
 
 fn pings(ends: &[(KcpStream, KcpStream)]) -> u64 {
-    ends.iter().map(|(a, b)| a.stats().pings_sent + b.stats().pings_sent).sum()
+    ends.iter().map(|(a, b)| a.stats().probes.pings + b.stats().probes.pings).sum()
 }
 
 #[test]

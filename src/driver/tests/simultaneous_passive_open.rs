@@ -64,8 +64,8 @@ fn connection_that_both_ends_accepted_ends_at_once() {
             let label = format!("gap {gap} ms, data {with_data}, greets {greets}");
             for end in &ends {
                 let stats = end.stats();
-                assert!((1..=2).contains(&stats.passive_opens), "{label}: {stats:?}");
-                assert_eq!(stats.current_connections, 0, "{label}");
+                assert!((1..=2).contains(&stats.connections.passive_opens), "{label}: {stats:?}");
+                assert_eq!(stats.connections.current, 0, "{label}");
             }
             assert!(!world.driver_of(ONE).routing.demux.contains(&(addr(OTHER), 7)), "{label}");
             world.log();
@@ -139,13 +139,16 @@ fn pong_and_ping_of_a_passive_peer_in_one_datagram_validate_nothing() {
     world.run_for(SECOND / 10);
     // The other listener's last ping is under way, and data of its application.
     for _ in 0..8 {
-        assert_eq!(listener.stats().current_connections, 2, "the connection is quiet");
+        assert_eq!(listener.stats().connections.current, 2, "the connection is quiet");
         world.inject(addr(OTHER), ONE, &push(7, 0, b"220 ready"));
         world.run_for(SECOND / 10);
     }
     world.run_for(SECOND / 5);
-    assert_eq!((listener.stats().current_connections, listener.stats().passive_opens), (1, 2));
-    assert_eq!((real.error(), listener.stats().unvalidated_connections), (None, 0));
+    assert_eq!(
+        (listener.stats().connections.current, listener.stats().connections.passive_opens),
+        (1, 2)
+    );
+    assert_eq!((real.error(), listener.stats().connections.unvalidated), (None, 0));
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(std::pin::pin!(listener.accept()).poll(&mut cx).is_pending());
     let pings = world.arrived(OTHER).len();
@@ -166,7 +169,7 @@ fn ping_of_a_passive_peer_after_the_end_keeps_the_connection_no_longer() {
     stream.abort();
     world.inject(addr(OTHER), ONE, &passive_ping(7));
     world.run_for(MINUTE);
-    assert_eq!(listener.stats().current_connections, 0);
+    assert_eq!(listener.stats().connections.current, 0);
 }
 
 #[test]
@@ -182,7 +185,7 @@ fn reflected_ping_ends_no_connection() {
             world.inject(addr(OTHER), ONE, &datagram);
         }
     }
-    assert_eq!((stream.error(), listener.stats().current_connections), (None, 1));
+    assert_eq!((stream.error(), listener.stats().connections.current), (None, 1));
     world.run_for(2 * SECOND);
     for datagram in world.arrived(OTHER) {
         world.inject(addr(OTHER), ONE, &answer(&datagram, 0));

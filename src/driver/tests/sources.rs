@@ -28,7 +28,7 @@ fn open(
     listener: &KcpListener,
     count: usize,
 ) -> (Vec<KcpStream>, Vec<KcpStream>) {
-    let before = listener.stats().passive_opens;
+    let before = listener.stats().connections.passive_opens;
     let clients: Vec<_> = (0..count)
         .map(|_| {
             world.finish(SECOND, async {
@@ -39,7 +39,7 @@ fn open(
         })
         .collect();
     world.run_for(SECOND);
-    let opened = listener.stats().passive_opens - before;
+    let opened = listener.stats().connections.passive_opens - before;
     let servers = (0..opened).map(|_| world.finish(SECOND, listener.accept()).unwrap().0);
     (clients, servers.collect())
 }
@@ -50,7 +50,7 @@ fn source_that_takes_all_it_can_leaves_places_for_others() {
     let greedy = world.endpoint(CLIENT, &Config::new());
     let (clients, servers) = open(&mut world, &greedy, &listener, 2 * PLACES);
     assert_eq!(servers.len(), PLACES / 2, "half of all places");
-    assert!(listener.stats().refused_max_per_source > 0);
+    assert!(listener.stats().refused.max_per_source > 0);
     // Each further source has at most half of the free places.
     let second = world.endpoint(3, &Config::new());
     let further = open(&mut world, &second, &listener, PLACES);
@@ -60,11 +60,11 @@ fn source_that_takes_all_it_can_leaves_places_for_others() {
         let endpoint = world.endpoint(host, &Config::new());
         newcomers.push(world.finish(SECOND, greet(&endpoint, &listener)));
     }
-    assert_eq!(listener.stats().refused_max_connections, 0);
+    assert_eq!(listener.stats().refused.max_connections, 0);
     // A place is free again once its connection has ended.
     drop((clients, servers, further, newcomers, greedy, second));
     world.run_for(2 * MINUTE);
-    assert_eq!(listener.stats().current_connections, 0);
+    assert_eq!(listener.stats().connections.current, 0);
     let later = world.endpoint(4, &Config::new());
     assert_eq!(open(&mut world, &later, &listener, PLACES).1.len(), PLACES / 2);
 }
@@ -77,7 +77,7 @@ fn limit_of_one_source_holds_whatever_is_free_and_can_be_all() {
         let (_clients, servers) = open(&mut world, &endpoint, &listener, 2 * PLACES);
         assert_eq!(servers.len(), expected);
         let stats = listener.stats();
-        let refused = (stats.refused_max_per_source > 0, stats.refused_max_connections > 0);
+        let refused = (stats.refused.max_per_source > 0, stats.refused.max_connections > 0);
         assert_eq!(refused, (limit < PLACES, limit == PLACES));
     }
 }

@@ -43,7 +43,7 @@ fn noticed_after(config: &Config, writes: bool, away: Duration) -> Duration {
     assert_eq!(cause(&error), Some(ConnectionError::Reset));
     let took = Duration::from_micros(world.elapsed() - before);
     assert_eq!(world.finish(SECOND, client.write(b"x")).unwrap_err().kind(), error.kind());
-    assert_eq!(again.stats().passive_opens, 0, "no connection is accepted");
+    assert_eq!(again.stats().connections.passive_opens, 0, "no connection is accepted");
     took
 }
 
@@ -194,7 +194,7 @@ fn refusal_of_another_listener_does_not_end_an_attempt() {
         relay(&mut world, 2 * SECOND);
         assert!(refusing.stats().stateless_resets_sent > 0);
         assert_eq!(client.error(), None);
-        assert_eq!(listener.stats().passive_opens, 1);
+        assert_eq!(listener.stats().connections.passive_opens, 1);
     }
 }
 

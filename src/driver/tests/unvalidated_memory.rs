@@ -80,10 +80,10 @@ fn unvalidated_peers_share_one_memory_budget() {
     println!("{data} bytes of data, {memory} bytes in all");
     assert!(memory > BUDGET / 3, "{memory} bytes");
     let stats = listener.stats();
-    assert_eq!(stats.unvalidated_connections, u64::from(PEERS));
-    assert_eq!(stats.unvalidated_bytes, memory as u64);
+    assert_eq!(stats.connections.unvalidated, u64::from(PEERS));
+    assert_eq!(stats.memory.unvalidated_bytes, memory as u64);
     // Each has a share, which holds its first segments.
-    let received: Vec<u64> = streams.iter().map(|s| s.stats().received_segments).collect();
+    let received: Vec<u64> = streams.iter().map(|s| s.stats().received.segments).collect();
     assert!(received.iter().step_by(2).all(|count| *count >= 2), "{received:?}");
     assert!(received.iter().all(|count| *count >= 1), "{received:?}");
     assert!(received[0] > 30 && received[149] < 10, "{received:?}");
@@ -99,7 +99,7 @@ fn unvalidated_peers_share_one_memory_budget() {
     drop(streams);
     world.run_for(MINUTE);
     assert_eq!(held(&mut world).1, 0);
-    assert_eq!(listener.stats().unvalidated_bytes, 0);
+    assert_eq!(listener.stats().memory.unvalidated_bytes, 0);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn pong_beside_data_that_does_not_fit_lifts_the_limit() {
     (1..=30).for_each(|sn| datagram.extend(push(7, sn, &[1; 1_376])));
     world.inject(addr(9), SERVER, &datagram);
     world.run_for(SECOND / 100);
-    assert_eq!(streams.last().unwrap().stats().received_segments, 31);
+    assert_eq!(streams.last().unwrap().stats().received.segments, 31);
     assert!(held(&mut world).1 < before);
 }
 
@@ -147,7 +147,7 @@ fn fec_decoders_of_unvalidated_peers_share_the_budget() {
         let memory = held(&mut world).1;
         assert!(memory <= (1 << 20) + SLACK, "{memory} bytes");
     }
-    assert_eq!(listener.stats().unvalidated_connections, 8);
+    assert_eq!(listener.stats().connections.unvalidated, 8);
     let connections = 8 * (4_096 + 20 * 1_400);
     assert!(held(&mut world).1 > connections + 16_000, "the decoders hold something");
     drop(streams);
@@ -172,7 +172,7 @@ fn first_segment_is_taken_where_the_memory_is_too_small_for_the_parity_of_one_co
             world.waiting_endpoint(CLIENT, &client)
         };
         world.finish(SECOND, greet(&endpoint, &listener));
-        assert_eq!(listener.stats().dropped_replayed, 0);
+        assert_eq!(listener.stats().dropped.replayed, 0);
     }
 }
 
@@ -199,7 +199,7 @@ fn first_data_under_a_cipher_that_is_overtaken_is_taken() {
             (client, listener.accept().await.unwrap().0)
         });
         world.finish(10 * SECOND, read_pattern(&mut server, 40_000));
-        assert_eq!(listener.stats().dropped_replayed, 0, "{mtu}");
+        assert_eq!(listener.stats().dropped.replayed, 0, "{mtu}");
         drop(client);
     }
 }

@@ -172,7 +172,7 @@ impl Laws {
     /// Checks the statistics of a connection.
     pub(super) fn check_stats(&self, stats: &ConnectionStats) {
         let periods = self.now.duration_since(self.start).as_millis() / 30 + 1;
-        let limit = 2 * u128::from(stats.sent_segments) + 64 + 4 * periods;
+        let limit = 2 * u128::from(stats.sent.segments) + 64 + 4 * periods;
         assert!(u128::from(stats.retransmits()) <= limit, "retransmits too often: {stats:?}");
     }
 }

@@ -339,7 +339,7 @@ impl World {
             while let Poll::Ready(Ok((stream, _))) = listener.poll_accept(&mut cx) {
                 accepted.push(stream);
             }
-            assert!(listener.stats().current_connections <= STREAMS as u64);
+            assert!(listener.stats().connections.current <= STREAMS as u64);
         }
         accepted.into_iter().for_each(|stream| self.adopt(SERVER_SIDE, stream));
     }

@@ -185,7 +185,7 @@ mod tests {
         let limit = crate::client::SESSION_TIMEOUT;
         let connected = tokio::time::timeout(limit, setup.connect_first(peers)).await;
         assert!(connected.unwrap().is_ok());
-        assert_eq!(server.stats().passive_opens, 1);
+        assert_eq!(server.stats().connections.passive_opens, 1);
         let error = setup.connect_first(Vec::new()).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }

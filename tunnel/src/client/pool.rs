@@ -402,7 +402,10 @@ mod tests {
             let client = opened.unwrap().unwrap().1;
             let (session, _stream) = pool.open_stream().await;
             assert_eq!(session.peer, server.local_addr().unwrap());
-            assert_eq!((client.ip().is_loopback(), server.stats().passive_opens), (true, 1));
+            assert_eq!(
+                (client.ip().is_loopback(), server.stats().connections.passive_opens),
+                (true, 1)
+            );
             assert_eq!(stats.sessions.load(Ordering::Relaxed), 1);
         });
     }

@@ -178,14 +178,14 @@ pub(crate) fn send(args: &ClientArgs) -> anyhow::Result<()> {
                 println!(
                     "{}",
                     json!({
-                        "segments": stats.sent_segments,
-                        "fast_retransmits": stats.fast_retransmits,
-                        "early_retransmits": stats.early_retransmits,
-                        "timeout_retransmits": stats.timeout_retransmits,
-                        "spurious_retransmits": stats.spurious_retransmits,
-                        "datagrams": stats.sent_datagrams,
-                        "wire_bytes": stats.sent_datagram_bytes,
-                        "srtt_ms": stats.srtt.as_secs_f64() * 1e3,
+                        "segments": stats.sent.segments,
+                        "fast_retransmits": stats.retransmit.fast,
+                        "early_retransmits": stats.retransmit.early,
+                        "timeout_retransmits": stats.retransmit.timeout,
+                        "spurious_retransmits": stats.retransmit.spurious,
+                        "datagrams": stats.sent.datagrams,
+                        "wire_bytes": stats.sent.datagram_bytes,
+                        "srtt_ms": stats.path.srtt.as_secs_f64() * 1e3,
                     })
                 );
             }
