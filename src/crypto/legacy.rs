@@ -1,6 +1,6 @@
 //! kcp-go's older block ciphers, all in cipher feedback.
 //!
-//! All are crates except TEA, which has kcp-go's 16 rounds here.
+//! All are crates except TEA, which has kcp-go's 16 rounds, and Twofish, whose crate is too slow.
 
 use blowfish::Blowfish;
 use cast5::Cast5;
@@ -12,12 +12,12 @@ use cipher::{
 };
 use des::TdesEde3;
 use sm4::Sm4;
-use twofish::Twofish;
 use zeroize::Zeroizing;
 
 use super::algorithm::Algorithm;
 use super::cfb;
 use super::frame::Transform;
+use super::twofish::Twofish;
 
 /// The bare encryption of an older algorithm; `None` for other algorithms and wrong key lengths.
 pub(super) fn transform(algorithm: Algorithm, key: &[u8]) -> Option<Box<dyn Transform>> {

@@ -43,6 +43,8 @@ pub(crate) mod nonce;
 mod packet_cipher;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "legacy-ciphers")]
+mod twofish;
 
 pub use algorithm::Algorithm;
 pub use cipher::{Cipher, Key};
