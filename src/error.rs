@@ -206,7 +206,7 @@ pub enum ConnectionError {
     /// time. An RST reports this to the peer for ten seconds.
     #[error("the last bytes were not acknowledged within the linger time")]
     LingerTimeout,
-    /// The peer refuses the connection: it does not listen, or its
+    /// The peer refuses the connection: it no longer listens, or its
     /// [`accept_filter`](crate::Config::accept_filter) rejects it.
     #[error("the peer refused the connection")]
     Refused,

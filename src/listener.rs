@@ -292,8 +292,8 @@ impl KcpListener {
     /// From the first poll on, [`accept`](Self::accept) fails with
     /// [`NotConnected`](io::ErrorKind::NotConnected), and connections that were not accepted are aborted,
     /// as when the listener is dropped: their clients see
-    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset). Connections opened by the
-    /// [`endpoint`](Self::endpoint) end as accepted ones do.
+    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset), except those of kcp-go, which has no reset.
+    /// Connections opened by the [`endpoint`](Self::endpoint) end as accepted ones do.
     ///
     /// The wait for an ended stream lasts until its last bytes are acknowledged, at most
     /// [`Config::linger`]. If only the end of the stream or a reset is unacknowledged and the peer has

@@ -338,7 +338,7 @@ pub enum KeepaliveSide {
     /// The side that opened the connection. For paths with a NAT or balancer that forgets connections,
     /// due to a short timeout or a restart: only a datagram from inside is sure to renew a mapping (RFC
     /// 4787 REQ-6). Without the mapping, a server's ping cannot reach the client, and may take the
-    /// mapping that the client's next datagram needs. docs/lab.md has the cost.
+    /// mapping that the client's next datagram needs. docs/lab.md in the repository has the cost.
     Active,
 }
 

@@ -75,8 +75,8 @@ impl Datagrams {
         Self { shared, registration: Registration::default() }
     }
 
-    /// Queues a datagram. It leaves in the driver's next turn, alternating with datagrams of the stream,
-    /// once the peer is known to take it.
+    /// Queues a datagram. It leaves in the driver's next turn, alternating with datagrams of the stream;
+    /// without FEC, it first waits until the peer is known to take it.
     ///
     /// Never waits. At most 256 KiB are queued; beyond it the oldest datagram is dropped and counted in
     /// [`OutOfBandStats::dropped`](crate::stats::OutOfBandStats::dropped). Dropping the stream discards the

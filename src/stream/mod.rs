@@ -196,7 +196,7 @@ impl KcpStream {
 impl KcpStream {
     /// Waits for bytes and copies them without consuming them. Returns their number.
     ///
-    /// In message mode it copies from one message and returns 0 if that message is empty.
+    /// In message mode it copies from one message.
     ///
     /// # Errors
     ///
