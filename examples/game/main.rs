@@ -26,26 +26,25 @@
 mod chart;
 #[path = "../common/log.rs"]
 mod log;
-#[path = "../common/relay.rs"]
-mod relay;
 #[path = "../common/signals.rs"]
 mod signals;
 mod world;
 
 use std::num::NonZeroU8;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, Subcommand, ValueEnum, value_parser};
 use kcpx::{Config, KcpListener, KcpStream, Mode, Timing};
+use kcpx_netem::{Conditions, Counts, Relay};
 use tokio::io::AsyncWriteExt;
 use tokio::net::lookup_host;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep_until, timeout};
 
 use self::chart::Panel;
-use self::relay::{Link, Relay};
 use self::world::{BOTS, Snapshot, TICK, View, distance, position};
 
 /// Time between two commands of a client.
@@ -248,13 +247,14 @@ async fn join(addr: &str, way: Way, args: LinkArgs) -> Result<Seen> {
     let server =
         server.with_context(|| format!("{addr:?} has no address: write another HOST:PORT"))?;
     let delay = Duration::from_millis(args.rtt) / 2;
-    let link = Link { loss: args.loss, delay, detours: 0, detour: Duration::ZERO };
-    let relay = Relay::start(server, link, args.seed).await?;
-    let stream = KcpStream::connect_with(relay.addr, way.config()?).await.with_context(|| {
+    let link = Conditions { loss: args.loss, delay, ..Conditions::default() };
+    let counts = Arc::<Counts>::default();
+    let relay = Relay::start_counting(server, link, args.seed, &counts).await?;
+    let stream = KcpStream::connect_with(relay.addr(), way.config()?).await.with_context(|| {
         format!("cannot connect to {addr:?}: start the server there, or correct HOST:PORT")
     })?;
     let mut seen = play(stream, way, args).await?;
-    seen.bytes = relay.counts.bytes.load(std::sync::atomic::Ordering::Relaxed);
+    seen.bytes = counts.bytes.load(std::sync::atomic::Ordering::Relaxed);
     Ok(seen)
 }
 

@@ -2,8 +2,6 @@
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
-#[path = "../common/relay.rs"]
-mod relay;
 #[path = "../common/sums.rs"]
 mod sums;
 
@@ -19,6 +17,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use kcpx::{Config, Endpoint, KcpConnectInfo, KcpConnector, KcpListener, KcpStream, Timing};
+use kcpx_netem::{Conditions, Counts, Relay};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -28,7 +27,6 @@ use tonic::transport::{Channel, Server, server::Connected};
 use self::common::{
     assert_same, bytes, guarded, is_pending, listener, one_thread, pair, two_threads, until,
 };
-use self::relay::{Link, Relay};
 use self::sums::{Number, PEER, Sums, SumsClient};
 
 fn config() -> Config {
@@ -64,8 +62,9 @@ fn http_requests_over_a_lossy_link_are_all_answered() {
 
         let (loss, detours) = (5, 5);
         let (delay, detour) = (Duration::from_millis(1), Duration::from_millis(2));
-        let link = Link { loss, delay, detours, detour };
-        let relay = Relay::start(addr, link, 20_26).await.expect("a relay");
+        let link = Conditions { loss, delay, detours, detour };
+        let counts = Arc::<Counts>::default();
+        let relay = Relay::start_counting(addr, link, 20_26, &counts).await.expect("a relay");
         let client = dialer().await;
 
         let mut tasks = JoinSet::new();
@@ -73,7 +72,7 @@ fn http_requests_over_a_lossy_link_are_all_answered() {
             // A client keeps its one connection from request to request.
             let connector = KcpConnector::with_endpoint(client.clone());
             let http = Client::builder(TokioExecutor::new()).build::<_, Full<Bytes>>(connector);
-            let url = format!("http://{}/length-and-echo", relay.addr);
+            let url = format!("http://{}/length-and-echo", relay.addr());
             tasks.spawn(async move {
                 for request in 0..REQUESTS {
                     let text = format!("{connection}/{request}").repeat(1 + request as usize);
@@ -91,7 +90,7 @@ fn http_requests_over_a_lossy_link_are_all_answered() {
         assert_eq!(answered, CONNECTIONS * REQUESTS);
         assert_eq!(server.stats().connections.passive_opens, CONNECTIONS);
         assert_eq!(client.stats().connections.active_opens, CONNECTIONS);
-        let lost = relay.counts.lost.load(std::sync::atomic::Ordering::Relaxed);
+        let lost = counts.lost.load(std::sync::atomic::Ordering::Relaxed);
         assert!(lost > 1_000, "the link lost {lost} datagrams only");
 
         none_left(&client, &server).await;

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use kcpx::{Config, CongestionControl, KcpListener, KcpStream, Timing};
+use kcpx_netem::Counts;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, interval_at, timeout};
 
-use super::relay::Counts;
 use super::{Args, GAP, MESSAGE, WARM_UP, duration};
 
 /// How long late replies are waited for after the last message.
@@ -106,7 +106,7 @@ impl Outcome {
             missing,
             timer_lateness: lateness,
             bytes_ratio: counts.bytes.load(Relaxed) as f64 / useful as f64,
-            datagrams: counts.datagrams.load(Relaxed),
+            datagrams: counts.packets.load(Relaxed),
             late_datagrams: counts.late.load(Relaxed),
         }
     }

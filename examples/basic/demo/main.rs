@@ -15,8 +15,6 @@ mod options;
 mod picture;
 #[path = "../progress.rs"]
 mod progress;
-#[path = "../../common/relay.rs"]
-mod relay;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,12 +22,12 @@ use std::thread::{self, sleep};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
+use kcpx_netem::Conditions;
 
 use self::contender::{Board, Contender, Outcome};
 use self::network::Network;
 use self::options::Options;
 use self::progress::Progress;
-use self::relay::Link;
 
 const HELP: &str = "\
 Sends small messages over TCP, plain KCP and kcpx at the same time, each over a simulated bad link, and shows
@@ -69,7 +67,7 @@ const LATE_PACKETS: f64 = 1.0;
 
 #[derive(Clone, Copy)]
 struct Args {
-    link: Link,
+    link: Conditions,
     messages: u32,
     seed: u64,
 }
@@ -111,7 +109,7 @@ fn parse() -> Args {
     let seed = options.number("--seed", 1, 0..=u64::MAX);
     options.end();
     let delay = Duration::from_millis(rtt.into()) / 2;
-    let link = Link { loss, delay, detours: 3, detour: Duration::from_millis(5) };
+    let link = Conditions { loss, delay, detours: 3, detour: Duration::from_millis(5) };
     Args { link, messages, seed }
 }
 

@@ -6,11 +6,13 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow};
+#[cfg(target_os = "linux")]
+use kcpx_netem::{Conditions, LossyLink};
+use kcpx_netem::{Counts, Relay};
 use tokio::runtime::Builder;
 
 use super::Args;
 use super::contender::{self, Board, Contender, Outcome};
-use super::relay::{Counts, Relay};
 
 /// How the links of this process are made.
 pub(crate) struct Network {
@@ -23,13 +25,7 @@ impl Network {
     #[cfg(target_os = "linux")]
     pub(crate) fn new() -> Self {
         // Tried out, since permission alone does not make a device.
-        let none = super::relay::Link {
-            loss: 0,
-            delay: Default::default(),
-            detours: 0,
-            detour: Default::default(),
-        };
-        let [up, down] = super::relay::Air::pair(none, 0, &Arc::default());
+        let [up, down] = LossyLink::pair(Conditions::default(), 0, &Arc::default());
         let tried = kcpx_netem::allow().and_then(|()| kcpx_netem::Path::new(up, down));
         Self { tcp: tried.map(drop).map_err(|error| format!("{error:#}")) }
     }
@@ -65,7 +61,7 @@ fn in_namespaces(
     board: &Arc<Board>,
     counts: &Arc<Counts>,
 ) -> Result<contender::Exchange> {
-    let [up, down] = super::relay::Air::pair(args.link, args.seed, counts);
+    let [up, down] = LossyLink::pair(args.link, args.seed, counts);
     let path = kcpx_netem::Path::new(up, down)?;
     let (ready, address) = channel();
     let ip = path.server().address().into();
@@ -91,8 +87,8 @@ fn behind_a_relay(
     thread::spawn(move || serve(contender, ip, |addr| ready.send(addr).unwrap_or(())));
     let server = address.recv().map_err(|_| anyhow!("the server ended, see above"))?;
     runtime()?.block_on(async {
-        let relay = Relay::start_counting(server, args.link, args.seed, counts.clone()).await?;
-        contender::exchange(contender, relay.addr, args, board).await
+        let relay = Relay::start_counting(server, args.link, args.seed, counts).await?;
+        contender::exchange(contender, relay.addr(), args, board).await
     })
 }
 
