@@ -2,7 +2,7 @@
 //!
 //! A [`pair::Pair`] is our state machine and a [`peer::Peer`] of another implementation, connected
 //! by two seeded [`link::Link`]s under a virtual clock in milliseconds: no sockets, no waiting, the same
-//! course for the same seed. A [`relay::Relay`] stands between real sockets.
+//! course for the same seed. A `kcpx_netem::Relay` stands between real sockets.
 
 pub mod implementation;
 pub mod kcp_go;
@@ -11,7 +11,6 @@ pub mod others;
 pub mod ours;
 pub mod pair;
 pub mod peer;
-pub mod relay;
 pub mod transfer;
 pub mod work;
 

@@ -1,10 +1,10 @@
 //! One direction of a path under a virtual clock in milliseconds: the link model of kcpx's tests,
 //! and the datagrams in flight.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::time::Duration;
 
 use kcpx::testkit::link::{self, Damage, LinkConfig};
+use kcpx_netem::InFlight;
 
 pub use kcpx::testkit::rng::Rng;
 
@@ -53,8 +53,7 @@ impl Path {
 #[derive(Debug)]
 pub struct Link {
     model: link::Link,
-    sent: u64,
-    in_flight: BinaryHeap<Reverse<(u64, u64, Vec<u8>)>>,
+    in_flight: InFlight,
 }
 
 impl Link {
@@ -62,30 +61,25 @@ impl Link {
     #[must_use]
     pub fn new(path: Path, seed: u64) -> Self {
         let model = link::Link::new(path.config(), seed);
-        Self { model, sent: 0, in_flight: BinaryHeap::new() }
+        Self { model, in_flight: InFlight::default() }
     }
 
     /// Sends a datagram at `now`, in milliseconds.
     pub fn send(&mut self, now: u64, datagram: &[u8]) {
         self.model.send(now * MILLIS, datagram.len(), |at, damage| {
             assert_eq!(damage, Damage::None, "no path here corrupts");
-            self.sent += 1;
-            let arrival = (at.div_ceil(MILLIS), self.sent, datagram.to_vec());
-            self.in_flight.push(Reverse(arrival));
+            self.in_flight.push(Duration::from_millis(at.div_ceil(MILLIS)), datagram);
         });
     }
 
     /// The next datagram that has arrived by `now`.
     pub fn arrive(&mut self, now: u64) -> Option<Vec<u8>> {
-        if self.next()? > now {
-            return None;
-        }
-        self.in_flight.pop().map(|Reverse((_, _, datagram))| datagram)
+        self.in_flight.pop_due(Duration::from_millis(now)).map(|(_, datagram)| datagram)
     }
 
     /// When the next datagram arrives, in milliseconds.
     #[must_use]
     pub fn next(&self) -> Option<u64> {
-        self.in_flight.peek().map(|Reverse((at, _, _))| *at)
+        self.in_flight.next_due().map(|due| due.as_millis() as u64)
     }
 }

@@ -14,7 +14,7 @@ use kcpx::{Cipher, Config, Endpoint, FecConfig, KcpListener, KcpStream, Mode, Re
 use kcpx_interop::SEED_VARIABLE;
 use kcpx_interop::kcp_go::{KcpGo, Program, runs_matrix, versions};
 use kcpx_interop::link::Rng;
-use kcpx_interop::relay::Relay;
+use kcpx_netem::{Conditions, Relay};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// Cells of a version and a role that a seed draws where not all run.
@@ -137,6 +137,11 @@ impl Cell {
         options.map(str::to_owned).to_vec()
     }
 
+    async fn relay(self, server: SocketAddr) -> Relay {
+        let lossy = Conditions { loss: self.loss.into(), ..Conditions::default() };
+        Relay::start(server, lossy, self.seed()).await.unwrap()
+    }
+
     fn seed(self) -> u64 {
         let text = format!("{self:?}");
         text.bytes().fold(7, |hash, byte| hash * 31 % 1_000_003 + u64::from(byte))
@@ -201,8 +206,8 @@ async fn their_server(version: KcpGo, cell: Cell) -> (Program, SocketAddr) {
 
 async fn our_client(version: KcpGo, cell: Cell) -> String {
     let (_program, server) = their_server(version, cell).await;
-    let relay = Relay::start(server, cell.loss, cell.seed()).await.unwrap();
-    let stream = KcpStream::connect_with(relay.addr, cell.ours()).await.unwrap();
+    let relay = cell.relay(server).await;
+    let stream = KcpStream::connect_with(relay.addr(), cell.ours()).await.unwrap();
     let bytes = random_bytes(cell.seed());
     let expected = bytes.clone();
     let (mut reader, mut writer) = stream.into_split();
@@ -247,13 +252,13 @@ async fn out_of_band_echo(stream: &KcpStream, cell: Cell) {
 async fn our_server(version: KcpGo, cell: Cell) -> String {
     let listener = KcpListener::bind_with("127.0.0.1:0", cell.ours()).await.unwrap();
     let server = listener.local_addr().unwrap();
-    let relay = Relay::start(server, cell.loss, cell.seed()).await.unwrap();
+    let relay = cell.relay(server).await;
     let mut options = cell.options();
     options.extend(["--bytes".into(), total().to_string()]);
     options.extend(["--seed".into(), cell.seed().to_string()]);
     // Before the deadline of a cell, so that a stall is reported with the statistics of our side.
     options.extend(["--seconds".into(), "240".into()]);
-    let client = version.start("client", relay.addr, options.iter().map(String::as_str)).unwrap();
+    let client = version.start("client", relay.addr(), options.iter().map(String::as_str)).unwrap();
     let (mut stream, _) = listener.accept().await.unwrap();
     let mut buffer = vec![0; 64 * 1024];
     let (mut returned, quarter) = (0, total() / 4);

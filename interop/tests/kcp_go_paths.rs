@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use kcpx::{Config, KcpListener, KcpStream, Timing};
 use kcpx_interop::kcp_go::{KcpGo, versions_of_matrix};
-use kcpx_interop::relay::Relay;
+use kcpx_netem::{Conditions, Relay};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
@@ -149,9 +149,10 @@ async fn kcp_go_client_uploads_at_once_over_a_round_trip_of_50_ms() {
             let config = Config::new().timing(Timing::FAST3);
             let listener = KcpListener::bind_with("127.0.0.1:0", config).await.unwrap();
             let server = listener.local_addr().unwrap();
-            let relay = Relay::with_delay(server, 0, seed, DELAY).await.unwrap();
+            let delayed = Conditions { delay: DELAY, ..Conditions::default() };
+            let relay = Relay::start(server, delayed, seed).await.unwrap();
             let bytes = UPLOAD.to_string();
-            let client = version.start("upload", relay.addr, ["--bytes", &bytes]).unwrap();
+            let client = version.start("upload", relay.addr(), ["--bytes", &bytes]).unwrap();
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut all = vec![0; UPLOAD];
             stream.read_exact(&mut all).await.unwrap();

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use kcpx_netem::{InFlight, Link, Relay};
 use tokio::net::UdpSocket;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
 
 use super::bound_udp;
 
@@ -26,57 +26,52 @@ pub struct Bottleneck {
     pub addr: SocketAddr,
     /// Bytes sent towards the client, including IP headers.
     pub down: Arc<AtomicU64>,
-    _tasks: JoinSet<()>,
+    _relay: Relay,
 }
 
 impl Bottleneck {
     pub async fn new(server: SocketAddr) -> Self {
-        let bind = || async { Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap()) };
-        let (near, far) = (bind().await, bind().await);
-        let addr = near.local_addr().unwrap();
-        let (client, server) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(Some(server))));
-        let (up, down) = (Arc::default(), Arc::default());
-        let mut tasks = JoinSet::new();
-        tasks.spawn(carry(near.clone(), client.clone(), far.clone(), server.clone(), up));
-        tasks.spawn(carry(far, server, near, client, Arc::clone(&down)));
-        Self { addr, down, _tasks: tasks }
+        let [up, down] = [(); 2].map(|()| SlowLink::default());
+        let bytes = down.bytes.clone();
+        let relay = Relay::over(server, [up, down]).await.unwrap();
+        Self { addr: relay.addr(), down: bytes, _relay: relay }
     }
 }
 
-/// Carries one direction from `receiver` to `sender`, which sends to `to`. `source` is the last
-/// sender.
-async fn carry(
-    receiver: Arc<UdpSocket>,
-    source: Arc<Mutex<Option<SocketAddr>>>,
-    sender: Arc<UdpSocket>,
-    to: Arc<Mutex<Option<SocketAddr>>>,
+/// One direction of a [`Bottleneck`].
+#[derive(Default)]
+struct SlowLink {
+    /// Bytes sent, including IP headers.
     bytes: Arc<AtomicU64>,
-) {
-    let (queue, mut leaving) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
-    let leave = async {
-        while let Some((due, datagram)) = leaving.recv().await {
-            sleep_until(due).await;
-            bytes.fetch_add((datagram.len() + IP_UDP) as u64, Ordering::Relaxed);
-            let to = *to.lock().unwrap();
-            if let Some(to) = to {
-                drop(sender.send_to(&datagram, to).await);
-            }
+    /// When the queue is empty.
+    free_at: Duration,
+    in_flight: InFlight,
+}
+
+impl Link for SlowLink {
+    type Counts = ();
+
+    fn push(&mut self, now: Duration, datagram: &[u8]) {
+        let start = self.free_at.max(now);
+        if start - now < LONGEST_WAIT {
+            self.free_at = start + Duration::from_secs_f64((datagram.len() + IP_UDP) as f64 / RATE);
+            self.in_flight.push(self.free_at + DELAY, datagram);
         }
-    };
-    let enter = async {
-        let (mut buf, mut free_at) = (vec![0; 65_536], Instant::now());
-        loop {
-            let Ok((len, from)) = receiver.recv_from(&mut buf).await else { continue };
-            *source.lock().unwrap() = Some(from);
-            let now = Instant::now();
-            let start = free_at.max(now);
-            if start - now < LONGEST_WAIT {
-                free_at = start + Duration::from_secs_f64((len + IP_UDP) as f64 / RATE);
-                queue.send((free_at + DELAY, buf[..len].to_vec())).unwrap();
-            }
-        }
-    };
-    tokio::join!(leave, enter);
+    }
+
+    fn next_due(&self) -> Option<Duration> {
+        self.in_flight.next_due()
+    }
+
+    fn pop_due_within(&mut self, now: Duration, grain: Duration) -> Option<Vec<u8>> {
+        let (_, datagram) = self.in_flight.pop_due(now + grain)?;
+        self.bytes.fetch_add((datagram.len() + IP_UDP) as u64, Ordering::Relaxed);
+        Some(datagram)
+    }
+
+    fn refused(&mut self, _: usize) {}
+
+    fn counts(&self) {}
 }
 
 /// Forwards datagrams of one client socket. Ends on drop.
