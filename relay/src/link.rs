@@ -10,16 +10,14 @@ mod loss;
 mod replay;
 mod steps;
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use chacha20::ChaCha8Rng;
-use rand_core::{Rng as _, SeedableRng as _};
+use kcpx::testkit::rng::Rng;
+use kcpx::testkit::trace::DelayTrace;
+use kcpx_netem::InFlight;
 use serde::{Serialize, Serializer};
 
 use bottleneck::Queue;
-use kcpx::testkit::trace::DelayTrace;
 use loss::Loss;
 use steps::Phases;
 
@@ -68,41 +66,17 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Link {
     phases: Phases,
-    rng: ChaCha8Rng,
+    rng: Rng,
     loss: Loss,
     queue: Queue,
-    recorded: Option<RecordedDelay>,
+    recorded_delay: Option<DelayTrace>,
+    /// The latest arrival by the recorded delay, jitter aside.
+    last_recorded: Duration,
     /// The latest time a packet was due, lost or not, without what `reorder` adds.
     last_due: Duration,
-    in_flight: BinaryHeap<Reverse<InFlight>>,
+    in_flight: InFlight,
     free: usize,
-    sequence: u64,
     counts: Counts,
-}
-
-/// A recorded delay at work.
-#[derive(Debug)]
-struct RecordedDelay {
-    delays: DelayTrace,
-    /// The latest arrival by it, jitter aside.
-    latest: Duration,
-}
-
-impl RecordedDelay {
-    /// When a packet arrives that left at `departure`, after all that left before.
-    fn arrival(&mut self, departure: Duration, start: Duration) -> Duration {
-        let delay = self.delays.at(micros_since(start, departure));
-        self.latest = self.latest.max(departure + Duration::from_micros(delay));
-        self.latest
-    }
-}
-
-/// A packet on its way: the first to arrive is the smallest, among equals the first sent.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct InFlight {
-    due: Duration,
-    sequence: u64,
-    packet: Vec<u8>,
 }
 
 impl Link {
@@ -111,17 +85,16 @@ impl Link {
     pub fn new(schedule: impl Into<Schedule>, seed: u64) -> Self {
         let schedule = schedule.into();
         let Replay { rate, delay } = &schedule.replay;
-        let recorded = delay.as_ref().map(DelayReplay::delays);
         Self {
             queue: Queue::new(rate.as_ref()),
-            recorded: recorded.map(|delays| RecordedDelay { delays, latest: Duration::ZERO }),
+            recorded_delay: delay.as_ref().map(DelayReplay::delays),
+            last_recorded: Duration::ZERO,
             phases: Phases::new(schedule),
-            rng: ChaCha8Rng::seed_from_u64(seed),
+            rng: Rng::new(seed),
             loss: Loss::new(seed),
             last_due: Duration::ZERO,
-            in_flight: BinaryHeap::new(),
+            in_flight: InFlight::default(),
             free: MEMORY,
-            sequence: 0,
             counts: Counts::default(),
         }
     }
@@ -146,8 +119,14 @@ impl Link {
             self.counts.queue_dropped += 1;
             return;
         };
-        let arrival = match &mut self.recorded {
-            Some(recorded) => recorded.arrival(departure, self.phases.start()),
+        let arrival = match &self.recorded_delay {
+            Some(delays) => {
+                let delay = delays.at(micros_since(self.phases.start(), departure));
+                let arrival = departure + Duration::from_micros(delay);
+                // When the delay falls, packets do not overtake those before them.
+                self.last_recorded = self.last_recorded.max(arrival);
+                self.last_recorded
+            }
             None => departure + conditions.delay,
         };
         let mut due = arrival + conditions.jitter.mul_f64(jitter);
@@ -178,10 +157,7 @@ impl Link {
 
     /// As [`pop_due`](Self::pop_due), of the packets that arrive within `grain` after `now` as well.
     pub(crate) fn pop_due_within(&mut self, now: Duration, grain: Duration) -> Option<Vec<u8>> {
-        if self.next_due()? > now + grain {
-            return None;
-        }
-        let Reverse(InFlight { due, packet, .. }) = self.in_flight.pop()?;
+        let (due, packet) = self.in_flight.pop_due(now + grain)?;
         self.counts.late += u64::from(now.saturating_sub(due) > LATE);
         self.free += packet.len();
         self.counts.delivered += 1;
@@ -192,7 +168,7 @@ impl Link {
     /// When the next packet arrives.
     #[must_use]
     pub fn next_due(&self) -> Option<Duration> {
-        self.in_flight.peek().map(|Reverse(in_flight)| in_flight.due)
+        self.in_flight.next_due()
     }
 
     /// Counters so far.
@@ -219,9 +195,7 @@ impl Link {
             return;
         };
         self.free = free;
-        self.sequence += 1;
-        let (sequence, packet) = (self.sequence, packet.to_vec());
-        self.in_flight.push(Reverse(InFlight { due, sequence, packet }));
+        self.in_flight.push(due, packet);
     }
 }
 
@@ -255,8 +229,8 @@ impl kcpx_netem::Link for Link {
 }
 
 /// A random number from 0 to below 1. 53 bits: every one of these is exact.
-fn uniform(rng: &mut ChaCha8Rng) -> f64 {
-    (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+fn uniform(rng: &mut Rng) -> f64 {
+    (rng.next() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 /// Whole microseconds from `start` to `time`, the unit of recordings.

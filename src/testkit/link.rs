@@ -410,9 +410,9 @@ impl Link {
 }
 
 /// States of [`BurstDurations`] over time, from their own generator: a seed's bursts do not depend on
-/// traffic. Begins in the good state at time 0.
+/// traffic. Begins at time 0.
 #[derive(Clone, Debug)]
-struct BurstSchedule {
+pub struct BurstSchedule {
     rng: Rng,
     bad: bool,
     /// When the state ends, in µs; `None` before the first datagram.
@@ -420,12 +420,22 @@ struct BurstSchedule {
 }
 
 impl BurstSchedule {
+    /// Begins in the good state.
     fn new(seed: u64) -> Self {
         Self { rng: Rng::keyed(seed, u64::MAX), bad: false, ends_at: None }
     }
 
-    /// Whether the state at `now` is bad.
-    fn is_bad(&mut self, mean: BurstDurations, now: u64) -> bool {
+    /// Begins in the bad state with its stationary share.
+    #[must_use]
+    pub fn stationary(mut rng: Rng, mean: BurstDurations) -> Self {
+        let bad = rng.chance(mean.bad_share());
+        // The rest of an exponentially distributed time is distributed like the whole.
+        let ends_at = rng.exponential(if bad { mean.bad } else { mean.good });
+        Self { rng, bad, ends_at: Some(ends_at) }
+    }
+
+    /// Whether the state at `now` is bad (µs, never decreasing).
+    pub fn is_bad(&mut self, mean: BurstDurations, now: u64) -> bool {
         let mut ends_at = self.ends_at.unwrap_or_else(|| self.rng.exponential(mean.good));
         while ends_at <= now {
             self.bad = !self.bad;

@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
-use chacha20::ChaCha8Rng;
-use rand_core::SeedableRng as _;
+use kcpx::testkit::link::{BurstDurations, BurstSchedule};
+use kcpx::testkit::rng::Rng;
 
 use super::conditions::{Burst, Conditions};
+use super::micros_since;
 use super::steps::LossPhase;
-use super::uniform;
 
-/// Periods are drawn from other streams of the link's seed, so that their number changes nothing
-/// about what packets draw. This is the first one, for losses that no step has changed.
-const PERIODS: u64 = 1;
+/// The longest mean of a good period in microseconds, 30 years.
+const LONGEST_GOOD: f64 = 1e15;
 
 /// The loss processes of one direction.
 #[derive(Debug)]
@@ -34,12 +33,9 @@ struct ByPacket {
 #[derive(Debug)]
 struct ByTime {
     phase: LossPhase,
-    loss: f64,
-    mean: Duration,
-    rng: ChaCha8Rng,
-    /// Whether packets are lost, until when.
-    bad: bool,
-    until: Duration,
+    durations: BurstDurations,
+    /// Counts from the beginning of the phase.
+    schedule: BurstSchedule,
 }
 
 impl Loss {
@@ -79,37 +75,19 @@ impl Loss {
             Some(process) => process,
             None => ByTime::new(conditions.loss / 100.0, mean, self.seed, phase),
         };
-        self.by_time.insert(process).is_bad_at(time)
+        let ByTime { durations, schedule, .. } = self.by_time.insert(process);
+        schedule.is_bad(*durations, micros_since(phase.since, time))
     }
 }
 
 impl ByTime {
     fn new(loss: f64, mean: Duration, seed: u64, phase: LossPhase) -> Self {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        rng.set_stream(PERIODS + phase.index as u64);
-        let bad = uniform(&mut rng) < loss;
-        let mut process = Self { phase, loss, mean, rng, bad, until: phase.since };
-        // The rest of an exponentially distributed period has the distribution of a whole one.
-        process.until = phase.since.saturating_add(process.draw_period());
-        process
-    }
-
-    fn is_bad_at(&mut self, time: Duration) -> bool {
-        while self.until <= time {
-            self.bad = !self.bad;
-            self.until = self.until.saturating_add(self.draw_period());
-        }
-        self.bad
-    }
-
-    /// The length of a period of the state that it is in.
-    fn draw_period(&mut self) -> Duration {
-        let good_to_bad = (1.0 - self.loss) / self.loss;
-        let factor = if self.bad { 1.0 } else { good_to_bad };
-        // The inverse of the exponential distribution; its argument is above 0.
-        let drawn = -(1.0 - uniform(&mut self.rng)).ln();
-        Duration::try_from_secs_f64(self.mean.as_secs_f64() * factor * drawn)
-            .unwrap_or(Duration::MAX)
+        let bad = mean.as_micros() as f64;
+        let good = (bad * (1.0 - loss) / loss).round().clamp(1.0, LONGEST_GOOD);
+        let durations = BurstDurations { good: good as u64, bad: bad as u64 };
+        // Not the generator of the packets: the number of periods changes nothing about what they draw.
+        let rng = Rng::keyed(seed, phase.index as u64);
+        Self { phase, durations, schedule: BurstSchedule::stationary(rng, durations) }
     }
 }
 
