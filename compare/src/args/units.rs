@@ -53,7 +53,7 @@ pub(crate) fn per_mille(text: &str) -> Result<u16, String> {
 }
 
 pub(crate) fn percent(text: &str) -> Result<f64, String> {
-    match text.parse() {
+    match text.parse::<f64>() {
         Ok(number) if (0.0..=100.0).contains(&number) => Ok(number),
         _ => Err(format!("it must be between 0 and 100 (percent), got {text}")),
     }

@@ -134,8 +134,7 @@ fn message_that_the_sender_takes_fits_the_memory_of_the_peer() {
             assert!(most <= memory && most > usize::from(mtu), "{most} bytes");
         }
     }
-    // 42 segments.
-    let most = largest_messages(|plan| plan.sides[1].memory = Some(64 << 10), None);
+    let most = largest_messages(|plan| plan.sides[1].config.recv_window = 42, None);
     assert_eq!(most, 42 * 1_376);
 }
 
