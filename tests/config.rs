@@ -293,6 +293,11 @@ fn pairs() -> Vec<(Config, &'static str)> {
             keepalive(60, seconds(60)),
             "keepalive (ms) must be at most 59000 when idle_timeout (ms) is 60000, got 60000",
         ),
+        (
+            keepalive(1, seconds(1)),
+            "KeepaliveInterval::After requires an idle_timeout of at least 2 s",
+        ),
+        (keepalive(1, seconds(2)), ""),
         (keepalive(59, seconds(60)), ""),
         (keepalive(86_400, None), ""),
         (new().idle_timeout(seconds(1)), ""),

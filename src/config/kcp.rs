@@ -310,6 +310,10 @@ impl KeepaliveInterval {
         if value <= max {
             return Ok(());
         }
+        if max < 1_000 {
+            let (field, needs) = ("KeepaliveInterval::After", "an idle_timeout of at least 2 s");
+            return Err(ConfigError::Requires { field, needs });
+        }
         Err(ConfigError::Contradicts { field, value, max, other: "idle_timeout (ms)", other_value })
     }
 }
