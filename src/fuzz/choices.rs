@@ -1,4 +1,6 @@
-//! Choices that an input makes.
+//! Choices that an input makes. Their order and ranges give the inputs in `fuzz/seeds` their meaning:
+//! a change of either re-encodes those seeds in the same commit, so that each still draws the same
+//! settings and operations.
 
 use std::num::{NonZeroU8, NonZeroU64};
 use std::time::Duration;
