@@ -43,8 +43,8 @@ const BYTES: usize = 4_000_000;
 Both sides in one process:
   cargo run --release -p kcpx-examples --example metrics
 In three terminals:
-  cargo run --release -p kcpx-examples --example metrics -- server --listen 127.0.0.1:4007 --metrics 127.0.0.1:9464
-  cargo run --release -p kcpx-examples --example metrics -- client 127.0.0.1:4007
+  cargo run --release -p kcpx-examples --example metrics -- server --listen 127.0.0.1:4011 --metrics 127.0.0.1:9464
+  cargo run --release -p kcpx-examples --example metrics -- client 127.0.0.1:4011
   curl http://127.0.0.1:9464/metrics
 
 RUST_LOG=kcpx=debug logs what the library does.")]
@@ -58,7 +58,7 @@ enum Role {
     /// Sends back what its clients send, until Ctrl-C
     Server {
         /// Address for KCP, as HOST:PORT; port 0 picks a free one
-        #[arg(long, default_value = "127.0.0.1:4007")]
+        #[arg(long, default_value = "127.0.0.1:4011")]
         listen: String,
         /// Address of /metrics over plain HTTP, as HOST:PORT; port 0 picks a free one
         #[arg(long, default_value = "127.0.0.1:9464")]
@@ -130,7 +130,7 @@ struct Server {
 
 impl Server {
     async fn bind(listen: &str, metrics: &str) -> Result<Self> {
-        let hint = "expected a free HOST:PORT, as in 127.0.0.1:4007";
+        let hint = "expected a free HOST:PORT, as in 127.0.0.1:4011";
         let kcp = KcpListener::bind_with(listen, config()).await;
         let tcp = TcpListener::bind(metrics).await;
         Ok(Self {

@@ -28,10 +28,10 @@ enum Mode {
     /// Open, echo and close connections on one listener.
     Cycles {
         /// How many.
-        #[arg(long, default_value_t = 100_000)]
+        #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
         count: u64,
         /// How many at a time.
-        #[arg(long, default_value_t = 32)]
+        #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
         parallel: u64,
     },
 }
@@ -40,7 +40,7 @@ enum Mode {
 async fn main() -> anyhow::Result<()> {
     log::to_stderr();
     match Args::parse().mode {
-        Mode::Cycles { count, parallel } => cycles(count, parallel.max(1)).await,
+        Mode::Cycles { count, parallel } => cycles(count, parallel).await,
     }
 }
 
