@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write as _, stdout};
 use std::time::{Duration, Instant};
 
 /// Characters of the bar, and of the whole line: more would be wrapped.
-const BAR: usize = 30;
+const BAR: usize = 20;
 const LINE: usize = 79;
 
 pub(crate) struct Progress {

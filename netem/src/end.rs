@@ -147,7 +147,10 @@ fn serve(work: &Receiver<Job>) {
 /// Puts this thread into a namespace of its own and makes the device there.
 fn enter(address: Ipv4Addr) -> anyhow::Result<Tun> {
     unshare(CloneFlags::CLONE_NEWNET).map_err(|error| match error {
-        Errno::EPERM => anyhow!("making a network namespace is for root alone: run this as root"),
+        Errno::EPERM => anyhow!(
+            "the system denies a network namespace: run this as root (in a container, with \
+             CAP_SYS_ADMIN and CAP_NET_ADMIN), or allow user namespaces"
+        ),
         other => anyhow!("making a network namespace: {other}"),
     })?;
     // A new namespace has its loopback down, and always as device 1.

@@ -22,13 +22,17 @@ pub fn allow() -> anyhow::Result<()> {
         return Ok(());
     }
     unshare(CloneFlags::CLONE_NEWUSER).context(
-        "without root this needs a user namespace, which the system denies: run it as root",
+        "the system denies a user namespace: run this as root, or allow user namespaces",
     )?;
     // Each keeps its number, so that owners of files stay. A group may be mapped only after
     // changes of groups are forbidden.
     let write = |file: &str, text: String| {
-        fs::write(format!("/proc/self/{file}"), text)
-            .with_context(|| format!("{file} of the user namespace: run this as root"))
+        fs::write(format!("/proc/self/{file}"), text).with_context(|| {
+            format!(
+                "the system denies {file} of a user namespace: run this as root, or allow user \
+                     namespaces"
+            )
+        })
     };
     write("uid_map", format!("{user} {user} 1"))?;
     write("setgroups", "deny".into())?;

@@ -32,10 +32,14 @@ impl Tun {
     ) -> anyhow::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
-        let file = options
-            .open("/dev/net/tun")
-            .context("cannot open /dev/net/tun: run this as root, or load the module tun")?;
-        let index = attach(&file, name).context("cannot make a TUN device: run this as root")?;
+        let file = options.open("/dev/net/tun").context(
+            "cannot open /dev/net/tun: load the module tun if it is missing (into a container, pass \
+             the device), and give this user permission to read and write it",
+        )?;
+        let index = attach(&file, name).context(
+            "cannot make a TUN device: run this as root (in a container, with CAP_NET_ADMIN), or allow \
+             user namespaces",
+        )?;
         netlink::add_address(index, address).context("the address of the TUN device")?;
         netlink::configure(index, mtu, queue).context("the queue of the TUN device")?;
         Ok(Self { file })

@@ -35,6 +35,14 @@ impl Contender {
         }
     }
 
+    /// Short enough for all of them in the line of the progress bar.
+    pub(crate) fn short_name(self) -> &'static str {
+        match self {
+            Self::PlainKcp => "plain",
+            other => other.name(),
+        }
+    }
+
     /// Both sides have it.
     fn config(self) -> Config {
         match self {

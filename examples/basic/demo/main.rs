@@ -97,7 +97,10 @@ fn main() -> Result<()> {
     println!();
     picture::print(rtt, &outcomes);
     println!("{}", verdict(&outcomes));
-    println!("picture    {}", picture::save(args, &outcomes)?.display());
+    match picture::save(args, &outcomes) {
+        Ok(path) => println!("picture    {}", path.display()),
+        Err(error) => println!("picture    is left out: {error:#}"),
+    }
     Ok(())
 }
 
@@ -133,9 +136,9 @@ fn run(network: &Network, args: Args) -> Result<Vec<Outcome>> {
             progress.show(replies, || {
                 let latest = contenders.iter().zip(&boards).map(|(contender, board)| {
                     let micros = board.latest_micros.load(Relaxed);
-                    format!("{} {} ms", contender.name(), micros.div_ceil(1_000))
+                    format!("{} {}", contender.short_name(), micros.div_ceil(1_000))
                 });
-                latest.collect::<Vec<_>>().join(", ")
+                latest.collect::<Vec<_>>().join(", ") + " ms"
             });
             sleep(Duration::from_millis(20));
         }

@@ -1,5 +1,6 @@
 //! The round trips as bars on the terminal, and over time in an SVG file.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -43,11 +44,27 @@ fn bar(length: f64) -> String {
     format!("{}{}", "█".repeat(eighths / 8), PARTS[eighths % 8])
 }
 
-/// Draws into the build directory, or into the temporary one without it.
+/// Draws into the build directory, or into the temporary one if the first is missing or not writable.
 pub(crate) fn save(args: Args, outcomes: &[Outcome]) -> Result<PathBuf> {
-    let exe = std::env::current_exe()?;
+    let picture = draw(args, outcomes);
+    let exe = std::env::current_exe().unwrap_or_default();
     let build = exe.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists());
-    let path = build.map_or_else(std::env::temp_dir, PathBuf::from).join("kcpx-demo.svg");
+    if let Some(path) = build.map(|dir| dir.join("kcpx-demo.svg"))
+        && std::fs::write(&path, &picture).is_ok()
+    {
+        return Ok(path);
+    }
+    // Other users share this directory: a name of its own.
+    let path = std::env::temp_dir().join(format!("kcpx-demo-{}.svg", std::process::id()));
+    let file =
+        std::fs::File::create_new(&path).and_then(|mut file| file.write_all(picture.as_bytes()));
+    file.with_context(|| {
+        format!("cannot write {}: set TMPDIR to a writable directory", path.display())
+    })?;
+    Ok(path)
+}
+
+fn draw(args: Args, outcomes: &[Outcome]) -> String {
     let note = format!(
         "{MESSAGE} bytes, 100 a second; the link: {} ms round trip, {} % lost each way",
         (2 * args.link.delay).as_millis(),
@@ -74,9 +91,7 @@ pub(crate) fn save(args: Args, outcomes: &[Outcome]) -> Result<PathBuf> {
             Panel { label, points: points.collect() }
         })
         .collect();
-    let picture = chart::compared_over_time("Round trips over a bad link", &note, &panels);
-    std::fs::write(&path, picture).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(path)
+    chart::compared_over_time("Round trips over a bad link", &note, &panels)
 }
 
 fn millis(duration: Duration) -> f64 {
