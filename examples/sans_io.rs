@@ -5,9 +5,6 @@
 //! a clock that jumps from one event to the next, so seconds of virtual time take an instant, and
 //! the same seed gives the same run.
 
-#[path = "common/log.rs"]
-mod log;
-
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -22,9 +19,7 @@ use kcpx::{Config, Timing};
 #[command(after_help = "\
 Examples:
   cargo run --release -p kcpx-examples --example sans_io
-  cargo run --release -p kcpx-examples --example sans_io -- --loss 30 --rtt 200 --seed 7
-
-RUST_LOG=kcpx=debug logs what the library does.")]
+  cargo run --release -p kcpx-examples --example sans_io -- --loss 30 --rtt 200 --seed 7")]
 struct Args {
     /// Bytes to move
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
@@ -72,7 +67,6 @@ impl Link {
 }
 
 fn main() -> Result<()> {
-    log::to_stderr();
     let args = Args::parse();
     let mut link = Link { random: args.seed.wrapping_mul(2).wrapping_add(1), ..Link::default() };
     let start = Instant::now();
