@@ -4,6 +4,8 @@
 //! service and its client are in `common/sums.rs`, written by hand, so that no protocol compiler
 //! is needed; generated ones are used in the same way.
 
+#[path = "common/bind.rs"]
+mod bind;
 #[path = "common/ending.rs"]
 mod ending;
 #[path = "common/log.rs"]
@@ -19,11 +21,12 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
-use kcpx::{Config, Endpoint, KcpConnector, KcpListener, Timing};
+use kcpx::{Config, KcpConnector, KcpListener, Timing};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 
+use self::bind::bind_for_url;
 use self::ending::closed;
 use self::sums::{Number, PEER, Sums, SumsClient};
 use self::usage::checked;
@@ -113,11 +116,12 @@ async fn serve(listener: KcpListener, stop: impl Future<Output = ()>) -> Result<
 }
 
 async fn call(url: String) -> Result<()> {
-    // With an endpoint of our own we can wait below until the connection is closed.
-    let endpoint = Endpoint::bind_with("0.0.0.0:0", config()).await?;
     let server = tonic::transport::Endpoint::new(url.clone())
         .with_context(|| format!("the URL must be http://HOST:PORT, got {url:?}"));
-    let channel = checked(server)
+    let server = checked(server);
+    // With an endpoint of our own we can wait below until the connection is closed.
+    let endpoint = bind_for_url(server.uri(), config()).await?;
+    let channel = server
         .connect_with_connector(KcpConnector::with_endpoint(endpoint.clone()))
         .await
         .with_context(|| format!("cannot connect to {url}"))?;

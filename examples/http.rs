@@ -3,6 +3,8 @@
 //! Neither depends on TCP: `axum::serve` takes a `KcpListener`, and hyper-util's
 //! client a `KcpConnector`.
 
+#[path = "common/bind.rs"]
+mod bind;
 #[path = "common/ending.rs"]
 mod ending;
 #[path = "common/hash.rs"]
@@ -19,12 +21,14 @@ use axum::Router;
 use axum::routing::{get, post};
 use bytes::Bytes;
 use clap::{Parser, Subcommand};
+use http::Uri;
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use kcpx::{Config, Endpoint, KcpConnector, KcpListener, Timing};
+use kcpx::{Config, KcpConnector, KcpListener, Timing};
 use tokio::sync::oneshot;
 
+use self::bind::bind_for_url;
 use self::ending::closed;
 use self::hash::{pseudo_random, sha256};
 use self::usage::checked;
@@ -127,9 +131,9 @@ async fn serve(
 async fn fetch(url: &str, uploads: u32) -> Result<()> {
     let root =
         url.parse().with_context(|| format!("the URL must be http://HOST:PORT, got {url:?}"));
-    let root = checked(root);
+    let root: Uri = checked(root);
     // With an endpoint of our own we can wait below until the connections are closed.
-    let endpoint = Endpoint::bind_with("0.0.0.0:0", config()).await?;
+    let endpoint = bind_for_url(&root, config()).await?;
     let connector = KcpConnector::with_endpoint(endpoint.clone());
     let client = Client::builder(TokioExecutor::new()).build::<_, Full<Bytes>>(connector);
 

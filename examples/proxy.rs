@@ -15,6 +15,8 @@
 //! second signal ends at once. Half of the CPUs have a worker thread; the variable `TOKIO_WORKER_THREADS`
 //! changes that. Without a command it carries data between two proxies in this process.
 
+#[path = "common/bind.rs"]
+mod bind;
 #[path = "common/hash.rs"]
 mod hash;
 #[path = "common/link.rs"]
@@ -38,6 +40,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::runtime::{Builder, Runtime};
 
+use self::bind::bind_for;
 use self::hash::{pseudo_random, sha256};
 use self::link::Link;
 use self::usage::checked;
@@ -113,16 +116,18 @@ async fn run(role: Option<Role>) -> Result<()> {
     match role {
         Some(Role::Client { listen, remote, link }) => {
             let config = checked(link.config());
+            let (endpoint, peer) = dialer(&remote, config).await?;
             let listener = TcpListener::bind(&listen).await.with_context(|| refused(&listen))?;
             println!("listening on {}", listener.local_addr()?);
-            let endpoint = dialer(&remote, config).await?;
-            until_interrupted(tunnel::client(&listener, &endpoint.0, endpoint.1)).await?;
-            endpoint.0.wait_idle().await;
+            until_interrupted(tunnel::client(&listener, &endpoint, peer)).await?;
+            endpoint.wait_idle().await;
         }
         Some(Role::Server { listen, target, link }) => {
-            let listener = KcpListener::bind_with(&listen, checked(link.config()))
-                .await
-                .with_context(|| refused(&listen))?;
+            let config = checked(link.config());
+            // Looked up again for each connection: its address may change.
+            checked(find(&target).await);
+            let listener =
+                KcpListener::bind_with(&listen, config).await.with_context(|| refused(&listen))?;
             println!("listening on {}", listener.local_addr()?);
             until_interrupted(tunnel::server(&listener, &target)).await?;
             listener.wait_idle().await;
@@ -138,12 +143,16 @@ fn refused(addr: &str) -> String {
 
 /// An endpoint for connections with the proxy server, and its address.
 async fn dialer(remote: &str, config: Config) -> Result<(Endpoint, SocketAddr)> {
-    let mut peers = lookup_host(remote).await.with_context(|| {
-        format!("cannot find {remote:?}: write HOST:PORT with a known host, as in example.org:4006")
+    let peer = checked(find(remote).await);
+    Ok((bind_for(peer, config).await?, peer))
+}
+
+/// The first address of a HOST:PORT.
+async fn find(host: &str) -> Result<SocketAddr> {
+    let mut found = lookup_host(host).await.with_context(|| {
+        format!("cannot find {host:?}: write HOST:PORT with a known host, as in example.org:4006")
     })?;
-    let peer = peers.next().with_context(|| format!("{remote:?} has no address"))?;
-    let any = if peer.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    Ok((Endpoint::bind_with(any, config).await?, peer))
+    found.next().with_context(|| format!("{host:?} has no address"))
 }
 
 async fn until_interrupted(proxy: impl Future<Output = Result<()>>) -> Result<()> {

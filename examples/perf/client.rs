@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::args::{ClientArgs, Plan, Workload};
+use super::bind::bind_for;
 use super::meter::Meter;
 use super::report::{Client, Report, Server};
 use super::usage::checked;
@@ -109,9 +110,8 @@ struct Book {
 
 impl Session {
     async fn open(plan: Plan, mut config: Config, server: SocketAddr) -> Result<Self> {
-        let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         config = config.limits(Limits::new().max_connections(1 << 20));
-        let endpoint = Endpoint::bind_with(any, config).await?;
+        let endpoint = bind_for(server, config).await?;
         let mut id = [0; 8];
         getrandom::fill(&mut id)?;
         let id = u64::from_be_bytes(id);

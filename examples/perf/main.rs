@@ -20,6 +20,8 @@ mod server;
 mod system;
 mod wire;
 
+#[path = "../common/bind.rs"]
+mod bind;
 #[path = "../common/chart.rs"]
 mod chart;
 #[path = "../common/hash.rs"]

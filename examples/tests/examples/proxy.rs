@@ -242,6 +242,15 @@ fn proxy_resets_when_the_service_is_unreachable() {
 }
 
 #[test]
+fn proxy_ends_before_it_listens_if_the_other_side_is_unknown() {
+    for args in [["server", "--target", "nonsense"], ["client", "--remote", "nonsense"]] {
+        let args = [&args[..], &["--listen", ANYWHERE, "--key", "k"]].concat();
+        Example::start("proxy", &args)
+            .reject_with("cannot find \"nonsense\": write HOST:PORT with a known host");
+    }
+}
+
+#[test]
 fn proxy_rejects_invalid_options_by_name() {
     let start = |options: &[&str]| {
         let server = ["server", "--listen", ANYWHERE, "--target", "127.0.0.1:1"];
