@@ -5,26 +5,37 @@
 mod log;
 
 use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Parser;
-use kcpx::KcpStream;
-use tokio::io::AsyncWriteExt;
+use kcpx::{Config, KcpListener, KcpStream, KeepaliveInterval};
+use kcpx_netem::{Conditions, Relay};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::Command;
 
-/// Sends a megabyte to a listener and ends, in order or in a hurry.
+/// Bytes to send.
+const SIZE: usize = 1 << 20;
+/// Delay each way between the processes, longer than a process that ends goes on sending.
+const DELAY: Duration = Duration::from_millis(100);
+
+/// Sends a megabyte to a listener and ends, in order or in a hurry. Without an address it starts itself
+/// once in each way, and prints how much arrives over a link of 100 ms each way.
 #[derive(Parser)]
 #[command(after_help = "\
 Examples:
-  cargo run --release --example echo_server
-  cargo run --release -p kcpx-examples --example last_words -- 127.0.0.1:4000
-  cargo run --release -p kcpx-examples --example last_words -- 127.0.0.1:4000 --in-a-hurry
+  cargo run --release -p kcpx-examples --example last_words
+  cargo run --release -p kcpx-examples --example last_words -- HOST:PORT --in-a-hurry
+
+The listener at HOST:PORT must read and send nothing: unread answers would reset the connection.
 
 RUST_LOG=kcpx=debug logs what the library does.")]
 struct Args {
-    /// Address of a listener, such as echo_server's
-    addr: SocketAddr,
+    /// Address of a listener that only reads
+    addr: Option<SocketAddr>,
     /// Drop the stream and end at once, as a program may that leaves the rest to TCP's kernel
-    #[arg(long)]
+    #[arg(long, requires = "addr")]
     in_a_hurry: bool,
 }
 
@@ -32,7 +43,17 @@ struct Args {
 async fn main() -> Result<()> {
     log::to_stderr();
     let Args { addr, in_a_hurry } = Args::parse();
-    let data = (0..=250).cycle().take(1 << 20).collect::<Vec<u8>>();
+    match addr {
+        Some(addr) => send(addr, in_a_hurry).await,
+        None => {
+            receive_from_child("in order", &[]).await?;
+            receive_from_child("in a hurry", &["--in-a-hurry"]).await
+        }
+    }
+}
+
+async fn send(addr: SocketAddr, in_a_hurry: bool) -> Result<()> {
+    let data = (0..=250).cycle().take(SIZE).collect::<Vec<u8>>();
 
     let mut stream = KcpStream::connect(addr).await?;
     let endpoint = stream.endpoint();
@@ -51,5 +72,33 @@ async fn main() -> Result<()> {
         endpoint.wait_idle().await;
         println!("delivered");
     }
+    Ok(())
+}
+
+/// Starts this program as the sender, and prints what arrives from it.
+async fn receive_from_child(name: &str, options: &[&str]) -> Result<()> {
+    // Gives up on a sender that is silent for a second.
+    let config = Config::new()
+        .keepalive(KeepaliveInterval::Never)
+        .idle_timeout(Some(Duration::from_secs(1)));
+    let listener = KcpListener::bind_with("127.0.0.1:0", config).await?;
+    let link = Conditions { delay: DELAY, ..Conditions::default() };
+    let relay = Relay::start(listener.local_addr()?, link, 0).await?;
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg(relay.addr().to_string())
+        .args(options)
+        .stdout(Stdio::null())
+        .spawn()?;
+
+    let (mut stream, _) = listener.accept().await?;
+    let mut got = Vec::new();
+    let end = match stream.read_to_end(&mut got).await {
+        Ok(_) => "the end".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    println!("{name:<10}  {} of {SIZE} bytes arrived, then: {end}", got.len());
+    drop(stream);
+    listener.wait_idle().await;
+    ensure!(child.wait().await?.success(), "the sender failed");
     Ok(())
 }
