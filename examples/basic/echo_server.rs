@@ -8,16 +8,22 @@ mod options;
 mod signals;
 
 use std::pin::pin;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use kcpx::{KcpListener, KcpStream};
+use kcpx::{KcpListener, KcpStream, Shutdown};
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use self::options::Options;
 
+/// How long clients may take to finish after Ctrl-C.
+const TIME_TO_FINISH: Duration = Duration::from_secs(10);
+
 const HELP: &str = "\
-Sends back whatever its clients send, until Ctrl-C or SIGTERM.
+Sends back whatever its clients send, until Ctrl-C or SIGTERM. Then open connections have 10 s to finish, and new
+ones are refused; a second signal ends the server at once.
 
 usage: echo_server [HOST:PORT]
 
@@ -64,17 +70,25 @@ async fn main() -> Result<()> {
         });
     }
 
-    // Delivers what clients have not acknowledged yet.
-    println!("ending; another signal ends at once");
-    connections.shutdown().await;
-    listener.wait_idle().await;
+    // Refuses new clients, and waits until each connection has ended and everything is delivered.
+    println!(
+        "ending when all clients have finished, after 10 s at most; another signal ends at once"
+    );
+    if timeout(TIME_TO_FINISH, listener.shutdown(Shutdown::Drain)).await.is_err() {
+        // Drops the remaining streams, which resets them, and delivers the resets.
+        connections.shutdown().await;
+        listener.wait_idle().await;
+    }
     Ok(())
 }
 
 async fn echo(mut stream: KcpStream) -> std::io::Result<()> {
+    // A stream that is dropped before its end is reset: the client must not take a part for the whole.
+    stream.set_zero_linger()?;
     loop {
         let chunk = stream.read_chunk().await?;
         if chunk.is_empty() {
+            stream.set_linger(None)?;
             return stream.shutdown().await;
         }
         stream.write_all(&chunk).await?;

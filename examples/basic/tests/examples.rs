@@ -58,6 +58,8 @@ fn echo_examples_log_what_rust_log_asks_for() {
         let lines = client.succeed();
         assert!(lines.contains(&"hello".to_owned()), "{lines:?}");
         assert_eq!(lines.iter().any(|line| line.starts_with("DEBUG kcpx")), expected, "{lines:?}");
+        let named = format!("opened passive=false peer={addr} conv=");
+        assert_eq!(lines.iter().any(|line| line.contains(&named)), expected, "{lines:?}");
     }
 }
 
@@ -66,6 +68,32 @@ fn echo_examples_log_what_rust_log_asks_for() {
 fn echo_server_ends_with_0_on_ctrl_c() {
     let (server, _) = Example::serve("echo_server", &[ANYWHERE]);
     server.interrupt();
+    server.succeed();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn echo_server_lets_clients_finish_after_ctrl_c() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    let (server, addr) = Example::serve("echo_server", &[ANYWHERE]);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let mut stream = kcpx::KcpStream::connect(addr).await.expect("a connection");
+        stream.write_all(b"before").await.expect("a live server");
+        let mut echo = [0; 6];
+        stream.read_exact(&mut echo).await.expect("an echo");
+        server.interrupt();
+        server.line_after("ending ");
+        stream.write_all(b"after").await.expect("a server that waits");
+        stream.shutdown().await.expect("a server that waits");
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).await.expect("a clean end");
+        assert_eq!(rest, b"after");
+        let endpoint = stream.endpoint();
+        drop(stream);
+        endpoint.wait_idle().await;
+    });
     server.succeed();
 }
 
