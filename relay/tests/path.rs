@@ -213,6 +213,25 @@ fn relay(arguments: &[&str]) -> (serde_json::Value, bool) {
 }
 
 #[test]
+fn wrong_arguments_end_with_2_and_lead_to_the_help() {
+    let ends = ["--server", "true", "--client", "true"];
+    let bulk = ["bulk-client", "--connect", "127.0.0.1:1"];
+    for (arguments, text) in [
+        ([&ends[..], &["--loss", "x"]].concat(), "loss"),
+        ([&ends[..], &["--queue", "5"]].concat(), "a queue needs a rate"),
+        ([&bulk[..], &["--fec", "10"]].concat(), "--fec must be DATA/PARITY"),
+        ([&bulk[..], &["--seconds", "0"]].concat(), "--seconds must be above 0, got 0"),
+        ([&bulk[..], &["--over", "tcp", "--fec", "10/3"]].concat(), "--fec requires --over kcpx"),
+    ] {
+        let relay = Command::new(env!("CARGO_BIN_EXE_relay")).args(&arguments).output();
+        let relay = relay.expect("the relay");
+        let errors = String::from_utf8_lossy(&relay.stderr);
+        assert_eq!(relay.status.code(), Some(2), "{arguments:?}: {errors}");
+        assert!(errors.contains(text) && errors.contains("--help"), "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
 fn two_clients_run_at_the_same_time_and_are_reported_each() {
     if path(Conditions::default(), 1).is_none() {
         return;

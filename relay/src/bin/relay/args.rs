@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::conditions::PathArgs;
 use crate::{bulk, command, run};
@@ -21,7 +22,8 @@ use crate::{bulk, command, run};
 /// splits them, but run without one; `sh -c '...'` gives one. Their output goes to the error output as
 /// it comes, and with the counters into the JSON report at the end. When all
 /// clients have ended, the server's input is closed; if it has not ended a second later, it is
-/// killed. The clients' input is empty. The relay ends with 0 if all clients did.
+/// killed. The clients' input is empty. The relay ends with 0 if all clients did, and with
+/// 2 after wrong arguments.
 ///
 /// In the report, `packets` and `bytes` of a direction are those sent into it, in whole IP
 /// packets, and `queue_delay` is how long packets waited in the bottleneck's queue before they were
@@ -113,11 +115,18 @@ enum Role {
 pub(crate) fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
     match args.role {
-        None => run::run(&args.run()?),
+        None => run::run(&checked(args.run())),
         Some(Role::Tied { command }) => Err(command::become_tied(&command)),
         Some(Role::BulkServer(args)) => bulk::serve(&args).map(|()| ExitCode::SUCCESS),
         Some(Role::BulkClient(args)) => bulk::send(&args).map(|()| ExitCode::SUCCESS),
     }
+}
+
+/// The value, or the end of the process as after any wrong argument: status 2, and the way to the help.
+pub(crate) fn checked<T>(value: anyhow::Result<T>) -> T {
+    value.unwrap_or_else(|error| {
+        Args::command().error(ErrorKind::ValueValidation, format!("{error:#}")).exit()
+    })
 }
 
 impl Args {

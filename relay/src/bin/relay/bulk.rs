@@ -5,13 +5,15 @@ use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, ValueEnum};
 use kcpx::{Config, FecConfig, KcpListener, KcpStream, Redundancy, Timing};
 use serde_json::json;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+
+use crate::args::checked;
 
 const WRITE: usize = 64 * 1024;
 /// The client writes this much longer than the server counts, so that the server's time is full.
@@ -38,7 +40,7 @@ struct Options {
     /// Data and parity shards, as in 10/3
     #[arg(long)]
     fec: Option<String>,
-    /// Bytes of the kernel's buffers; without it the system's default
+    /// Bytes of the kernel's buffers; without it kcpx asks for 4 MiB, and TCP has the system's default
     #[arg(long)]
     buffers: Option<usize>,
     /// TCP's congestion control; without it the system's default
@@ -64,15 +66,19 @@ pub(crate) struct ClientArgs {
 
 impl Options {
     fn config(&self) -> anyhow::Result<Config> {
-        let mut config = Config::new()
-            .timing(Timing::FAST3)
-            .windows(self.window, self.window)
-            .mtu(self.mtu)
-            .socket_buffers(self.buffers, self.buffers);
+        let mut config =
+            Config::new().timing(Timing::FAST3).windows(self.window, self.window).mtu(self.mtu);
+        if self.buffers.is_some() {
+            config = config.socket_buffers(self.buffers, self.buffers);
+        }
         if let Some(ratio) = &self.fec {
-            let (data, parity) = ratio.split_once('/').context("--fec DATA/PARITY")?;
-            config =
-                config.redundancy(Redundancy::Fec(FecConfig::new(data.parse()?, parity.parse()?)?));
+            let shards = ratio.split_once('/').and_then(|(data, parity)| {
+                Some(FecConfig::new(data.parse().ok()?, parity.parse().ok()?))
+            });
+            let shards = shards.with_context(|| {
+                format!("--fec must be DATA/PARITY in shards, as in 10/3, got {ratio:?}")
+            })?;
+            config = config.redundancy(Redundancy::Fec(shards?));
         }
         Ok(config)
     }
@@ -89,7 +95,10 @@ impl Options {
     }
 
     fn time(&self) -> anyhow::Result<Duration> {
-        Ok(Duration::try_from_secs_f64(self.seconds)?)
+        Duration::try_from_secs_f64(self.seconds)
+            .ok()
+            .filter(|time| !time.is_zero())
+            .with_context(|| format!("--seconds must be above 0, got {}", self.seconds))
     }
 }
 
@@ -103,12 +112,11 @@ pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<()> {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
-    let time = args.options.time()?;
+    let (time, config) = (checked(args.options.time()), checked(args.options.config()));
     runtime()?.block_on(async {
         // Until the input ends: a client may still want to hear that its end has arrived.
         match args.options.over {
             Over::Kcpx => {
-                let config = args.options.config()?;
                 let listener = KcpListener::bind_with(args.listen, config).await?;
                 ready(listener.local_addr()?)?;
                 loop {
@@ -136,18 +144,31 @@ fn ready(addr: SocketAddr) -> std::io::Result<()> {
 
 /// Prints what one client sent, or what went wrong with it.
 async fn count(stream: impl AsyncRead + Unpin, peer: SocketAddr, time: Duration) {
-    let line = match drain(stream, time).await {
-        Ok((bytes, mb_per_second)) => {
-            json!({ "client": peer.to_string(), "bytes": bytes, "mb_per_s": mb_per_second })
+    match drain(stream, time).await {
+        Ok(Received { bytes, mb_per_second, time }) => {
+            println!(
+                "{}",
+                json!({ "client": peer.to_string(), "bytes": bytes, "mb_per_s": mb_per_second })
+            );
+            eprintln!("{peer}: {mb_per_second:.1} MB/s in {:.1} s", time.as_secs_f64());
         }
-        Err(error) => json!({ "client": peer.to_string(), "error": error.to_string() }),
-    };
-    println!("{line}");
+        Err(error) => {
+            println!("{}", json!({ "client": peer.to_string(), "error": error.to_string() }));
+            eprintln!("{peer}: {error}");
+        }
+    }
 }
 
-/// Reads to the end; how many bytes there were, and how many 10^6 a second within `time` of the
-/// first one.
-async fn drain(mut stream: impl AsyncRead + Unpin, time: Duration) -> std::io::Result<(u64, f64)> {
+/// What a client sent.
+struct Received {
+    bytes: u64,
+    /// 10^6 bytes a second, within `time` of the first one.
+    mb_per_second: f64,
+    time: Duration,
+}
+
+/// Reads to the end, and measures for `time`.
+async fn drain(mut stream: impl AsyncRead + Unpin, time: Duration) -> std::io::Result<Received> {
     let mut chunk = vec![0; WRITE];
     let mut bytes = stream.read(&mut chunk).await? as u64;
     let began = Instant::now();
@@ -163,15 +184,19 @@ async fn drain(mut stream: impl AsyncRead + Unpin, time: Duration) -> std::io::R
         bytes += read as u64;
     }
     let (counted, time) = within.unwrap_or_else(|| (bytes, began.elapsed()));
-    Ok((bytes, counted as f64 / 1e6 / time.as_secs_f64()))
+    let mb_per_second = counted as f64 / 1e6 / time.as_secs_f64();
+    Ok(Received { bytes, mb_per_second, time })
 }
 
 pub(crate) fn send(args: &ClientArgs) -> anyhow::Result<()> {
-    let time = args.options.time()? + MARGIN;
+    let time = checked(args.options.time()).saturating_add(MARGIN);
+    let config = checked(args.options.config());
+    if args.options.over == Over::Tcp && args.options.fec.is_some() {
+        checked::<()>(Err(anyhow!("--fec requires --over kcpx: TCP has no FEC")));
+    }
     runtime()?.block_on(async {
         match args.options.over {
             Over::Kcpx => {
-                let config = args.options.config()?;
                 let mut stream = KcpStream::connect_with(args.connect, config).await?;
                 fill(&mut stream, time).await?;
                 let stats = stream.stats();
@@ -190,9 +215,6 @@ pub(crate) fn send(args: &ClientArgs) -> anyhow::Result<()> {
                 );
             }
             Over::Tcp => {
-                if args.options.fec.is_some() {
-                    bail!("TCP has no FEC");
-                }
                 let socket = if args.connect.is_ipv4() {
                     tokio::net::TcpSocket::new_v4()?
                 } else {
