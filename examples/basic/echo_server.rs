@@ -22,8 +22,8 @@ use self::options::Options;
 const TIME_TO_FINISH: Duration = Duration::from_secs(10);
 
 const HELP: &str = "\
-Sends back whatever its clients send, until Ctrl-C or SIGTERM. Then open connections have 10 s to finish, and new
-ones are refused; a second signal ends the server at once.
+Sends back whatever its clients send, until Ctrl-C or SIGTERM. Then open connections have 10 s to finish,
+and new ones are refused; a second signal ends the server at once.
 
 usage: echo_server [HOST:PORT]
 
