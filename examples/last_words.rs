@@ -17,11 +17,13 @@ use tokio::process::Command;
 
 /// Bytes to send.
 const SIZE: usize = 1 << 20;
-/// Delay each way between the processes, longer than a process that ends goes on sending.
+/// Of the link between the processes: what it loses is retransmitted after a round trip, which takes longer
+/// than a process that ends goes on sending.
 const DELAY: Duration = Duration::from_millis(100);
+const LOSS_PERCENT: u64 = 5;
 
 /// Sends a megabyte to a listener and ends, in order or in a hurry. Without an address it starts itself
-/// once in each way, and prints how much arrives over a link of 100 ms each way.
+/// once in each way, and prints how much arrives over a link of 100 ms each way that loses 5 %.
 #[derive(Parser)]
 #[command(after_help = "\
 Examples:
@@ -82,7 +84,7 @@ async fn receive_from_child(name: &str, options: &[&str]) -> Result<()> {
         .keepalive(KeepaliveInterval::Never)
         .idle_timeout(Some(Duration::from_secs(1)));
     let listener = KcpListener::bind_with("127.0.0.1:0", config).await?;
-    let link = Conditions { delay: DELAY, ..Conditions::default() };
+    let link = Conditions { delay: DELAY, loss: LOSS_PERCENT, ..Conditions::default() };
     let relay = Relay::start(listener.local_addr()?, link, 0).await?;
     let mut child = Command::new(std::env::current_exe()?)
         .arg(relay.addr().to_string())
