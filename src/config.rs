@@ -137,7 +137,7 @@ impl Config {
     ///
     /// Windows grow from 1,024 to 8,192 segments with the path ([`Config::windows`]), as by default. No
     /// redundancy: lost data is retransmitted.
-    /// [`CongestionControl::Bbr`](crate::CongestionControl::Bbr) finds the bandwidth, also on paths
+    /// [`CongestionControl::Bbr`] finds the bandwidth, also on paths
     /// with random loss. If the bandwidth is known, use [`Config::for_link`]. At 5 % loss and with a peer
     /// that decodes FEC, adding `FecConfig::BULK` is up to twice as fast.
     ///
@@ -168,7 +168,7 @@ impl Config {
     ///
     /// With 5/4 of the bandwidth-delay product in flight, the path stays full while a lost segment is
     /// retransmitted. If the values are too large, some packets are lost in the first round trips, until
-    /// [`CongestionControl::Bbr`](crate::CongestionControl::Bbr) has measured the bandwidth.
+    /// [`CongestionControl::Bbr`] has measured the bandwidth.
     ///
     /// The window also limits the loss at a bottleneck: on a shared path pass the connection's share of
     /// the bandwidth. See [the guide](crate::guide::tuning#2-windows).

@@ -112,7 +112,7 @@ async fn run<L: Link>(to_client: UdpSocket, to_server: UdpSocket, links: [L; 2])
         }
         while let Some(datagram) = down.pop_due_within(now, Duration::ZERO) {
             let sent = client.map(|client| to_client.try_send_to(&datagram, client));
-            if !sent.is_some_and(|sent| sent.is_ok()) {
+            if sent.is_none_or(|sent| sent.is_err()) {
                 down.refused(datagram.len());
             }
         }

@@ -46,14 +46,22 @@ impl Pair {
     }
 }
 
-/// Datagrams a second of the side that sends more of them, over so long.
+/// Datagrams a second of the side that sends more of them, over so long. Begins once the answers to the latest
+/// data have passed, at the latest after half a second.
 async fn rate_of_a_side(
     observer: &mut Observer,
     server: &mut Process,
     injector: &Injector,
     time: Duration,
 ) -> anyhow::Result<f64> {
-    let before = injector.passed();
+    let mut before = injector.passed();
+    for _ in 0..10 {
+        sleep(Duration::from_millis(50)).await;
+        let now = injector.passed();
+        if std::mem::replace(&mut before, now) == now {
+            break;
+        }
+    }
     observer.watch(server, time).await?;
     let after = injector.passed();
     Ok((after.0 - before.0).max(after.1 - before.1) as f64 / time.as_secs_f64())
