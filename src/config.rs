@@ -136,8 +136,7 @@ impl Config {
     /// | [`recv_buffer`](Self::recv_buffer) | 4 MiB | 256 KiB |
     ///
     /// Windows grow from 1,024 to 8,192 segments with the path ([`Config::windows`]), as by default. No
-    /// redundancy: lost data is retransmitted.
-    /// [`CongestionControl::Bbr`] finds the bandwidth, also on paths
+    /// redundancy: lost data is retransmitted. [`CongestionControl::Bbr`] finds the bandwidth, also on paths
     /// with random loss. If the bandwidth is known, use [`Config::for_link`]. At 5 % loss and with a peer
     /// that decodes FEC, adding `FecConfig::BULK` is up to twice as fast.
     ///

@@ -292,7 +292,7 @@ impl KcpListener {
     /// From the first poll on, [`accept`](Self::accept) fails with
     /// [`NotConnected`](io::ErrorKind::NotConnected), and connections that were not accepted are aborted,
     /// as when the listener is dropped: their clients see
-    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset), except those of kcp-go, which has no reset.
+    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset). kcp-go has no reset, so its clients see nothing.
     /// Connections opened by the [`endpoint`](Self::endpoint) end as accepted ones do.
     ///
     /// The wait for an ended stream lasts until its last bytes are acknowledged, at most

@@ -62,7 +62,7 @@ fn message_with_invalid_fragments_closes_with_protocol_violation() {
         fragment(&mut script, 0, frg, &vec![0; payload]);
         assert_eq!(script.kcp.close_reason(), Some(ConnectionError::ProtocolViolation));
     }
-    // As many bytes as the receive memory holds, and more.
+    // The receive memory holds the first message, not the second.
     for (len, ended) in [(1_476, None), (1_477, Some(ConnectionError::ProtocolViolation))] {
         let mut script = ScriptedPeer::new(&messages(10));
         fragment(&mut script, 0, 9, &vec![0; len]);
