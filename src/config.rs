@@ -61,7 +61,8 @@ pub struct Config {
     pub(crate) socket: SocketConfig,
     pub(crate) limits: Limits,
     pub(crate) assign_conv: bool,
-    pub(crate) migration: Migration,
+    /// `None`: see [`Self::allowed_migration`].
+    pub(crate) migration: Option<Migration>,
     pub(crate) early_data: bool,
     pub(crate) connect_timeout: Duration,
     pub(crate) send_buffer: usize,
@@ -82,7 +83,7 @@ impl Default for Config {
             socket: SocketConfig::default(),
             limits: Limits::default(),
             assign_conv: false,
-            migration: Migration::default(),
+            migration: None,
             early_data: false,
             connect_timeout: Duration::from_secs(10),
             send_buffer: 256 * 1024,
@@ -449,11 +450,12 @@ impl Config {
         self
     }
 
-    /// Sets whether connections opened by peers migrate to another address of the peer. Default
-    /// [`Migration::Off`].
+    /// Sets whether connections opened by peers migrate to another address of the peer. Default:
+    /// [`Migration::Authenticated`] with an AEAD cipher and one [shard](Self::shards), otherwise
+    /// [`Migration::Off`]. docs/mobility.md has examples and times.
     #[must_use]
     pub fn migration(mut self, migration: Migration) -> Self {
-        self.migration = migration;
+        self.migration = Some(migration);
         self
     }
 
@@ -569,7 +571,8 @@ impl Config {
     /// Sets the number of sockets that [`KcpListener::bind_with`](crate::KcpListener::bind_with) binds to
     /// its address (`SO_REUSEPORT`), 1 to 64; only 1 on systems other than Linux and Android. Default 1.
     /// Each socket has its own task, so that a server can use that number of cores. The system distributes
-    /// peers by address, which excludes [`migration`](Self::migration). Each socket costs kernel buffers
+    /// peers by address, which excludes [`migration`](Self::migration): with several shards its default
+    /// is [`Migration::Off`]. Each socket costs kernel buffers
     /// and tables. Other functions bind one socket; functions that adopt sockets use all sockets they get.
     #[doc(alias = "SO_REUSEPORT")]
     #[must_use]
@@ -600,8 +603,8 @@ impl Config {
         let day = 24 * 60 * 60 * 1_000;
         ConfigError::check("linger (ms)", self.linger.as_millis(), 0, day)?;
         self.limits.validate()?;
-        self.migration.check(&self.cipher)?;
-        if self.migration != Migration::Off && self.socket.shards > 1 {
+        self.allowed_migration().check(&self.cipher)?;
+        if self.allowed_migration() != Migration::Off && self.socket.shards > 1 {
             // The system may deliver datagrams from the new address to another socket.
             return Err(ConfigError::Requires { field: "migration", needs: "one shard" });
         }
@@ -615,6 +618,15 @@ impl Config {
     /// Whether `connect` waits for the peer.
     pub(crate) fn waits_for_peer(&self) -> bool {
         self.kcp.close_notify && !self.early_data
+    }
+
+    /// Which migrations of peers are allowed.
+    pub(crate) fn allowed_migration(&self) -> Migration {
+        self.migration.unwrap_or(if self.cipher.is_aead() && self.socket.shards == 1 {
+            Migration::Authenticated
+        } else {
+            Migration::Off
+        })
     }
 }
 
@@ -661,4 +673,6 @@ pub(crate) enum Setting {
     DeadPeerTimeout(Option<Duration>),
     /// Datagrams may be sent: asks the peer whether it takes them.
     Datagrams,
+    /// The path has changed, see `KcpStream::network_changed`.
+    NetworkChanged,
 }

@@ -418,8 +418,9 @@ impl Endpoint {
     /// Continues the live connections on another socket, such as after a change of networks. Datagrams in
     /// flight to the old socket are lost and retransmitted.
     ///
-    /// Peers then see another address: a server drops the datagrams unless it allows connection
-    /// migration, see [`Config::migration`].
+    /// Peers then see another address: a server follows with an AEAD cipher, and otherwise drops the
+    /// datagrams, see [`Config::migration`]. Connections begin anew as with
+    /// [`network_changed`](Self::network_changed).
     ///
     /// # Errors
     ///
@@ -434,6 +435,13 @@ impl Endpoint {
     /// Not cancel safe: the socket may or may not be replaced.
     pub async fn rebind_std(&self, socket: std::net::UdpSocket) -> io::Result<()> {
         self.replace(Rebind::Socket(socket)).await
+    }
+
+    /// Tells all connections that the network of this host has changed, see
+    /// [`KcpStream::network_changed`]. With the feature `netlink` an endpoint on Linux does this by itself
+    /// for the connections that it opened. Does nothing when the endpoint has ended.
+    pub fn network_changed(&self) {
+        self.shards().for_each(|shard| shard.requests.push(Request::NetworkChanged));
     }
 
     async fn replace(&self, rebind: Rebind) -> io::Result<()> {

@@ -131,6 +131,14 @@ pub enum TimeoutCause {
     /// address and port, so each needs its own socket.
     #[error("nothing came for it; this socket has another connection with that address")]
     SharedAddress,
+    /// Nothing since the network of this host has changed, within the dead-peer timeout or the idle timeout.
+    /// Without an AEAD cipher the peer does not follow to another address, see
+    /// [`Config::migration`](crate::Config::migration).
+    #[error(
+        "nothing came since the local network changed (the peer follows to a new address only with \
+         an AEAD cipher or Config::migration)"
+    )]
+    NetworkChanged,
     /// Datagrams of the connection, but no answer to ours within
     /// [`Limits::validation_timeout`](crate::Limits::validation_timeout) after the peer opened it (RFC
     /// 9000 8.1). The peer is gone, our datagrams do not arrive, or the peer's source address is forged.

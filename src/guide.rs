@@ -1,4 +1,5 @@
-//! Guides: moving from TCP, settings for your traffic and your path, and what to do about an error.
+//! Guides: moving from TCP, settings for your traffic and your path, what to do about an error, and clients whose
+//! network changes.
 //!
 //! These modules are in the documentation only. They show the files of the same names in `docs/`.
 
@@ -18,6 +19,7 @@ pub mod drop_in {}
 #[doc = include_str!("../docs/tuning.md")]
 pub mod tuning {}
 
+/// [Mobility]: mobility
 /// [Redundancy]: tuning#4-redundancy
 /// [Shutdown, drop, abort]: drop_in#shutdown-drop-abort
 /// [Towards other implementations]: drop_in#towards-other-implementations
@@ -25,3 +27,9 @@ pub mod tuning {}
 ///
 #[doc = include_str!("../docs/troubleshooting.md")]
 pub mod troubleshooting {}
+
+/// [scaling.md]: https://docs.rs/crate/kcpx/latest/source/docs/scaling.md
+/// [threat-model.md]: https://docs.rs/crate/kcpx/latest/source/docs/threat-model.md
+///
+#[doc = include_str!("../docs/mobility.md")]
+pub mod mobility {}

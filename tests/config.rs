@@ -311,6 +311,8 @@ fn pairs() -> Vec<(Config, &'static str)> {
             "migration requires an AEAD cipher",
         ),
         (with_cipher(aead).migration(Migration::Authenticated), ""),
+        #[cfg(target_os = "linux")]
+        (with_cipher(aead).shards(2), ""),
         (new().migration(Migration::AnyCipher), "migration requires a cipher that has a key"),
         (with_cipher(keyed).migration(Migration::AnyCipher), ""),
         #[cfg(target_os = "linux")]

@@ -145,8 +145,9 @@ impl Limits {
 ///
 /// A connection migrates once the peer has answered a PATH_CHALLENGE at the new address (RFC 9000 8.2),
 /// sent at most once a second and address. Two connections of different peers with the same conversation
-/// id do not migrate. Other implementations answer the challenge too. For a change of this side's address
-/// see [`Endpoint::rebind`](crate::Endpoint::rebind).
+/// id do not migrate. Other implementations answer the challenge too. The side whose address changes calls
+/// [`KcpStream::network_changed`](crate::KcpStream::network_changed), or
+/// [`Endpoint::rebind`](crate::Endpoint::rebind) with a socket that is bound to the old address.
 ///
 /// ```
 /// use kcpx::{Algorithm, Cipher, Config, Migration};
@@ -157,13 +158,12 @@ impl Limits {
 /// assert!(config.validate().is_ok());
 /// # Ok::<(), kcpx::ConfigError>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Migration {
-    /// Never: an address identifies a peer, as in kcp-go. The default.
-    #[default]
+    /// Never: an address identifies a peer, as in kcp-go. The default without an AEAD cipher.
     Off,
-    /// With an AEAD cipher, so that packets cannot be forged.
+    /// With an AEAD cipher, so that packets cannot be forged. The default with one.
     Authenticated,
     /// With any cipher that has a key. Without an AEAD, an attacker on the path can alter packets and
     /// redirect the connection.

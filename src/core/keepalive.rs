@@ -76,6 +76,8 @@ pub(crate) struct Keepalive {
     /// The peer's latest datagram had nothing new. Comparing the two times is not enough: a process
     /// that stops between reading the clock and receiving gives both datagrams the same time.
     is_unproven: bool,
+    /// The network of this host has changed since the latest sign of life.
+    network_changed: bool,
     /// When a ping asked for a sign of life because the latest datagrams were none; counts while
     /// later than `last_alive`.
     asked: Micros,
@@ -108,6 +110,7 @@ impl Keepalive {
             last_received: now,
             last_alive: now,
             is_unproven: false,
+            network_changed: false,
             asked: now,
             unanswered_since: None,
             ping: PingState::Idle,
@@ -172,7 +175,7 @@ impl Keepalive {
             self.ask_for_proof(now);
             return;
         }
-        self.last_alive = now;
+        (self.last_alive, self.network_changed) = (now, false);
         if self.unanswered_since.is_some() {
             self.unanswered_since = Some(now);
         }
@@ -196,6 +199,15 @@ impl Keepalive {
     /// A valid ACK or pong arrived: the peer receives our datagrams.
     pub(crate) fn on_validated(&mut self) {
         self.validation = PeerValidation::Validated;
+    }
+
+    /// The network of this host has changed. `pings`: the peer is pinged, whenever the latest ping
+    /// was sent.
+    pub(crate) fn on_network_changed(&mut self, pings: bool) {
+        self.network_changed = true;
+        if pings {
+            self.ping.request();
+        }
     }
 
     /// The peer has acknowledged data.
@@ -364,10 +376,12 @@ impl Keepalive {
         ask_at: Option<Micros>,
     ) -> Result<(), ConnectionError> {
         // `DeadPeer` first: it is the more specific error.
+        let changed = self.network_changed;
+        let cause = if changed { TimeoutCause::NetworkChanged } else { TimeoutCause::Nothing };
         if let Some((timeout, since)) = self.dead_peer_timeout.zip(self.silent_since())
             && now.since(since) >= timeout
         {
-            return Err(ConnectionError::DeadPeer(TimeoutCause::Nothing));
+            return Err(ConnectionError::DeadPeer(cause));
         }
         if started && self.ping_start_at(ask_at).is_some_and(|at| now >= at) {
             let (was_due, regular) = (self.ping.is_due(), self.ping_start_at(None));
@@ -378,7 +392,9 @@ impl Keepalive {
             self.ask_for_proof(now);
         }
         if started && self.idle_end().is_some_and(|at| now >= at) {
-            return Err(ConnectionError::IdleTimeout);
+            let has_asked = self.network_changed && self.silent_since().is_some();
+            let error = ConnectionError::DeadPeer(cause);
+            return Err(if has_asked { error } else { ConnectionError::IdleTimeout });
         }
         let due = started && self.keepalive_at().is_some_and(|at| now >= at);
         if due || self.validation_ping_at().is_some_and(|at| now >= at) {

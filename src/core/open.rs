@@ -168,6 +168,13 @@ impl Establishment {
         }
     }
 
+    /// The network has changed: an initial segment without an answer is sent again at once.
+    pub(crate) fn on_network_changed(&mut self, now: Micros) {
+        if let Self::Opening(request) = self {
+            request.expires = now;
+        }
+    }
+
     /// Sends a queued initial segment now.
     pub(crate) fn expedite(&mut self, now: Micros) {
         if let Self::Opening(request) = self

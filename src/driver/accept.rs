@@ -129,7 +129,7 @@ impl<S: Socket> Driver<S> {
     }
 
     /// Handles an initial datagram of an unknown peer: a passive open. Returns whether a connection accepted
-    /// it. A refused datagram allocates nothing (tests/allocations.rs).
+    /// it. A refused datagram allocates nothing (tests/allocations.rs), except for [`Demux::on_conv_in_use`].
     pub(super) fn on_initial(
         &mut self,
         now: Instant,
@@ -200,6 +200,10 @@ impl<S: Socket> Driver<S> {
             Ok(accept) => Some(accept),
             Err(refusal) => {
                 refusal.count(&mut self.stats);
+                let migrates = self.config.allowed_migration() != Migration::Off;
+                if refusal == Refusal::ConvInUse && migrates {
+                    self.routing.demux.on_conv_in_use(now, key);
+                }
                 if refusal.is_final()
                     && let Some(initial) = initial_without_data(datagram)
                 {
@@ -304,7 +308,7 @@ impl<S: Socket> Driver<S> {
         self.routing.peers.validate(peer, &mut self.memory);
         self.routing.share_path(id);
         if passive {
-            if self.config.migration != Migration::Off || self.config.cipher.has_key() {
+            if self.config.allowed_migration() != Migration::Off || self.config.cipher.has_key() {
                 self.routing.demux.index_conv(conv, id);
             }
         } else {

@@ -28,10 +28,13 @@ impl<S: Socket> Driver<S> {
         from: SocketAddr,
         datagram: &[u8],
     ) -> bool {
-        if self.config.migration == Migration::Off {
+        if self.config.allowed_migration() == Migration::Off {
             return false;
         }
         let Ok(header) = Header::parse(datagram) else { return false };
+        if self.routing.demux.is_opener(now, &(from, header.conv)) {
+            return false;
+        }
         let Some(id) = self.routing.demux.migratable(header.conv) else { return false };
         let path = Path { peer: from, local: self.input.local_ip };
         let cookie = self.rng.next_u32();
@@ -52,7 +55,7 @@ impl<S: Socket> Driver<S> {
     /// Whether `initial` is a retransmission of the initial segment of a connection that may migrate: its
     /// peer has another address since.
     pub(super) fn is_initial_of_migrated(&self, datagram: &[u8], initial: InitialHash) -> bool {
-        if self.config.migration == Migration::Off {
+        if self.config.allowed_migration() == Migration::Off {
             return false;
         }
         let Ok(header) = Header::parse(datagram) else { return false };

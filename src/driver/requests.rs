@@ -1,4 +1,4 @@
-//! Requests of the endpoint's handles: connect, listen, rebind, wait until idle, drain, release the port, raw
+//! Requests of the endpoint's handles: connect, listen, rebind, change of network, wait until idle, drain, release the port, raw
 //! datagrams.
 
 use std::io;
@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::config::Setting;
 use crate::driver::Driver;
+use crate::driver::connection::Conn;
 use crate::driver::input::RecvBackoff;
 use crate::error::unresolved;
 use crate::shared::accept_queue::AcceptHandle;
@@ -31,7 +32,7 @@ impl<S: Socket> Driver<S> {
             self.routing.schedule(id);
         }
         for (id, setting) in settings.drain(..) {
-            self.apply(id, setting);
+            self.apply(now, id, setting);
         }
         for request in requests.drain(..) {
             self.on_request(now, request);
@@ -48,9 +49,9 @@ impl<S: Socket> Driver<S> {
     }
 
     /// Changes a setting of a running connection.
-    fn apply(&mut self, id: ConnId, setting: Setting) {
+    fn apply(&mut self, now: Instant, id: ConnId, setting: Setting) {
         let Some(conn) = self.routing.get_mut(id) else { return };
-        conn.apply(setting);
+        conn.apply(now, setting);
         if let Setting::Fec(fec) = setting {
             let (peer, decodes_any) = (conn.peer(), conn.peer_decodes_any_fec());
             let peers = &mut self.routing.peers;
@@ -74,6 +75,9 @@ impl<S: Socket> Driver<S> {
             }
             Request::Listen(reply) => drop(reply.send(self.listen())),
             Request::Rebind(rebind, reply) => drop(reply.send(self.rebind(now, rebind))),
+            Request::NetworkChanged => {
+                self.for_each_connection(|conn| conn.on_network_changed(now))
+            }
             Request::WaitIdle(reply) => {
                 self.exchange_ready(now);
                 self.waiters.wait_idle(reply);
@@ -141,15 +145,22 @@ impl<S: Socket> Driver<S> {
         self.notifier.set_local(local);
         // The old socket had the receive errors.
         self.input.backoff = RecvBackoff::default();
-        // A peer migrates when a datagram comes from the new address (RFC 9000 9.2), so idle connections send
-        // a ping.
+        self.for_each_connection(|conn| conn.on_rebound(now));
+        Ok(())
+    }
+
+    /// Changes all connections, whose network has changed, and serves them. Connections on one path share its
+    /// new model.
+    fn for_each_connection(&mut self, mut change: impl FnMut(&mut Conn)) {
         let mut ids = Vec::new();
         for (_, conn) in &mut self.routing.conns {
-            conn.on_rebound(now);
+            change(conn);
             ids.push(conn.id());
         }
-        ids.into_iter().for_each(|id| self.routing.schedule(id));
-        Ok(())
+        for id in ids {
+            self.routing.share_path(id);
+            self.routing.schedule(id);
+        }
     }
 
     /// Binds the first of `addrs` that can be bound.

@@ -42,6 +42,9 @@ pub(super) const PREFETCH_BATCH: usize = 8;
 /// the id itself can open again after that.
 const CONV_IN_USE: Duration = Duration::from_secs(10);
 
+/// Most addresses in `Demux::openers`; beyond that the oldest is dropped.
+const MAX_OPENERS: usize = 1_024;
+
 /// Most connections in TIME-WAIT; beyond that the oldest is dropped.
 const MAX_TIME_WAITS: usize = 4_096;
 
@@ -243,6 +246,9 @@ pub(super) struct Demux {
     /// Validated connections by conversation id alone, usually one per id. Filled with migration, or a
     /// cipher that has a key.
     by_conv: HashMap<u32, Vec<ConnId>>,
+    /// Addresses whose initial segment was refused since another address uses its conversation id: they open
+    /// a connection of their own, and do not migrate with the other one.
+    openers: ExpiringMap<Key, ()>,
     /// Cache of the latest lookup: the datagrams of a GRO batch usually belong to one connection.
     recent: Option<(Key, ConnId)>,
     /// Connections in TIME-WAIT.
@@ -323,6 +329,19 @@ impl Demux {
     /// The validated connections with conversation id `conv`.
     pub(super) fn with_conv(&self, conv: u32) -> &[ConnId] {
         self.by_conv.get(&conv).map_or(&[], Vec::as_slice)
+    }
+
+    /// An initial segment under `key` was refused, since a live peer at another address uses the id.
+    pub(super) fn on_conv_in_use(&mut self, now: Instant, key: Key) {
+        if self.openers.len() >= MAX_OPENERS {
+            self.openers.pop_first();
+        }
+        self.openers.insert(now + CONV_IN_USE, key, ());
+    }
+
+    /// Whether the peer under `key` tries to open a connection while another address uses the id.
+    pub(super) fn is_opener(&self, now: Instant, key: &Key) -> bool {
+        self.openers.get_live(now, key).is_some()
     }
 
     /// The connection with conversation id `conv` that may migrate; `None` if there are several.
@@ -459,6 +478,7 @@ impl Demux {
     /// Drops expired TIME-WAIT states.
     pub(super) fn expire(&mut self, now: Instant) {
         while self.ended.pop_expired(now).is_some() {}
+        while self.openers.pop_expired(now).is_some() {}
     }
 
     /// `count` connections exist.

@@ -55,6 +55,9 @@ pub(crate) enum Request {
     /// Replace the socket.
     #[cfg(not(loom))]
     Rebind(Rebind, oneshot::Sender<io::Result<()>>),
+    /// The network has changed, for all connections.
+    #[cfg(not(loom))]
+    NetworkChanged,
     /// Reply once no connection lingers.
     #[cfg(not(loom))]
     WaitIdle(oneshot::Sender<()>),

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use thiserror::Error;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::config::Setting;
 use crate::error::ConnectionError;
 use crate::fec::FecConfig;
 use crate::shared::connection::{Handle, Shared};
@@ -382,6 +383,12 @@ macro_rules! write_methods {
             /// As [`KcpStream::set_fec`].
             pub fn set_fec(&self, fec: FecConfig) -> Result<()> {
                 set_fec(self.handle(), fec)
+            }
+
+            /// Tells the connection that the network of this host has changed, as
+            /// [`KcpStream::network_changed`].
+            pub fn network_changed(&self) {
+                self.handle().notifier.set(Setting::NetworkChanged);
             }
 
             /// Returns the size in bytes of the largest message that can be sent now.

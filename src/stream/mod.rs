@@ -474,6 +474,18 @@ impl KcpStream {
         self.handle().notifier.set(Setting::Duplicates(duplicates));
         Ok(())
     }
+
+    /// Tells the connection that the network of this host has changed, such as from Wi-Fi to LTE. What was
+    /// measured on the old path is forgotten: retransmission back-off, minimum RTT, congestion control. The
+    /// oldest unacknowledged bytes and a ping leave at once, so that the peer learns the new address and
+    /// follows, see [`Config::migration`](crate::Config::migration). Costs one or two datagrams a call.
+    ///
+    /// A socket that is bound to all addresses needs nothing else; one that is bound to an address that is
+    /// gone needs [`Endpoint::rebind`](crate::Endpoint::rebind).
+    #[doc(alias = "ResetRTO")]
+    pub fn network_changed(&self) {
+        self.handle().notifier.set(Setting::NetworkChanged);
+    }
 }
 
 /// `TcpStream` options of a connection. `ttl` belongs to the socket, which connections share.

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use kcpx::{Config, KcpListener, KcpStream, KeepaliveInterval, Migration};
+use kcpx::{Config, KcpListener, KcpStream, KeepaliveInterval};
 
 use crate::net::bind_addrs;
 use crate::settings::{Common, ListenAddress, RemoteAddress};
@@ -24,7 +24,8 @@ const LINGER: Duration = Duration::from_secs(5);
 /// The KCP configuration of a tunnel. Derives the key, which takes some milliseconds.
 pub(crate) fn config(common: &Common) -> io::Result<Config> {
     let timeout = common.keepalive_timeout();
-    let mut config = common
+    // With an AEAD cipher a client keeps its session when its address changes, the default of kcpx.
+    let config = common
         .config()?
         .keepalive(KeepaliveInterval::After(PING_INTERVAL.min(common.keepalive)))
         .idle_timeout(Some(timeout))
@@ -32,11 +33,6 @@ pub(crate) fn config(common: &Common) -> io::Result<Config> {
         .connect_timeout(CONNECT_TIMEOUT)
         .send_buffer(STREAM_BUFFER)
         .linger(LINGER);
-    if common.algorithm.is_aead() {
-        // A client keeps its session when its address changes. With another cipher, altering a
-        // datagram on the path could redirect the session.
-        config = config.migration(Migration::Authenticated);
-    }
     config.validate()?;
     Ok(config)
 }
@@ -95,8 +91,6 @@ mod tests {
     use std::collections::BTreeSet;
     use std::net::Ipv4Addr;
 
-    use kcpx::Algorithm;
-
     use super::*;
     use crate::options::Invocation;
 
@@ -105,16 +99,6 @@ mod tests {
         Invocation::new(args, Default::default()).load().unwrap().settings.tunnels[0]
             .common()
             .clone()
-    }
-
-    #[test]
-    fn only_a_client_with_an_aead_cipher_may_change_its_address() {
-        for algorithm in Algorithm::ALL {
-            let config = config(&Common { algorithm: *algorithm, ..common() }).unwrap();
-            let migration =
-                if algorithm.is_aead() { Migration::Authenticated } else { Migration::Off };
-            assert_eq!(config, config.clone().migration(migration), "{algorithm:?}");
-        }
     }
 
     #[tokio::test]

@@ -85,6 +85,9 @@ impl Kcp {
             if is_ping && !was_validated && origin == PacketType::Regular {
                 self.on_unvalidated_ping(now, &header);
             }
+            if is_ping && origin == PacketType::Regular {
+                self.on_possible_challenge(now);
+            }
             if !self.is_recovered_ack(&header) {
                 self.close_state.on_capability(&header, is_ping);
             }

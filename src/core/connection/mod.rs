@@ -604,7 +604,7 @@ impl Kcp {
             Setting::Keepalive(interval, idle) => self.keepalive.set_timeouts(interval, idle),
             Setting::DeadPeerTimeout(timeout) => self.keepalive.set_dead_peer_timeout(timeout),
             Setting::Datagrams => self.ask_for_datagrams(),
-            Setting::Duplicates(_) | Setting::Fec(_) => {}
+            Setting::Duplicates(_) | Setting::Fec(_) | Setting::NetworkChanged => {}
         }
     }
 }

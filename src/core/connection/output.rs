@@ -22,7 +22,7 @@ use crate::util::Framing;
 /// the last may be shorter, so ACKs wait for it. 44 = 65,000 / 1,472: largest batch
 /// (`driver/output/send_batch.rs`) by largest UDP payload of Ethernet, bytes. With the default MTU of
 /// 1,400 a batch holds 46 datagrams: 44 full ones and a short one fit.
-const MAX_FULL_DATAGRAMS_BEFORE_ACK: u32 = 44;
+pub(super) const MAX_FULL_DATAGRAMS_BEFORE_ACK: u32 = 44;
 
 /// Contents of one datagram.
 ///

@@ -9,6 +9,7 @@ use crate::config::{self, Mode};
 use crate::core::clock::Micros;
 use crate::core::congestion::PathHandle;
 use crate::core::connection::Kcp;
+use crate::core::connection::output::MAX_FULL_DATAGRAMS_BEFORE_ACK;
 use crate::core::keepalive::{PingId, Role};
 use crate::core::path::amplification::{AddressProof, Amplification, SendBudget};
 use crate::core::path::validation::{PathChallenge, PathValidation};
@@ -138,7 +139,8 @@ impl Kcp {
     ) -> PathValidation {
         let sn = self.role.ping_sn(self.send.una());
         let new = PathChallenge(PingId { sn, cookie: Ts(cookie) });
-        self.path_validator.on_datagram(self.clock.at(now), path, datagram, is_new, new)
+        let sent = self.send.una()..self.send.nxt();
+        self.path_validator.on_datagram(self.clock.at(now), path, datagram, is_new, new, sent)
     }
 
     /// Whether a datagram has data that has not arrived, or acknowledges something new.
@@ -167,11 +169,57 @@ impl Kcp {
         self.new_ping(challenge.0)
     }
 
-    /// The peer is reachable at a new address: drops the challenges of other paths, and ends the
-    /// PTO back-off.
+    /// The peer is reachable at a new address: drops the challenges of other paths, ends the PTO
+    /// back-off, and sends the oldest segments again, which left on the old path.
     pub fn on_path_validated(&mut self, now: Instant) {
         self.path_validator.clear();
-        self.send.on_peer_activity(self.clock.at(now));
+        self.send.on_path_validated(self.clock.at(now));
+    }
+
+    /// The peer's new path leads to another host address, so RTT and capacity may differ (RFC 9000
+    /// 9.4).
+    pub(crate) fn on_path_changed(&mut self, now: Instant) {
+        self.send.on_path_changed(self.clock.at(now));
+    }
+
+    /// This host's network has changed: forgets what was measured on the old path (RTT minimum, PTO
+    /// back-off, congestion control), and sends a ping and the oldest segment in flight with the next
+    /// transmission. Does nothing before the first datagram.
+    ///
+    /// ```
+    /// use std::time::Instant;
+    ///
+    /// use kcpx::Config;
+    /// use kcpx::proto::{Kcp, Seed};
+    ///
+    /// let now = Instant::now();
+    /// let mut kcp = Kcp::new(7, &Config::new(), now, Seed::default())?;
+    /// kcp.send(now, b"hello"[..].into());
+    /// let mut out = Vec::new();
+    /// kcp.poll_transmit(now, &mut out);
+    /// assert_eq!(kcp.poll_transmit(now, &mut out), None);
+    /// kcp.network_changed(now);
+    /// assert!(kcp.poll_transmit(now, &mut out).is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "ResetRTO")]
+    pub fn network_changed(&mut self, now: Instant) {
+        if !self.has_started() || self.close_reason.is_some() {
+            return;
+        }
+        let now = self.clock.tick(now);
+        self.send.on_network_changed(now);
+        self.establishment.on_network_changed(now);
+        // A ping before the peer has the connection would draw a RST.
+        self.keepalive.on_network_changed(self.is_established());
+        self.update_timers(now);
+    }
+
+    /// A ping arrived. If it may be a PATH_CHALLENGE, its answer leaves before any data.
+    pub(super) fn on_possible_challenge(&mut self, now: Micros) {
+        if self.send.on_ping(now) {
+            self.full_datagrams_since_ack = MAX_FULL_DATAGRAMS_BEFORE_ACK;
+        }
     }
 
     /// The path model of this connection, for [`Kcp::share_path`].

@@ -402,6 +402,14 @@ impl MtuDiscovery {
         }
     }
 
+    /// The path has changed: the next new data starts a search for more than a reduced size. A smaller path MTU
+    /// shows as a black hole.
+    pub(crate) fn on_path_changed(&mut self, now: Micros) {
+        if let Some(reduced) = self.state.reduced_mut() {
+            reduced.raise_at = now;
+        }
+    }
+
     /// When SND.UNA last advanced; `None` unless oversized segments are in flight.
     pub(crate) fn oversized_since(&self) -> Option<Micros> {
         self.state.reduced()?.oversized.map(|oversized| oversized.last_progress)

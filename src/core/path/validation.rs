@@ -3,13 +3,17 @@
 //!
 //! A datagram on a new path may be a replay, so it proves no migration. The challenge is a ping on
 //! that path, an empty PUSH with a random timestamp, which any KCP implementation acknowledges; an
-//! ACK on that path with that timestamp is the response. A challenge is sent only in answer to a
+//! ACK on that path with that timestamp is the response. Its `una` has to fit this connection: the
+//! peer of another one with the same conversation id and key answers too. A challenge is sent only in answer to a
 //! datagram, is one segment header long, and is sent at most once a second per path, so it does not
 //! amplify. Tests: `driver/tests/migration.rs`.
+
+use std::ops::Range;
 
 use crate::core::clock::Micros;
 use crate::core::keepalive::PingId;
 use crate::core::segment::{Command, Segments};
+use crate::core::seq::Sn;
 use crate::util::path::Path;
 
 /// Lifetime of a challenge, microseconds. Deviates: RFC 9000 8.2.4 recommends three PTOs, but the
@@ -75,6 +79,8 @@ pub enum PathValidation {
 struct CandidatePath {
     path: Path,
     challenge: PathChallenge,
+    /// SND.UNA at the first challenge: the peer has acknowledged that much.
+    una: Sn,
     first_sent: Micros,
     last_sent: Micros,
     /// When the latest datagram with something new arrived; `None` if none did.
@@ -91,6 +97,7 @@ pub(crate) struct PathValidator {
 impl PathValidator {
     /// Checks a datagram that came on `path`. `is_new`: it has new data or acknowledges something
     /// new, so it is no replay. `challenge`: the challenge to use if it is the first on `path`.
+    /// `sent`: SND.UNA and SND.NXT.
     pub(crate) fn on_datagram(
         &mut self,
         now: Micros,
@@ -98,11 +105,12 @@ impl PathValidator {
         datagram: &[u8],
         is_new: bool,
         challenge: PathChallenge,
+        sent: Range<Sn>,
     ) -> PathValidation {
         let last_new = is_new.then_some(now);
         self.candidates.retain(|known| now.since(known.first_sent) < CHALLENGE_LIFETIME);
         if let Some(known) = self.candidates.iter_mut().find(|known| known.path == path) {
-            if known.challenge.is_answered_by(datagram) {
+            if known.challenge.is_answered_by(datagram, known.una..sent.end) {
                 return PathValidation::Validated;
             }
             known.last_new = last_new.or(known.last_new);
@@ -114,7 +122,8 @@ impl PathValidator {
             return PathValidation::Challenge(known.challenge);
         }
         let (first_sent, last_sent) = (now, now);
-        let candidate = CandidatePath { path, challenge, first_sent, last_sent, last_new };
+        let una = sent.start;
+        let candidate = CandidatePath { path, challenge, una, first_sent, last_sent, last_new };
         if self.candidates.len() < MAX_CANDIDATES {
             self.candidates.push(candidate);
         } else if let Some(stalest) = self.candidates.iter_mut().min_by_key(|known| known.last_new)
@@ -139,10 +148,13 @@ impl PathValidator {
 }
 
 impl PathChallenge {
-    /// Whether a segment of `datagram` is the PATH_RESPONSE.
-    fn is_answered_by(self, datagram: &[u8]) -> bool {
+    /// Whether a segment of `datagram` is the PATH_RESPONSE, with a `una` within `sent`.
+    fn is_answered_by(self, datagram: &[u8], sent: Range<Sn>) -> bool {
         Segments::new(datagram).any(|(header, _)| {
-            header.command == Command::Ack && PingId::named_by(&header) == self.0
+            header.command == Command::Ack
+                && PingId::named_by(&header) == self.0
+                && header.una.since(sent.start) >= 0
+                && header.una.since(sent.end) <= 0
         })
     }
 }
@@ -150,7 +162,7 @@ impl PathChallenge {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::seq::{Sn, Ts};
+    use crate::core::seq::Ts;
 
     fn path(host: u8) -> Path {
         Path::to(([192, 0, 2, host], 5_000).into())
@@ -158,7 +170,8 @@ mod tests {
 
     fn judge(paths: &mut PathValidator, now: u64, host: u8, is_new: bool) -> bool {
         let challenge = PathChallenge(PingId { sn: Sn(7), cookie: Ts(u32::from(host)) });
-        let verdict = paths.on_datagram(Micros(now), path(host), &[], is_new, challenge);
+        let verdict =
+            paths.on_datagram(Micros(now), path(host), &[], is_new, challenge, Sn(0)..Sn(0));
         verdict == PathValidation::Challenge(challenge)
     }
 

@@ -41,6 +41,8 @@ pub(crate) enum LossTrigger {
     EarlyRetransmit,
     /// The retransmission timeout expired (RFC 6298 5.4).
     Rto,
+    /// The segment left on a path that is gone ([`PathProbes`]).
+    PathChanged,
 }
 
 /// Loss detection: fast retransmit (RFC 5681 3.2), early retransmit (RFC 5827) and RTO (RFC 6298), by order
@@ -388,6 +390,74 @@ impl PtoBackoff {
             probe.doublings = probe.doublings.saturating_add(u8::from(doubles));
         }
         self.probe = Some(probe);
+    }
+}
+
+/// How long after a change of the network a ping of the peer may be its PATH_CHALLENGE, microseconds: the
+/// lifetime of a challenge (`core/path/validation.rs`).
+const CHALLENGE_WAIT: u64 = 10_000_000;
+/// Segments that leave again when a path is validated: the initial congestion window of RFC 9002 7.2.
+const MAX_PATH_PROBES: u8 = 10;
+
+/// Retransmissions without a sign of loss after a path has changed: segments that left on the old path would
+/// otherwise wait for an RTO.
+///
+/// When the network changes, the oldest segment leaves at once. A peer drops data from a new address until the
+/// address has answered its PATH_CHALLENGE, so the oldest segments follow that answer. The peer sends its own
+/// oldest ones once it has the answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PathProbes {
+    /// Segments that may still leave.
+    left: u8,
+    /// Only segments whose latest transmission came before this one, see [`SentSegment::xmit_seq`].
+    before: u64,
+    /// Until when a ping may be a PATH_CHALLENGE; `None` unless the network has changed.
+    challenged_until: Option<Micros>,
+}
+
+impl PathProbes {
+    /// The network has changed. `next`: order of the next transmission.
+    pub(crate) fn on_network_changed(&mut self, now: Micros, next: u64) {
+        let challenged_until = Some(now.add_micros(CHALLENGE_WAIT));
+        *self = Self { left: 1, before: next, challenged_until };
+    }
+
+    /// A ping of the peer arrived. Returns whether it is the first since the network has changed, and may be
+    /// a PATH_CHALLENGE.
+    #[inline]
+    pub(crate) fn on_ping(&mut self, now: Micros, next: u64) -> bool {
+        let Some(until) = self.challenged_until else { return false };
+        self.challenged_until = None;
+        if now < until {
+            self.on_path_validated(next);
+        }
+        now < until
+    }
+
+    /// The peer's new path is validated.
+    pub(crate) fn on_path_validated(&mut self, next: u64) {
+        (self.left, self.before) = (MAX_PATH_PROBES, next);
+    }
+
+    /// Whether `segment` left on the old path, and may leave again.
+    #[inline]
+    pub(crate) fn wants(&self, segment: &SentSegment) -> bool {
+        self.left > 0 && segment.xmit_seq < self.before
+    }
+
+    #[inline]
+    pub(crate) fn is_active(&self) -> bool {
+        self.left > 0
+    }
+
+    /// A segment has left again.
+    pub(crate) fn on_sent(&mut self) {
+        self.left = self.left.saturating_sub(1);
+    }
+
+    /// No segment of the old path is left.
+    pub(crate) fn stop(&mut self) {
+        self.left = 0;
     }
 }
 

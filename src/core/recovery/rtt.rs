@@ -54,6 +54,8 @@ pub(crate) struct RttEstimator {
     min: u64,
     /// When `min` was sampled.
     min_at: Micros,
+    /// `min` is of another path: the next sample replaces it. Set when the path changes.
+    min_is_stale: bool,
     /// KCP's flush interval: the least variance term of the RTO, as in kcp-go `update_ack`.
     interval: u32,
     min_rto: u32,
@@ -72,6 +74,7 @@ impl RttEstimator {
             round_start: Micros(0),
             min: u64::MAX,
             min_at: Micros(0),
+            min_is_stale: false,
             interval: 0,
             min_rto: saturated(MIN_RTO),
             max_rto: micros(max_rto),
@@ -86,8 +89,8 @@ impl RttEstimator {
     /// One RTT sample, microseconds (RFC 6298 2.2, 2.3).
     pub(crate) fn on_sample(&mut self, now: Micros, rtt: u64) {
         let rtt = rtt.min(self.max_rto);
-        if rtt <= self.min || now.since(self.min_at) > MIN_RTT_WINDOW {
-            (self.min, self.min_at) = (rtt, now);
+        if rtt <= self.min || self.replaces_min(now) {
+            (self.min, self.min_at, self.min_is_stale) = (rtt, now, false);
         }
         self.smooth(now, rtt);
     }
@@ -98,10 +101,21 @@ impl RttEstimator {
         if rtt > self.max_rto {
             return;
         }
-        if self.srtt.is_none() || now.since(self.min_at) > MIN_RTT_WINDOW {
-            (self.min, self.min_at) = (rtt, now);
+        if self.srtt.is_none() || self.replaces_min(now) {
+            (self.min, self.min_at, self.min_is_stale) = (rtt, now, false);
         }
         self.smooth(now, rtt);
+    }
+
+    /// Whether the next sample replaces the minimum, whatever it is.
+    fn replaces_min(&self, now: Micros) -> bool {
+        self.min_is_stale || now.since(self.min_at) > MIN_RTT_WINDOW
+    }
+
+    /// The path has changed: forgets the waits and the minimum RTT of the old one. The smoothed RTT stays until
+    /// the new path has samples.
+    pub(crate) fn on_path_changed(&mut self) {
+        (self.longest, self.min_is_stale) = ([0; 2], true);
     }
 
     /// Records the longest time that a segment of one datagram's acknowledgements waited for its first ACK. A

@@ -10,6 +10,7 @@ pub(crate) mod buffer;
 pub(crate) mod remote_window;
 mod retransmission;
 
+use std::iter;
 use std::mem;
 use std::num::NonZeroU64;
 
@@ -22,7 +23,9 @@ use crate::core::congestion::pacer::Pacer;
 use crate::core::congestion::{Congestion, INITIAL_WINDOW, Limit, Pacing, PathHandle, SentAs};
 use crate::core::path::mtu::MtuDiscovery;
 use crate::core::recovery::acked::{AckedHistory, UnaProof};
-use crate::core::recovery::loss::{LossDetector, LossTrigger, PtoBackoff, RetransmitBudget};
+use crate::core::recovery::loss::{
+    LossDetector, LossTrigger, PathProbes, PtoBackoff, RetransmitBudget,
+};
 use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recovery::sent::SentSegments;
 use crate::core::redundancy::Redundancy;
@@ -153,6 +156,7 @@ pub(crate) struct Sender {
     /// acknowledges, microseconds.
     longest_wait: u64,
     pto_backoff: PtoBackoff,
+    path_probes: PathProbes,
     /// See [`Sender::set_writer_waits`].
     writer_waits: bool,
 }
@@ -182,6 +186,7 @@ impl Sender {
             una_proof: UnaProof::new(start),
             longest_wait: 0,
             pto_backoff: PtoBackoff::default(),
+            path_probes: PathProbes::default(),
             writer_waits: false,
         };
         sender.set_timing(&config.timing);
@@ -325,6 +330,10 @@ impl Sender {
         if self.pacer.is_blocked(now) {
             return None;
         }
+        if let Some((sn, len)) = self.next_path_probe(now) {
+            let transmission = Transmission::Retransmit(sn, LossTrigger::PathChanged);
+            return Some(SendCandidate { len, transmission });
+        }
         let new = self.next_new(now, may_send_new);
         if self.retransmit_budget.may_retransmit(now)
             && let Some((sn, trigger)) = self.next_lost(now, new.is_none())
@@ -361,6 +370,10 @@ impl Sender {
     ) -> Option<OutgoingSegment<'_>> {
         let (sn, sent_as) = match next.transmission {
             Transmission::New => return self.transmit_new(now, ts, stats),
+            Transmission::Retransmit(sn, LossTrigger::PathChanged) => {
+                self.retransmit_on_new_path(now, sn, stats);
+                (sn, SentAs::RedundantCopy)
+            }
             Transmission::Retransmit(sn, trigger) => {
                 let lost = self.sent_segments.get(sn).map(|segment| segment.xmit_seq);
                 let is_first = self.retransmit(now, sn, trigger, stats);
@@ -575,6 +588,20 @@ impl Sender {
         });
     }
 
+    /// The path has changed (RFC 9002 7.1, RFC 9000 9.4): forgets what was measured on the old one. RTO and
+    /// smoothed RTT stay until the new path has samples.
+    pub(crate) fn on_path_changed(&mut self, now: Micros) {
+        self.rtt.on_path_changed();
+        self.on_peer_activity(now);
+        self.path.on_path_changed(now);
+        let (mode, una) = (self.congestion.mode(), self.una());
+        self.with_flight(self.in_flight(), |congestion, segment, in_flight| {
+            congestion.leave_path(segment, iter::empty());
+            congestion.set_mode(mode, una, segment, in_flight);
+        });
+        self.pacer.reset();
+    }
+
     /// Changes the congestion control. `change` gets the bytes of a full segment, and the bytes of each
     /// unproved segment and of the first `count` from SND.UNA on.
     fn with_flight(
@@ -692,7 +719,7 @@ impl Sender {
         let unacked = (0..self.sent_segments.len()).map(|offset| {
             self.sent_segments.get(self.una().advance(offset)).is_some_and(|sent| !sent.acked)
         });
-        let unacked = std::iter::repeat_n(true, self.unproved() as usize).chain(unacked);
+        let unacked = iter::repeat_n(true, self.unproved() as usize).chain(unacked);
         self.congestion.check_invariants(unacked);
     }
 }
@@ -711,7 +738,7 @@ fn bytes_in_flight(
         let bytes = segments.payload(sn).map_or(0, |payload| bytes_of(payload.len()));
         if acked { 0 } else { bytes }
     });
-    std::iter::repeat_n(bytes_of(mss), unproved as usize).chain(from_una)
+    iter::repeat_n(bytes_of(mss), unproved as usize).chain(from_una)
 }
 
 /// Length of a segment with header, bytes.

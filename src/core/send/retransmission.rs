@@ -36,7 +36,9 @@ impl Sender {
         let may_leave_at =
             |at: Micros| at.max(self.pacer.resume_at()).max(self.retransmit_budget.available_at());
         let copies = self.redundancy.copies.as_ref().and_then(|redundant| redundant.deadline());
-        earliest([lost_at.map(may_leave_at), copies])
+        let is_probing = self.path_probes.is_active() && self.oldest_of_old_path().is_some();
+        let probe = is_probing.then(|| may_leave_at(Micros(0)));
+        earliest([lost_at.map(may_leave_at), copies, probe])
     }
 
     /// Microseconds that an RTO waits for the ACK of newer data; 0 if it does not wait.
@@ -142,6 +144,8 @@ impl Sender {
                 self.reduce_cwnd(sn);
                 level
             }
+            // See `retransmit_on_new_path`.
+            LossTrigger::PathChanged => level,
             LossTrigger::Rto => {
                 stats.retransmit.timeout += 1;
                 let window = self.effective_window();
@@ -171,6 +175,60 @@ impl Sender {
             self.path.on_segment_lost(now, size, self.rtt.rto(), self.una());
         }
         first.is_some()
+    }
+}
+
+/// Retransmissions after a path has changed.
+impl Sender {
+    /// The network has changed: the oldest segment leaves at once.
+    pub(crate) fn on_network_changed(&mut self, now: Micros) {
+        self.on_path_changed(now);
+        self.path_probes.on_network_changed(now, self.next_xmit_seq());
+    }
+
+    /// A ping of the peer arrived. Returns whether it may be a PATH_CHALLENGE: the oldest segments follow the
+    /// answer.
+    #[inline]
+    pub(crate) fn on_ping(&mut self, now: Micros) -> bool {
+        self.path_probes.on_ping(now, self.next_xmit_seq())
+    }
+
+    /// The peer's new path is validated: the oldest segments leave again.
+    pub(crate) fn on_path_validated(&mut self, now: Micros) {
+        self.on_peer_activity(now);
+        self.path_probes.on_path_validated(self.next_xmit_seq());
+    }
+
+    /// The oldest segment that left on the old path, and its length in bytes.
+    #[inline]
+    pub(super) fn next_path_probe(&self, now: Micros) -> Option<(Sn, usize)> {
+        if !self.path_probes.is_active() || !self.retransmit_budget.may_retransmit(now) {
+            return None;
+        }
+        let sn = self.oldest_of_old_path()?;
+        Some((sn, self.sent_segments.payload(sn)?.len()))
+    }
+
+    /// The lowest number among the segments that left on the old path and that the peer's window admits.
+    fn oldest_of_old_path(&self) -> Option<Sn> {
+        let (una, window) = (self.una(), self.remote.available(self.una()).max(1));
+        let old = self.sent_segments.oldest_per_list();
+        let old = old.filter(|(_, segment)| self.path_probes.wants(segment));
+        let sn = old.map(|(sn, _)| sn).min_by_key(|sn| sn.since(una))?;
+        sn.offset_from(una).filter(|offset| *offset < window).map(|_| sn)
+    }
+
+    /// Records that `sn`, which left on the old path, leaves again. Neither loss rate nor congestion control
+    /// count it.
+    pub(super) fn retransmit_on_new_path(&mut self, now: Micros, sn: Sn, stats: &mut Counters) {
+        stats.retransmit.timeout += 1;
+        let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level());
+        self.sent_segments.mark_retransmitted(now, sn, level, self.retransmits_in_order());
+        self.retransmit_budget.on_retransmit(now, self.rtt.srtt_or_rto());
+        self.path_probes.on_sent();
+        if self.oldest_of_old_path().is_none() {
+            self.path_probes.stop();
+        }
     }
 }
 

@@ -210,9 +210,10 @@ impl Conn {
         self.end_cause.get_or_insert(cause);
     }
 
-    pub(super) fn apply(&mut self, setting: Setting) {
+    pub(super) fn apply(&mut self, now: Instant, setting: Setting) {
         match setting {
             Setting::Duplicates(copies) => self.duplicates = copies,
+            Setting::NetworkChanged => self.on_network_changed(now),
             // The path MTU may have fallen since the caller read it, so a setting never raises the MTU.
             Setting::Mtu(mtu) if mtu >= self.kcp.max_mtu() => return,
             _ => {}
@@ -533,18 +534,30 @@ impl Conn {
         self.kcp.share_path(&other.kcp.shared_path());
     }
 
-    /// The endpoint was rebound to another address: a ping lets the peer migrate (RFC 9000 9.2).
-    pub(super) fn on_rebound(&mut self, now: Instant) {
-        self.set_local_ip(LocalIp::ANY);
-        if self.kcp.has_started() {
-            self.kcp.ping(now);
+    /// The network of this host has changed: the system chooses the local IP, and a ping lets the peer migrate
+    /// (RFC 9000 9.2). Peers of a connection that they opened know this host by its address, which stays.
+    pub(super) fn on_network_changed(&mut self, now: Instant) {
+        if !self.is_opened_by_peer() {
+            self.set_local_ip(LocalIp::ANY);
         }
+        self.kcp.network_changed(now);
     }
 
-    /// Changes the path to `path`, which is validated.
+    /// The socket was replaced: no connection keeps its local IP.
+    pub(super) fn on_rebound(&mut self, now: Instant) {
+        self.set_local_ip(LocalIp::ANY);
+        self.kcp.network_changed(now);
+    }
+
+    /// Changes the path to `path`, which is validated. A new port alone is a NAT rebinding, which keeps what
+    /// was measured (RFC 9000 9.4).
     pub(super) fn migrate(&mut self, now: Instant, path: Path) {
+        let is_rebinding = self.path.peer.ip() == path.peer.ip() && self.path.local == path.local;
         self.path = path;
         self.kcp.leave_path();
+        if !is_rebinding {
+            self.kcp.on_path_changed(now);
+        }
         self.kcp.on_path_validated(now);
         self.span.migrated(path.peer);
         self.shared.set_path(path);

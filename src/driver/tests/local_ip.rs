@@ -40,7 +40,7 @@ fn pings(world: &World, host: u8) -> Vec<(SocketAddr, Vec<u8>)> {
 /// peer.
 fn validated() -> (World, KcpListener, KcpStream) {
     let mut config = Config::new();
-    config.migration = Migration::Authenticated;
+    config.migration = Some(Migration::Authenticated);
     let mut world = World::new(1, LinkConfig::delay(1_000));
     let listener = world.listener(SERVER, &config);
     (1..=6).for_each(|last| world.add_address(SERVER, at(last)));

@@ -1,15 +1,21 @@
 //! Connection migration (RFC 9000 9): datagrams of a connection from another address.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::fixtures::{MINUTE, SECOND, SERVER, answer, pattern, push};
+use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, answer, micros, pattern, push};
 use super::sim_world::{World, addr};
 use crate::config::{Config, Migration};
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
+use crate::crypto::{Algorithm, Cipher};
 use crate::driver::connection::ApparentMigration;
+use crate::error::{ConnectionError, TimeoutCause};
 use crate::listener::KcpListener;
 use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
+use crate::testkit::rng::Rng;
 use crate::util::path::{LocalIp, Path};
 
 const HOME: u8 = 9;
@@ -18,7 +24,7 @@ const AWAY: u8 = 10;
 /// A connection with a validated, simulated peer.
 fn validated(migration: Migration) -> (World, KcpListener, KcpStream) {
     let mut config = Config::new();
-    config.migration = migration;
+    config.migration = Some(migration);
     validated_with(&config)
 }
 
@@ -87,7 +93,7 @@ fn migration_follows_a_path_response_from_the_new_address() {
 #[test]
 fn migration_to_a_source_at_its_limit_is_refused() {
     let mut config = Config::new();
-    config.migration = Migration::Authenticated;
+    config.migration = Some(Migration::Authenticated);
     config.limits.max_per_source = Some(1);
     let (mut world, listener, mut stream) = validated_with(&config);
     // The source of the new address has its connection.
@@ -201,7 +207,7 @@ fn migration_before_first_ack_does_not_accept_a_new_connection() {
 /// further peers are answered without state.
 fn silent(crowded: bool) -> (World, KcpListener, [KcpStream; 2]) {
     let mut config = Config::new();
-    config.migration = Migration::Authenticated;
+    config.migration = Some(Migration::Authenticated);
     config.limits.max_unvalidated = if crowded { 1 } else { 100 };
     let (mut world, listener, stream) = validated_with(&config);
     world.run_for(11 * SECOND);
@@ -246,4 +252,188 @@ fn migration_leaves_data_before_its_initial_segment_to_the_new_connection() {
     world.finish(SECOND / 10, stream.read_exact(&mut data)).unwrap();
     assert_eq!(&data, b"firstsecond");
     assert_eq!(listener.stats().connections.migrations, 0);
+}
+
+fn aead() -> Config {
+    Config::new().cipher(Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap())
+}
+
+/// Messages of 100 bytes each 10 ms for `time`, from the client, the server or both (`flows`). Returns when
+/// each arrived at the other end, in microseconds.
+fn messages(
+    pair: &mut Pair,
+    flows: [bool; 2],
+    time: Duration,
+    mut moves: Vec<(u64, Move)>,
+) -> [Vec<u64>; 2] {
+    const LEN: usize = 100;
+    let start = pair.world.elapsed();
+    let (mut written, mut got, mut arrivals) = (0, [0; 2], [Vec::new(), Vec::new()]);
+    moves.reverse();
+    loop {
+        let Pair { world, client, server, .. } = pair;
+        let passed = world.elapsed() - start;
+        let ends = [(&*client, &*server), (&*server, &*client)];
+        if passed < micros(time) && passed / 10_000 >= written {
+            written += 1;
+            for ((from, _), flows) in ends.iter().zip(flows) {
+                assert!(!flows || from.try_write(&[7; LEN]).unwrap() == LEN);
+            }
+        }
+        if moves.last().is_some_and(|(at, _)| passed >= *at) {
+            let (_, to) = moves.pop().unwrap();
+            world.move_to(CLIENT, to.address);
+            if to.is_announced {
+                client.network_changed();
+            }
+        }
+        world.run_for(Duration::from_millis(1));
+        for (way, (_, to)) in ends.iter().enumerate() {
+            let mut buf = [0; 65_536];
+            while let Ok(bytes) = to.try_read(&mut buf) {
+                got[way] += bytes;
+                arrivals[way].push(world.elapsed());
+            }
+        }
+        if passed > micros(time + SECOND) {
+            break;
+        }
+    }
+    let written = LEN * usize::try_from(written).unwrap();
+    assert_eq!(got, flows.map(|flows| if flows { written } else { 0 }), "each byte exactly once");
+    arrivals
+}
+
+/// The seed of the environment, or the first `count` ones. Prints each.
+fn seeds(count: u64) -> impl Iterator<Item = u64> {
+    let chosen: Option<u64> =
+        std::env::var("KCP_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seeds = chosen.map_or(0..count, |seed| seed..seed + 1);
+    seeds.inspect(|seed| println!("KCP_TEST_SEED={seed} cargo test --lib driver::tests::migration"))
+}
+
+/// A change of the client's address.
+struct Move {
+    address: SocketAddr,
+    is_announced: bool,
+}
+
+fn longest_gap(arrivals: &[u64]) -> u64 {
+    arrivals.windows(2).map(|pair| (pair[1] - pair[0]) / 1_000).max().unwrap_or(0)
+}
+
+/// Messages each 10 ms at an RTT of 50 ms go on after a change of the client's address at any moment.
+#[test]
+fn migration_with_the_defaults_of_an_aead_interrupts_messages_for_a_moment() {
+    // The challenge takes a round trip; the first message of the server leaves after it, and takes as long
+    // again. A client that only receives cannot know by itself.
+    let cases = [
+        (true, [true, false], [70, 0]),
+        (true, [false, true], [0, 112]),
+        (true, [true, true], [70, 112]),
+        (false, [true, false], [150, 0]),
+        (false, [true, true], [150, 150]),
+    ];
+    for (is_announced, flows, limits) in cases {
+        let mut gaps = [Vec::new(), Vec::new()];
+        for seed in seeds(20) {
+            let mut rng = Rng::new(seed);
+            let world = World::new(seed, LinkConfig::delay(25_000));
+            let mut pair = Pair::on(world, &aead(), &aead());
+            // Another port, or another host.
+            let host = rng.pick(&[CLIENT, 77]);
+            let address = SocketAddr::new(addr(host).ip(), 50_000);
+            let moves = vec![(1_000_000 + rng.below(1_000_000), Move { address, is_announced })];
+            let arrivals = messages(&mut pair, flows, 3 * SECOND, moves);
+            assert_eq!(pair.listener.stats().connections.migrations, 1);
+            assert_eq!(pair.server.peer_addr().unwrap(), address);
+            for way in 0..2 {
+                gaps[way].push(longest_gap(&arrivals[way]));
+            }
+        }
+        println!("announced {is_announced}, flows {flows:?}: gaps in ms {gaps:?}");
+        for way in 0..2 {
+            assert!(gaps[way].iter().all(|gap| *gap <= limits[way]), "{gaps:?} above {limits:?}");
+        }
+    }
+}
+
+#[test]
+fn migration_follows_a_client_that_moves_every_100_ms() {
+    for seed in seeds(10) {
+        let world = World::new(seed, LinkConfig::delay(10_000));
+        let mut pair = Pair::on(world, &aead(), &aead());
+        let address = |port: u64| SocketAddr::new(addr(CLIENT).ip(), 50_000 + port as u16);
+        let moved = |port| Move { address: address(port), is_announced: port % 2 == 0 };
+        let moves = (0..10).map(|i| (500_000 + i * 100_000, moved(i))).collect();
+        messages(&mut pair, [true, true], 3 * SECOND, moves);
+        assert_eq!(pair.server.peer_addr().unwrap(), address(9));
+    }
+}
+
+#[test]
+fn migration_without_an_aead_is_off_and_the_error_says_why() {
+    let keyed = Config::new().cipher(Cipher::new(Algorithm::Aes128, &[7; 16]).unwrap());
+    for config in [Config::new(), keyed] {
+        let mut pair = Pair::new(&config, &config);
+        pair.world.move_to(CLIENT, SocketAddr::new(addr(CLIENT).ip(), 50_000));
+        pair.client.network_changed();
+        pair.client.try_write(b"lost").unwrap();
+        pair.world.run_for(2 * MINUTE);
+        let error = pair.client.error();
+        assert_eq!(error, Some(ConnectionError::DeadPeer(TimeoutCause::NetworkChanged)));
+        assert!(error.unwrap().to_string().contains("AEAD"), "{error:?}");
+        assert_eq!(pair.listener.stats().connections.migrations, 0);
+    }
+}
+
+#[test]
+fn network_changed_without_a_change_costs_two_datagrams_and_no_byte() {
+    let mut pair = Pair::new(&aead(), &aead());
+    pair.client.try_write(b"in flight").unwrap();
+    pair.world.run_for(Duration::from_millis(1));
+    pair.world.log();
+    for _ in 0..10 {
+        pair.client.network_changed();
+    }
+    pair.endpoint.network_changed();
+    pair.world.run_for(Duration::from_millis(1));
+    let sent = pair.world.log().iter().filter(|sent| sent.from == addr(CLIENT)).count();
+    assert!((1..=2).contains(&sent), "{sent} datagrams");
+    pair.world.run_for(SECOND);
+    let mut buf = [0; 100];
+    assert_eq!(pair.server.try_read(&mut buf).unwrap(), 9);
+    assert_eq!(pair.listener.stats().connections.migrations, 0);
+}
+
+#[test]
+fn path_response_of_another_connection_with_this_id_validates_nothing() {
+    let (mut world, listener, stream) = validated(Migration::Authenticated);
+    world.inject(addr(AWAY), SERVER, &push(7, 1, b"moved"));
+    world.run_for(SECOND / 10);
+    let challenge = world.arrived(AWAY).remove(0);
+    // It acknowledges data that this side has not sent, or less than was acknowledged.
+    for una in [5, u32::MAX] {
+        world.inject(addr(AWAY), SERVER, &answer(&challenge, una));
+        world.run_for(SECOND / 100);
+        assert_eq!(listener.stats().connections.migrations, 0);
+    }
+    world.inject(addr(AWAY), SERVER, &answer(&challenge, 0));
+    world.run_for(SECOND / 100);
+    assert_eq!(listener.stats().connections.migrations, 1);
+    assert_eq!(stream.peer_addr().unwrap(), addr(AWAY));
+}
+
+#[test]
+fn migration_does_not_challenge_an_address_that_opens_with_an_id_in_use() {
+    let (mut world, listener, stream) = validated(Migration::Authenticated);
+    world.inject(addr(AWAY), SERVER, &push(7, 0, b"mine"));
+    world.run_for(SECOND / 100);
+    assert_eq!(listener.stats().refused.conv_in_use, 1);
+    for _ in 0..20 {
+        world.inject(addr(AWAY), SERVER, &push(7, 1, b" data"));
+        world.run_for(SECOND / 10);
+    }
+    assert!(world.arrived(AWAY).is_empty());
+    assert_eq!(stream.peer_addr().unwrap(), addr(HOME));
 }

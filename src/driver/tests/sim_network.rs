@@ -59,6 +59,8 @@ pub(super) struct Net {
     pub(super) inboxes: HashMap<SocketAddr, Inbox>,
     /// Further addresses of sockets that are bound to all addresses of their host, and the socket of each.
     pub(super) further: HashMap<SocketAddr, SocketAddr>,
+    /// Sockets behind a NAT, and the address that others see of each.
+    pub(super) outside: HashMap<SocketAddr, SocketAddr>,
     /// Errors of the next sends and receives of a socket.
     pub(super) send_faults: HashMap<SocketAddr, VecDeque<io::Error>>,
     pub(super) recv_faults: HashMap<SocketAddr, VecDeque<io::Error>>,
@@ -87,6 +89,7 @@ impl Net {
             flying: BinaryHeap::new(),
             inboxes: HashMap::new(),
             further: HashMap::new(),
+            outside: HashMap::new(),
             send_faults: HashMap::new(),
             recv_faults: HashMap::new(),
             fates: HashMap::new(),
@@ -102,6 +105,8 @@ impl Net {
 
     pub(super) fn send(&mut self, from: SocketAddr, to: SocketAddr, datagram: &[u8]) {
         self.sent += 1;
+        let socket = from;
+        let from = self.outside.get(&socket).copied().unwrap_or(socket);
         if let Some(log) = &mut self.log {
             log.push(Sent { from, to, datagram: datagram.to_vec() });
         }
@@ -109,7 +114,7 @@ impl Net {
             self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3);
         }
         let mut late = 0;
-        match self.fates.get_mut(&from).and_then(VecDeque::pop_front) {
+        match self.fates.get_mut(&socket).and_then(VecDeque::pop_front) {
             None => {}
             Some(Fate::Lost) => return,
             Some(Fate::Late(time)) => late = time,
@@ -119,7 +124,7 @@ impl Net {
         let fresh = || Link::new(path.clone(), Rng::keyed(seed, key).next());
         let link = self.links.entry((from, to)).or_insert_with(fresh);
         let mut rank = self.last_rank;
-        let cut = link.config().fragments && self.ip_fragmentation.contains(&from);
+        let cut = link.config().fragments && self.ip_fragmentation.contains(&socket);
         let whole = if cut { link.config().mtu } else { usize::MAX };
         link.send(now, datagram.len().min(whole), |at, damage| {
             if damage == Damage::None {
@@ -138,9 +143,13 @@ impl Net {
     pub(super) fn deliver_due(&mut self) {
         while self.flying.peek().is_some_and(|Reverse(flight)| flight.0 <= self.now) {
             let Some(Reverse((_, _, from, to, datagram))) = self.flying.pop() else { break };
-            let (socket, local) = match self.further.get(&to) {
-                Some(socket) => (*socket, LocalIp::of_destination(to.ip())),
-                None => (to, LocalIp::ANY),
+            let inside = self.outside.iter().find(|(_, outside)| **outside == to);
+            let (socket, local) = match (self.further.get(&to), inside) {
+                (Some(socket), _) => (*socket, LocalIp::of_destination(to.ip())),
+                (None, Some((socket, _))) => (*socket, LocalIp::ANY),
+                // The NAT has forgotten this address.
+                (None, None) if self.outside.contains_key(&to) => continue,
+                (None, None) => (to, LocalIp::ANY),
             };
             if let Some(inbox) = self.inboxes.get_mut(&socket).filter(|inbox| inbox.len() < INBOX) {
                 inbox.push_back((Path { peer: from, local }, datagram));

@@ -277,6 +277,11 @@ impl World {
         lock(&self.net).further.insert(further, addr(host));
     }
 
+    /// Peers see `host` at another address from now on, and datagrams to the last one are lost.
+    pub(super) fn move_to(&self, host: u8, outside: SocketAddr) {
+        lock(&self.net).outside.insert(addr(host), outside);
+    }
+
     pub(super) fn now(&self) -> Instant {
         self.start + Duration::from_micros(lock(&self.net).now)
     }

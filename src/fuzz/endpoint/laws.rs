@@ -98,7 +98,7 @@ impl Laws {
     pub(super) fn new(now: Instant, server: &Config, client: &Config) -> Self {
         let side = |config: &Config| Side {
             responses: HashMap::new(),
-            migrates: config.migration != Migration::Off,
+            migrates: config.allowed_migration() != Migration::Off,
             assigns: config.assign_conv,
         };
         Self {

@@ -84,10 +84,10 @@ fn configs(choices: &mut Choices<'_>, algorithm: Algorithm, power: Power) -> (Co
         let shape = choices.pick(&shapes);
         let fec = shape.and_then(|(data, parity)| FecConfig::new(data, parity).ok());
         config.kcp.redundancy = fec.map_or(Redundancy::Off, Redundancy::Fec);
-        config.migration = match choices.byte() & 1 {
+        config.migration = Some(match choices.byte() & 1 {
             0 if cipher.has_key() => Migration::AnyCipher,
             _ => Migration::Off,
-        };
+        });
         config.assign_conv = choices.byte() & 3 == 0;
         config.linger = Duration::from_secs(choices.pick(&[0, 1, 10]));
         config.limits = Limits {
