@@ -60,7 +60,7 @@ impl Kcp {
     /// The current timing.
     #[inline]
     pub(crate) fn flow_timing(&self) -> FlowTiming {
-        let rtt = &self.send.rtt;
+        let rtt = &self.send.path.rtt;
         FlowTiming {
             conv: self.conv,
             next_xmit_seq: self.send.next_xmit_seq(),
@@ -87,7 +87,7 @@ impl Kcp {
     /// Sets whether first transmissions have a FEC header, for MTU discovery.
     pub(crate) fn set_fec_used(&mut self, used: bool) {
         let header = if used { self.sent_overhead - self.received_overhead } else { 0 };
-        self.send.path.set_fec_header(header);
+        self.send.path.mtu.set_fec_header(header);
     }
 
     /// Whether fillers and parity may be sent now.
@@ -171,7 +171,7 @@ impl Kcp {
     }
 
     fn decide_redundancy(&mut self, now: Micros) {
-        let (rtt, stats) = (&self.send.rtt, &self.stats);
+        let (rtt, stats) = (&self.send.path.rtt, &self.stats);
         let path = PathEstimate {
             srtt: rtt.srtt().unwrap_or(0),
             min_rtt: rtt.min(),
@@ -251,7 +251,7 @@ impl Kcp {
         if !self.has_hello_due(now) {
             return None;
         }
-        let (rto, keepalive) = (self.send.rtt.rto(), &mut self.keepalive);
+        let (rto, keepalive) = (self.send.path.rtt.rto(), &mut self.keepalive);
         let hello = &mut self.repair.as_mut()?.hello;
         let (may_ask, sends_data) =
             (self.close_state.peer_supports_control(), !self.send.is_drained());
@@ -424,7 +424,7 @@ impl Kcp {
                 Ok(RecvOutcome::InOrder) => {
                     self.peer.on_state_shown();
                     // No ping even if autotuning lacks an RTT: the segments around ask for it.
-                    self.recv.autotune_window(now, &self.send.rtt);
+                    self.recv.autotune_window(now, &self.send.path.rtt);
                     self.close_state.on_in_order(self.recv.nxt());
                 }
                 Ok(RecvOutcome::OutOfOrder) => self.recv.on_ack_sent(sn),

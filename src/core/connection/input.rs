@@ -127,7 +127,7 @@ impl Kcp {
         }
         self.send.on_acks_processed(now);
         if origin == PacketType::Regular
-            && self.peer.on_una(now, is_current, || self.send.rtt.rto())
+            && self.peer.on_una(now, is_current, || self.send.path.rtt.rto())
         {
             self.keepalive.request_ping(now);
         }
@@ -203,7 +203,7 @@ impl Kcp {
         self.send.on_peer_activity(now);
         // The only RTT samples of a side that sends no data.
         if let Some(rtt) = pong.rtt.filter(|_| sample) {
-            self.send.rtt.on_sample(now, rtt);
+            self.send.path.rtt.on_sample(now, rtt);
         }
     }
 
@@ -223,7 +223,7 @@ impl Kcp {
     /// Autotunes the receive window, after data arrived in order.
     #[inline]
     fn autotune_recv_window(&mut self, now: Micros) {
-        if self.recv.autotune_window(now, &self.send.rtt) {
+        if self.recv.autotune_window(now, &self.send.path.rtt) {
             // Pings are the only RTT samples of a side that sends no data.
             self.keepalive.request_ping(now);
         }
@@ -252,7 +252,7 @@ impl Kcp {
                 let is_reset = header.command == Command::Control
                     && ControlType::from_frg(header.frg) == Some(ControlType::Reset);
                 if origin == PacketType::Regular && !may_be_retry && !is_reset {
-                    let srtt = self.send.rtt.srtt().unwrap_or(0);
+                    let srtt = self.send.path.rtt.srtt().unwrap_or(0);
                     self.send.remote.on_window(now, header.una, header.wnd, srtt);
                 }
             }
@@ -292,7 +292,7 @@ impl Kcp {
                 self.peer.on_state_shown();
                 self.autotune_recv_window(now);
                 self.close_state.on_in_order(self.recv.nxt());
-                self.acks.on_in_order(now, ack, payload.len(), self.send.rtt.srtt());
+                self.acks.on_in_order(now, ack, payload.len(), self.send.path.rtt.srtt());
                 if had_gap || origin == PacketType::Fec {
                     self.acks.forbid_delay();
                 }
@@ -368,7 +368,7 @@ impl Kcp {
         };
         let now = self.clock.tick(now);
         let (mut header, has_started) = (first, self.has_started());
-        let (had_gap, rtt) = (self.recv.has_gap(), self.send.rtt.srtt());
+        let (had_gap, rtt) = (self.recv.has_gap(), self.send.path.rtt.srtt());
         let (mut bytes, mut payload_bytes, mut segments) = (0, 0, 0_usize);
         for datagram in rest {
             let Some((next, payload)) = lone_push(datagram) else { break };
@@ -453,7 +453,7 @@ impl Kcp {
                 Command::Push if payload.is_empty() => self.is_own_ping(PingId::named_by(&header)),
                 Command::Push => {
                     self.send.has_sent(&self.clock, header.sn, header.ts)
-                        || self.send.path.is_probe(PingId::named_by(&header))
+                        || self.send.path.mtu.is_probe(PingId::named_by(&header))
                 }
                 Command::WindowProbe => self.establishment.is_initial(header.ts),
                 Command::Repair => self.is_own_repair(&header),
@@ -465,7 +465,7 @@ impl Kcp {
     /// Whether this side sent the ping, of any kind.
     fn is_own_ping(&self, ping: PingId) -> bool {
         self.keepalive.is_ping(ping)
-            || self.send.path.is_probe(ping)
+            || self.send.path.mtu.is_probe(ping)
             || self.path_validator.has_sent(ping)
     }
 

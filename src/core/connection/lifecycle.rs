@@ -30,7 +30,7 @@ impl Kcp {
     pub(crate) fn open_after(&mut self, now: Instant, wait: Duration) {
         if !self.has_started() {
             let ts = Ts(self.keepalive.next_cookie().0 | 1);
-            self.establishment.open(self.clock.at(now + wait), ts, self.send.rtt.rto());
+            self.establishment.open(self.clock.at(now + wait), ts, self.send.path.rtt.rto());
         }
     }
 
@@ -185,7 +185,7 @@ impl Kcp {
     /// From now on window probes and retransmissions back off to at most `interval`, an RTO or 200
     /// ms, whichever is longest.
     pub(crate) fn limit_probe_interval(&mut self, now: Instant, interval: Duration) {
-        let interval = micros(interval).max(self.send.rtt.rto()).max(MIN_PROBE_INTERVAL);
+        let interval = micros(interval).max(self.send.path.rtt.rto()).max(MIN_PROBE_INTERVAL);
         self.send.limit_probe_interval(self.clock.at(now), interval);
     }
 
@@ -369,13 +369,13 @@ impl Kcp {
             return reply;
         }
         if self.close_reason.is_some() {
-            return self.close_state.poll_reset(now, self.send.rtt.rto());
+            return self.close_state.poll_reset(now, self.send.path.rtt.rto());
         }
         if !self.has_fin_due(now) {
             return None;
         }
         let ts = self.clock.timestamp(now);
-        self.close_state.poll_fin(now, self.send.nxt(), ts, self.send.rtt.rto())
+        self.close_state.poll_fin(now, self.send.nxt(), ts, self.send.path.rtt.rto())
     }
 }
 
@@ -409,7 +409,7 @@ impl Kcp {
         let (sn, ts, ping) = (reset.sn, reset.ts, PingId::named_by(reset));
         let valid = self.is_recent_data(now, sn, ts)
             || self.keepalive.is_recent_ping(now, ping)
-            || self.send.path.is_recent_ping(now, ping);
+            || self.send.path.mtu.is_recent_ping(now, ping);
         if valid {
             self.close_reason.get_or_insert(ConnectionError::Reset);
             self.close_state.on_reset(reset);

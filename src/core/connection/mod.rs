@@ -498,7 +498,7 @@ impl Kcp {
     }
 
     pub(crate) fn estimates(&self) -> Estimates {
-        let rtt = &self.send.rtt;
+        let rtt = &self.send.path.rtt;
         let (cwnd_segments, pacing_rate, delivery_rate) = self.send.congestion_estimates();
         Estimates {
             srtt: rtt.srtt().unwrap_or(0),
@@ -597,7 +597,7 @@ impl Kcp {
                 self.flush();
             }
             Setting::Mtu(mtu) => {
-                self.send.path.on_max_mtu_changed(mtu);
+                self.send.path.mtu.on_max_mtu_changed(mtu);
                 self.update_mss();
             }
             Setting::RateLimit(rate) => self.rate_limiter.set_rate(rate),
@@ -687,7 +687,7 @@ impl Kcp {
         if !self.close_state.peer_supports_control() {
             return None;
         }
-        let time = ASK_AFTER_TIMEOUTS * self.send.rtt.rto();
+        let time = ASK_AFTER_TIMEOUTS * self.send.path.rtt.rto();
         let probe = self.send.remote.probe_sent();
         let wait = time.min(MAX_ASK_WAIT_AFTER_PROBE);
         let after_probe = probe.and_then(|sent| self.keepalive.ask_after_probe(sent, wait));

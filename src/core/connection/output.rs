@@ -124,7 +124,7 @@ impl Kcp {
         // Address validation comes before data.
         let validates = self.keepalive.is_due() && !self.keepalive.is_validated();
         if next.is_some_and(|next| next.is_new()) && self.keepalive.is_validated() {
-            self.send.path.on_new_data(now, self.send.una());
+            self.send.path.mtu.on_new_data(now, self.send.una());
         }
         match full.filter(|_| acks_may_wait && !validates) {
             Some(next) => {
@@ -161,7 +161,7 @@ impl Kcp {
     /// Appends the ping that is due, if it fits.
     fn write_ping(&mut self, now: Micros, fits: bool, out: &mut Vec<u8>) {
         if fits && let Some(ping) = self.keepalive.poll_ping(now, self.send.una(), self.role) {
-            self.pending_reset.on_ping_sent(now, self.send.rtt.rto());
+            self.pending_reset.on_ping_sent(now, self.send.path.rtt.rto());
             self.new_ping(ping).emit(out);
         }
     }

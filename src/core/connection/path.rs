@@ -281,7 +281,7 @@ impl Kcp {
 
     /// Upper bound of the UDP payload, bytes: as configured, or lowered by `EMSGSIZE`.
     pub(crate) fn max_mtu(&self) -> u16 {
-        self.send.path.max_mtu()
+        self.send.path.mtu.max_mtu()
     }
 
     /// Sets the bytes that the caller adds to each datagram of [`Kcp::poll_transmit`]: `cipher` in
@@ -296,7 +296,7 @@ impl Kcp {
         let sent = cipher.saturating_add(fec_header);
         config::check_mtu(self.max_mtu(), usize::from(sent))?;
         (self.sent_overhead, self.received_overhead) = (sent, cipher);
-        self.send.path.set_overhead(cipher, fec_header);
+        self.send.path.mtu.set_overhead(cipher, fec_header);
         self.update_mss();
         Ok(())
     }
@@ -306,7 +306,7 @@ impl Kcp {
     /// for it, segments in flight keep their size.
     #[doc(alias = "EMSGSIZE")]
     pub fn on_message_too_big(&mut self, size: usize) -> Option<u16> {
-        if !self.send.path.on_message_too_big(size) {
+        if !self.send.path.mtu.on_message_too_big(size) {
             return None;
         }
         self.update_mss();
@@ -316,7 +316,7 @@ impl Kcp {
     /// As [`Kcp::on_message_too_big`], if the operating system may have the MTU from an ICMP
     /// message.
     pub(crate) fn on_packet_too_big(&mut self, now: Instant, size: usize) {
-        if self.send.path.on_packet_too_big(self.clock.at(now), size) {
+        if self.send.path.mtu.on_packet_too_big(self.clock.at(now), size) {
             self.update_mss();
         }
     }
@@ -327,13 +327,13 @@ impl Kcp {
     pub fn needs_ip_fragmentation(&self) -> bool {
         self.close_reason.is_none()
             && self.send.awaits_ack()
-            && self.send.path.needs_ip_fragmentation(self.keepalive.is_validated())
+            && self.send.path.mtu.needs_ip_fragmentation(self.keepalive.is_validated())
     }
 
     /// Sets the size of new segments to the current MTU. Returns whether the size has changed.
     pub(super) fn update_mss(&mut self) -> bool {
         let before = self.send.mss();
-        let mss = self.send.path.current_mtu() - HEADER_LEN;
+        let mss = self.send.path.mtu.current_mtu() - HEADER_LEN;
         let mss = mss - self.repair_overhead(mss);
         self.send.set_mss(mss);
         mss != before
@@ -344,7 +344,7 @@ impl Kcp {
 impl Kcp {
     /// When the next MTU probe, or the ping before one, is sent. Only while data is in flight.
     pub(super) fn mtu_probe_deadline(&self) -> Option<Micros> {
-        self.send.path.deadline().filter(|_| self.send.awaits_ack())
+        self.send.path.mtu.deadline().filter(|_| self.send.awaits_ack())
     }
 
     /// Appends the MTU probe or ping that is due, if any.
@@ -352,8 +352,8 @@ impl Kcp {
         if self.mtu_probe_deadline().is_none_or(|at| now < at) {
             return false;
         }
-        let (rto, keepalive) = (self.send.rtt.rto(), &mut self.keepalive);
-        let Some(probe) = self.send.path.poll_probe(now, rto, || keepalive.next_cookie()) else {
+        let (rto, keepalive) = (self.send.path.rtt.rto(), &mut self.keepalive);
+        let Some(probe) = self.send.path.mtu.poll_probe(now, rto, || keepalive.next_cookie()) else {
             return false;
         };
         let padding = probe.size - HEADER_LEN;
@@ -377,7 +377,7 @@ impl Kcp {
             Mode::Message => self.send.send_buffer().segments(self.send.mss()),
         };
         let oversized_until = self.send.nxt().advance(u32::try_from(queued).unwrap_or(0));
-        if !self.send.path.on_ack(now, PingId::named_by(header), oversized_until) {
+        if !self.send.path.mtu.on_ack(now, PingId::named_by(header), oversized_until) {
             return false;
         }
         self.keepalive.on_validated();
@@ -393,7 +393,7 @@ impl Kcp {
     /// timeout.
     pub(super) fn check_oversized_timeout(&mut self, now: Micros) {
         if self.oversized_deadline().is_some_and(|until| now >= until) {
-            let since = self.send.path.oversized_since();
+            let since = self.send.path.mtu.oversized_since();
             let answers = since.is_some_and(|since| self.keepalive.last_alive() > since);
             let heard = if answers { TimeoutCause::SmallDatagrams } else { TimeoutCause::Nothing };
             self.close_reason.get_or_insert(ConnectionError::DeadPeer(heard));
@@ -401,7 +401,7 @@ impl Kcp {
     }
 
     pub(super) fn oversized_deadline(&self) -> Option<Micros> {
-        let since = self.send.path.oversized_since()?;
+        let since = self.send.path.mtu.oversized_since()?;
         let limit = self.keepalive.dead_after()?;
         self.send.is_oldest_unacked().then(|| since.add_micros(limit))
     }

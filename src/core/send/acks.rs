@@ -35,13 +35,13 @@ impl Sender {
     /// The peer is active: a valid ACK, the pong of a ping that was not early or a new `una` arrived, or a
     /// path was validated. Ends the PTO back-off, so deferred retransmissions may leave.
     pub(crate) fn on_peer_activity(&mut self, now: Micros) {
-        self.pto_backoff.on_peer_activity(now);
+        self.path.pto_backoff.on_peer_activity(now);
     }
 
     /// A silent peer answered a ping. A pong acknowledges no data, so it allows one probe and no more:
     /// otherwise a peer that answers pings but acknowledges nothing would receive more than a silent one.
     pub(crate) fn on_early_pong(&mut self, now: Micros) {
-        self.pto_backoff.on_early_pong(now);
+        self.path.pto_backoff.on_early_pong(now);
     }
 
     /// Processes one ACK. [`AckOutcome::NewlyAcked`] and [`AckOutcome::AckedBefore`] prove that the peer
@@ -106,7 +106,7 @@ impl Sender {
                     xmit_seq_low,
                     Some(rtt).filter(|_| sample == AckSample::Rtt),
                 );
-                self.loss.on_ack(xmit_seq, rtt);
+                self.path.loss.on_ack(xmit_seq, rtt);
             } else {
                 self.sample_earlier(now, ts, rtt, sample);
             }
@@ -114,8 +114,8 @@ impl Sender {
                 let copies = self.redundancy.copies.as_ref();
                 let is_copy = copies.is_some_and(|copies| copies.is_copy(sn, ts));
                 if is_copy || (echoes_last && first != last) {
-                    self.loss.on_confirmed_loss();
-                    if self.congestion.is_bbr() {
+                    self.path.loss.on_confirmed_loss();
+                    if self.path.congestion.is_bbr() {
                         let in_flight = self.sent_segments.len();
                         self.retransmit_budget.on_retransmission_acked(in_flight);
                     }
@@ -126,7 +126,7 @@ impl Sender {
                 self.redundancy.forget_copies(sn);
             }
             self.on_segment_acked(now, sn, echoes_last);
-            if self.path.is_watching()
+            if self.path.mtu.is_watching()
                 && let Some(payload) = self.sent_segments.payload(sn)
             {
                 self.on_size_acked(payload.len(), retransmitted);
@@ -143,22 +143,22 @@ impl Sender {
         self.sent_segments.ack(sn);
         self.on_newly_acked(1);
         if let Some(offset) = sn.offset_from(self.una()) {
-            self.congestion.on_acked(now, self.congestion_index(offset), echoes_last);
+            self.path.congestion.on_acked(now, self.congestion_index(offset), echoes_last);
         }
     }
 
     /// A segment with `payload` bytes was acknowledged: the path carries the smallest size in which it left.
     fn on_size_acked(&mut self, payload: usize, retransmitted: bool) {
         let size = HEADER_LEN + payload;
-        let size = if retransmitted { self.path.retransmission_size(size) } else { size };
-        self.path.on_segment_acked(size);
+        let size = if retransmitted { self.path.mtu.retransmission_size(size) } else { size };
+        self.path.mtu.on_segment_acked(size);
     }
 
     /// `count` segments are proved to have arrived, each for the first time.
     #[inline]
     pub(super) fn on_newly_acked(&mut self, count: u32) {
         self.retransmit_budget.on_acked(count);
-        self.congestion.on_newly_acked(count);
+        self.path.congestion.on_newly_acked(count);
         if let Some(redundant) = &mut self.redundancy.copies {
             redundant.on_newly_acked(count);
         }
@@ -215,11 +215,11 @@ impl Sender {
     /// The last transmission of a segment was acknowledged. `rtt` in microseconds is a sample unless a later
     /// transmission was acknowledged before; `xmit_seq` modulo 2^32.
     fn sample_newest(&mut self, now: Micros, xmit_seq: u32, rtt: Option<u64>) {
-        if self.loss.is_newest_ack(xmit_seq)
+        if self.path.loss.is_newest_ack(xmit_seq)
             && let Some(rtt) = rtt
         {
-            self.rtt.on_sample(now, rtt);
-            self.congestion.on_rtt(rtt);
+            self.path.rtt.on_sample(now, rtt);
+            self.path.congestion.on_rtt(rtt);
         }
     }
 
@@ -227,7 +227,7 @@ impl Sender {
     #[inline]
     fn note_wait(&mut self, sample: AckSample, wait: u64) {
         if sample != AckSample::None {
-            self.longest_wait = self.longest_wait.max(wait);
+            self.path.longest_wait = self.path.longest_wait.max(wait);
         }
     }
 
@@ -236,14 +236,14 @@ impl Sender {
     /// acknowledges each segment: there the ACK was lost and a later one came instead.
     fn note_wait_of_oldest(&mut self, now: Micros) {
         let Some(oldest) = self.sent_segments.get(self.una()) else { return };
-        let may_lose_acks = self.loss.has_confirmed_losses() && self.is_latency_bound();
+        let may_lose_acks = self.path.loss.has_confirmed_losses() && self.is_latency_bound();
         let copies = &mut self.redundancy.copies;
         let ack_was_lost = copies.as_mut().is_some_and(|copies| {
             copies.on_una(oldest.acked);
             may_lose_acks && copies.peer_acks_each()
         });
         if !(oldest.acked || oldest.retransmitted || ack_was_lost) {
-            self.longest_wait = self.longest_wait.max(now.since(oldest.last_sent));
+            self.path.longest_wait = self.path.longest_wait.max(now.since(oldest.last_sent));
         }
     }
 
@@ -255,7 +255,7 @@ impl Sender {
         }
         self.note_wait(sample, rtt);
         if sample == AckSample::Rtt {
-            self.rtt.on_sample_of_earlier(now, rtt);
+            self.path.rtt.on_sample_of_earlier(now, rtt);
         }
     }
 
@@ -270,11 +270,11 @@ impl Sender {
         stats: &mut Counters,
     ) {
         stats.retransmit.spurious += 1;
-        self.congestion.on_spurious_retransmit();
+        self.path.congestion.on_spurious_retransmit();
         if self.may_be_recovered(now, ts) {
             return;
         }
-        self.loss.on_spurious_retransmit(&self.rtt, apart * 1_000);
+        self.path.loss.on_spurious_retransmit(&self.path.rtt, apart * 1_000);
         if let Some(redundant) = &mut self.redundancy.copies {
             redundant.on_spurious(now, sn);
         }
@@ -306,16 +306,16 @@ impl Sender {
         self.release(now, clock, newly_acked - proved, false);
         self.una_proof.on_una(now, una, unproved);
         if newly_acked > 0 {
-            self.path.on_una(now, una);
+            self.path.mtu.on_una(now, una);
         }
         self.send_buffer.release(self.sent_segments.oldest_payload());
-        let is_bbr = self.congestion.is_bbr();
+        let is_bbr = self.path.congestion.is_bbr();
         if let Some(autotune) = &mut self.autotune {
             if window_limited {
                 autotune.on_window_limited();
             }
             let proved = una.back(self.una_proof.unproved(una));
-            self.window = autotune.send_window(now, proved, &self.rtt, self.window, is_bbr);
+            self.window = autotune.send_window(now, proved, &self.path.rtt, self.window, is_bbr);
         }
         self.on_cumulative_ack(proved);
         UnaOutcome::Current { newly_acked }
@@ -339,9 +339,9 @@ impl Sender {
     /// Removes up to `max` of the oldest segments, stopping at a retransmitted one, if only counters depend
     /// on each segment. Returns how many.
     fn release_run(&mut self, clock: &Clock, max: u32, proved: bool) -> u32 {
-        let counts_each = self.path.is_watching()
+        let counts_each = self.path.mtu.is_watching()
             || self.redundancy.fec_wait.is_some()
-            || self.congestion.samples_rate();
+            || self.path.congestion.samples_rate();
         if counts_each {
             return 0;
         }
@@ -357,7 +357,7 @@ impl Sender {
     /// Removes segment `una` and records its acknowledgement.
     fn release_oldest(&mut self, now: Micros, clock: &Clock, proved: bool) {
         let sn = self.una();
-        if self.path.is_watching()
+        if self.path.mtu.is_watching()
             && let Some(oldest) = self.sent_segments.oldest_payload()
         {
             let retransmitted = self.sent_segments.get(sn).is_some_and(|sent| sent.retransmitted);
@@ -369,7 +369,7 @@ impl Sender {
         }
         if proved {
             self.on_newly_acked(u32::from(!segment.acked));
-            self.congestion.on_una(now);
+            self.path.congestion.on_una(now);
         }
         let unjudged = segment.retransmitted && !segment.acked;
         let judged = unjudged && self.on_retransmission_covered(now, clock, sn, segment.first_ts);

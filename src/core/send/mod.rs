@@ -7,6 +7,7 @@
 
 mod acks;
 pub(crate) mod buffer;
+pub(crate) mod path;
 pub(crate) mod remote_window;
 mod retransmission;
 
@@ -19,18 +20,16 @@ use bytes::Bytes;
 use crate::config::{CongestionControl, DEFAULT_WINDOW, KcpConfig, Mode, Timing};
 use crate::core::clock::Micros;
 use crate::core::congestion::autotune::WindowAutotune;
-use crate::core::congestion::pacer::Pacer;
 use crate::core::congestion::{Congestion, INITIAL_WINDOW, Limit, Pacing, PathHandle, SentAs};
-use crate::core::path::mtu::MtuDiscovery;
 use crate::core::recovery::acked::{AckedHistory, UnaProof};
 use crate::core::recovery::loss::{
-    LossDetector, LossTrigger, PathProbes, PtoBackoff, RetransmitBudget,
+    LossTrigger, RetransmitBudget,
 };
-use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recovery::sent::SentSegments;
 use crate::core::redundancy::Redundancy;
 use crate::core::segment::{self, Command, HEADER_LEN, Header};
 use crate::core::send::buffer::SendBuffer;
+use crate::core::send::path::SendPath;
 use crate::core::send::remote_window::RemoteWindow;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
@@ -132,11 +131,8 @@ pub(crate) enum UnaOutcome {
 pub(crate) struct Sender {
     send_buffer: SendBuffer,
     sent_segments: SentSegments,
-    pub(crate) loss: LossDetector,
     retransmit_budget: RetransmitBudget,
-    pub(crate) rtt: RttEstimator,
     pub(crate) remote: RemoteWindow,
-    congestion: Congestion,
     /// Starting rate of the BBR model, bytes per second.
     initial_rate: Option<NonZeroU64>,
     /// Send window, segments (kcp-go `snd_wnd`).
@@ -147,16 +143,10 @@ pub(crate) struct Sender {
     fast_resend: u32,
     /// Largest payload of new segments, bytes.
     mss: usize,
-    pub(crate) path: MtuDiscovery,
-    pacer: Pacer,
+    pub(crate) path: SendPath,
     pub(crate) redundancy: Redundancy,
     acked_history: AckedHistory,
     una_proof: UnaProof,
-    /// Longest time from first transmission to first ACK among the segments that the current datagram
-    /// acknowledges, microseconds.
-    longest_wait: u64,
-    pto_backoff: PtoBackoff,
-    path_probes: PathProbes,
     /// See [`Sender::set_writer_waits`].
     writer_waits: bool,
 }
@@ -164,29 +154,21 @@ pub(crate) struct Sender {
 impl Sender {
     /// `start` is the first sequence number.
     pub(crate) fn new(config: &KcpConfig, start: Sn) -> Self {
-        let max_rto = crate::core::clock::micros(config.max_retransmit_interval);
-        let path = MtuDiscovery::new(config.mtu);
+        let path = SendPath::new(config);
         let mut sender = Self {
             send_buffer: SendBuffer::new(config.mode == Mode::Stream),
             sent_segments: SentSegments::new(start),
-            loss: LossDetector::new(max_rto),
             retransmit_budget: RetransmitBudget::new(),
-            rtt: RttEstimator::new(config.max_retransmit_interval),
             remote: RemoteWindow::new(start),
-            congestion: Congestion::disabled(),
             initial_rate: config.initial_rate,
             window: config.send_window,
             autotune: WindowAutotune::for_window(config.send_window, config.auto_windows, start),
             fast_resend: 0,
-            mss: path.current_mtu() - HEADER_LEN,
+            mss: path.mtu.current_mtu() - HEADER_LEN,
             path,
-            pacer: Pacer::new(config.pacing_interval),
             redundancy: Redundancy::default(),
             acked_history: AckedHistory::default(),
             una_proof: UnaProof::new(start),
-            longest_wait: 0,
-            pto_backoff: PtoBackoff::default(),
-            path_probes: PathProbes::default(),
             writer_waits: false,
         };
         sender.set_timing(&config.timing);
@@ -195,8 +177,8 @@ impl Sender {
     }
 
     pub(crate) fn set_timing(&mut self, preset: &Timing) {
-        self.rtt.set_timing(preset.nodelay, preset.interval);
-        self.loss.set_timing(preset);
+        self.path.rtt.set_timing(preset.nodelay, preset.interval);
+        self.path.loss.set_timing(preset);
         self.fast_resend = preset.fast_resend.map_or(0, |count| u32::from(count.get()));
     }
 
@@ -214,7 +196,7 @@ impl Sender {
     /// Sets the largest payload of new segments, bytes. Segments in flight keep their length.
     pub(crate) fn set_mss(&mut self, mss: usize) {
         self.mss = mss;
-        self.congestion.set_segment((HEADER_LEN + mss) as u64);
+        self.path.congestion.set_segment((HEADER_LEN + mss) as u64);
     }
 
     /// Largest payload of new segments, bytes.
@@ -251,7 +233,7 @@ impl Sender {
             || self.sent_segments.has_reclaimable_memory()
             || self.acked_history.has_reclaimable_memory()
             || self.redundancy.has_reclaimable_memory()
-            || self.congestion.has_reclaimable_memory()
+            || self.path.congestion.has_reclaimable_memory()
     }
 
     /// Frees memory that an idle connection does not need.
@@ -259,10 +241,10 @@ impl Sender {
         self.send_buffer.release_memory();
         self.sent_segments.release_memory();
         if self.sent_segments.is_empty() {
-            self.loss.release_memory();
+            self.path.loss.release_memory();
         }
         self.acked_history.release_memory();
-        self.congestion.release_memory();
+        self.path.congestion.release_memory();
         self.redundancy.release_memory();
     }
 
@@ -295,14 +277,14 @@ impl Sender {
     /// Limits the back-off of window probes and retransmissions to `interval` microseconds.
     pub(crate) fn limit_probe_interval(&mut self, now: Micros, interval: u64) {
         self.remote.limit_probe_interval(now, interval);
-        self.loss.limit_backoff(interval);
+        self.path.loss.limit_backoff(interval);
     }
 
     /// Sets whether only retransmissions can detect that a silent peer is back, so that they leave more
     /// often.
     #[inline]
     pub(crate) fn limit_pto(&mut self, limited: bool) {
-        self.loss.limit_pto(limited);
+        self.path.loss.limit_pto(limited);
     }
 
     /// Whether the oldest segment in flight has no ACK of its own.
@@ -327,7 +309,7 @@ impl Sender {
             let len = self.sent_segments.payload(sn)?.len();
             return Some(SendCandidate { len, transmission: Transmission::FurtherCopy(sn) });
         }
-        if self.pacer.is_blocked(now) {
+        if self.path.pacer.is_blocked(now) {
             return None;
         }
         if let Some((sn, len)) = self.next_path_probe(now) {
@@ -348,7 +330,7 @@ impl Sender {
     /// The new segment that may leave now if there is nothing to retransmit.
     #[inline]
     pub(crate) fn next_new(&self, now: Micros, may_send_new: bool) -> Option<SendCandidate> {
-        let open = may_send_new && self.window_is_open() && !self.pacer.is_blocked(now);
+        let open = may_send_new && self.window_is_open() && !self.path.pacer.is_blocked(now);
         let len = if open { self.send_buffer.next_len(self.mss) } else { None };
         len.map(|len| SendCandidate { len, transmission: Transmission::New })
     }
@@ -405,7 +387,7 @@ impl Sender {
         let (payload, frg) = self.send_buffer.take(self.mss)?;
         stats.sent.segments += 1;
         stats.sent.payload_bytes += payload.len() as u64;
-        self.pto_backoff.on_new_segment(now, self.sent_segments.all_acked());
+        self.path.pto_backoff.on_new_segment(now, self.sent_segments.all_acked());
         let sn = self.sent_segments.push(now, ts, payload, frg);
         if let Some(redundant) = &mut self.redundancy.copies {
             redundant.on_sent(now, sn);
@@ -420,7 +402,7 @@ impl Sender {
 
     /// When the pacer lets the next segment leave; may be in the past.
     pub(crate) fn pacer_resume_at(&self) -> Micros {
-        self.pacer.resume_at()
+        self.path.pacer.resume_at()
     }
 
     #[cfg(any(test, feature = "_testkit"))]
@@ -428,7 +410,7 @@ impl Sender {
         self.sent_segments.check_invariants();
         self.send_buffer.check_invariants();
         self.check_congestion();
-        let rto = self.rtt.rto();
+        let rto = self.path.rtt.rto();
         assert!((30_000..=60_000_000).contains(&rto), "rto {rto}");
         self.check_losses();
     }
@@ -440,14 +422,14 @@ impl Sender {
     /// (kcp-go `flush`, `cwnd`).
     #[inline]
     fn effective_window(&self) -> u32 {
-        u32::from(self.window).min(self.remote.available(self.una())).min(self.congestion.window())
+        u32::from(self.window).min(self.remote.available(self.una())).min(self.path.congestion.window())
     }
 
     /// New segments that the windows admit now.
     #[inline]
     fn window_left(&self) -> u32 {
         let in_flight = self.sent_segments.len();
-        let ours = u32::from(self.window).min(self.congestion.window());
+        let ours = u32::from(self.window).min(self.path.congestion.window());
         let ours = ours.saturating_sub(in_flight + self.unproved());
         let ours = ours.max(u32::from(self.una_proof.may_probe(self.sent_segments.nxt())));
         ours.min(self.remote.available(self.una()).saturating_sub(in_flight))
@@ -477,8 +459,8 @@ impl Sender {
         if count == 0 {
             return;
         }
-        if self.congestion.samples_rate() {
-            (0..count).for_each(|_| self.congestion.on_una(now));
+        if self.path.congestion.samples_rate() {
+            (0..count).for_each(|_| self.path.congestion.on_una(now));
         }
         self.on_newly_acked(count);
         self.on_cumulative_ack(count);
@@ -488,13 +470,13 @@ impl Sender {
     #[inline]
     fn on_cumulative_ack(&mut self, count: u32) {
         let remote_window = self.remote.available(self.una());
-        self.congestion.change_reno(|reno| reno.on_ack(count, remote_window));
+        self.path.congestion.change_reno(|reno| reno.on_ack(count, remote_window));
     }
 
     /// When more data may leave without further proof.
     pub(crate) fn unproved_deadline(&self, may_send_new: bool) -> Option<Micros> {
         let is_held_back = may_send_new && !self.send_buffer.is_empty() && !self.window_is_open();
-        let deadline = self.una_proof.deadline(self.una(), self.rtt.rto());
+        let deadline = self.una_proof.deadline(self.una(), self.path.rtt.rto());
         deadline.filter(|_| is_held_back)
     }
 
@@ -505,8 +487,8 @@ impl Sender {
         let max = (INITIAL_WINDOW / (HEADER_LEN + self.mss) as u64).max(1);
         let max = u32::try_from(max).unwrap_or(u32::MAX);
         let (una, nxt) = (self.una(), self.sent_segments.nxt());
-        let count = self.una_proof.expire(now, una, nxt, self.rtt.rto(), max);
-        self.congestion.write_off(count);
+        let count = self.una_proof.expire(now, una, nxt, self.path.rtt.rto(), max);
+        self.path.congestion.write_off(count);
     }
 }
 
@@ -522,11 +504,11 @@ impl Sender {
         let least = MIN_BACKLOG.max(2 * self.mss) as u64;
         let bytes = |segments: u64| segments.saturating_mul(self.mss as u64);
         let in_time = |bytes: u64, time: u64| bytes.saturating_mul(BACKLOG_TIME) / time;
-        let limit = if let Some(pacing) = self.congestion.pacing() {
+        let limit = if let Some(pacing) = self.path.congestion.pacing() {
             bytes(pacing.burst).saturating_add(in_time(pacing.rate.get(), 1_000_000).max(least))
         } else {
             let window = bytes(self.effective_window().into());
-            let refill = self.rtt.srtt().map_or(0, |srtt| in_time(window, srtt.max(1)));
+            let refill = self.path.rtt.srtt().map_or(0, |srtt| in_time(window, srtt.max(1)));
             bytes(self.window_left().into()).saturating_add(refill.max(least))
         };
         let limited = rate_limit.map(|rate| in_time(rate.get(), 1_000_000).max(least));
@@ -553,15 +535,15 @@ impl Sender {
 impl Sender {
     /// Changes the congestion control. The new one starts without samples of the segments in flight.
     pub(crate) fn set_congestion_control(&mut self, mode: CongestionControl) {
-        if self.congestion.mode() == mode {
+        if self.path.congestion.mode() == mode {
             return;
         }
-        let (una, was_bbr) = (self.una(), self.congestion.is_bbr());
+        let (una, was_bbr) = (self.una(), self.path.congestion.is_bbr());
         self.with_flight(self.in_flight(), |congestion, segment, in_flight| {
             congestion.set_mode(mode, una, segment, in_flight);
         });
-        if was_bbr || self.congestion.is_bbr() {
-            self.pacer.reset();
+        if was_bbr || self.path.congestion.is_bbr() {
+            self.path.pacer.reset();
         }
         if was_bbr && self.autotune.is_some() {
             // The model may have grown it beyond what the path carries without one.
@@ -571,7 +553,7 @@ impl Sender {
 
     /// The path, for other connections that share its model.
     pub(crate) fn shared_path(&mut self) -> PathHandle {
-        self.congestion.shared_path()
+        self.path.congestion.shared_path()
     }
 
     /// Uses the model of `path` from now on.
@@ -591,15 +573,15 @@ impl Sender {
     /// The path has changed (RFC 9002 7.1, RFC 9000 9.4): forgets what was measured on the old one. RTO and
     /// smoothed RTT stay until the new path has samples.
     pub(crate) fn on_path_changed(&mut self, now: Micros) {
-        self.rtt.on_path_changed();
+        self.path.rtt.on_path_changed();
         self.on_peer_activity(now);
-        self.path.on_path_changed(now);
-        let (mode, una) = (self.congestion.mode(), self.una());
+        self.path.mtu.on_path_changed(now);
+        let (mode, una) = (self.path.congestion.mode(), self.una());
         self.with_flight(self.in_flight(), |congestion, segment, in_flight| {
             congestion.leave_path(segment, iter::empty());
             congestion.set_mode(mode, una, segment, in_flight);
         });
-        self.pacer.reset();
+        self.path.pacer.reset();
     }
 
     /// Changes the congestion control. `change` gets the bytes of a full segment, and the bytes of each
@@ -610,27 +592,27 @@ impl Sender {
         change: impl FnOnce(&mut Congestion, u64, &mut dyn Iterator<Item = u32>),
     ) {
         let mut in_flight = bytes_in_flight(&self.sent_segments, count, self.unproved(), self.mss);
-        change(&mut self.congestion, (HEADER_LEN + self.mss) as u64, &mut in_flight);
+        change(&mut self.path.congestion, (HEADER_LEN + self.mss) as u64, &mut in_flight);
     }
 
     /// `sn` was found lost without an RTO: reduces the Reno window if it is in use.
     fn reduce_cwnd(&mut self, sn: Sn) {
         let (nxt, in_flight) = (self.sent_segments.nxt(), self.sent_segments.len());
         let fast_resend = self.fast_resend;
-        self.congestion
+        self.path.congestion
             .change_reno(|reno| reno.on_fast_retransmit(sn, nxt, in_flight, fast_resend));
     }
 
     /// Charges pacer and congestion control for a transmission of `sn`.
     #[inline]
     fn on_sent(&mut self, now: Micros, sn: Sn, sent_as: SentAs) {
-        if !self.congestion.is_bbr() {
-            self.pacer.on_sent(now, self.effective_window(), &self.rtt);
+        if !self.path.congestion.is_bbr() {
+            self.path.pacer.on_sent(now, self.effective_window(), &self.path.rtt);
         } else if self.is_short_path()
             && sent_as == SentAs::New
-            && self.congestion.suspend_on_short_path(self.sent_segments.len())
+            && self.path.congestion.suspend_on_short_path(self.sent_segments.len())
         {
-            self.pacer.unblock();
+            self.path.pacer.unblock();
         } else {
             self.on_sent_with_bbr(now, sn, sent_as);
         }
@@ -639,15 +621,15 @@ impl Sender {
     /// Whether the path needs no model while nothing is lost.
     fn is_short_path(&self) -> bool {
         // Half of it once a model has begun, to avoid switching back and forth with each ACK.
-        let most = MAX_UNMODELLED_RTT / if self.congestion.is_bbr_suspended() { 1 } else { 2 };
-        self.rtt.is_short() && self.rtt.srtt().is_some_and(|srtt| srtt < most)
+        let most = MAX_UNMODELLED_RTT / if self.path.congestion.is_bbr_suspended() { 1 } else { 2 };
+        self.path.rtt.is_short() && self.path.rtt.srtt().is_some_and(|srtt| srtt < most)
     }
 
     fn on_sent_with_bbr(&mut self, now: Micros, sn: Sn, sent_as: SentAs) {
         let payload = self.sent_segments.payload(sn);
         let Some((offset, payload)) = sn.offset_from(self.una()).zip(payload) else { return };
         let bytes = bytes_of(payload.len());
-        if self.congestion.is_bbr_suspended() {
+        if self.path.congestion.is_bbr_suspended() {
             let before = self.sent_segments.len() - u32::from(sent_as == SentAs::New);
             let rate = self.initial_rate;
             self.with_flight(before, |congestion, segment, in_flight| {
@@ -656,7 +638,7 @@ impl Sender {
         }
         let limit = self.limit();
         let index = self.congestion_index(offset);
-        let pacing = self.congestion.on_sent(now, index, bytes, sent_as, limit);
+        let pacing = self.path.congestion.on_sent(now, index, bytes, sent_as, limit);
         self.pace_at_rate(now, u64::from(bytes), pacing);
     }
 
@@ -666,15 +648,15 @@ impl Sender {
             Some(pacing) => {
                 let window = u32::from(self.window).min(self.remote.available(self.una()));
                 let more = !self.send_buffer.is_empty() && self.window_is_open();
-                self.pacer.on_sent_at_rate(now, bytes, more, pacing, window, &self.rtt);
+                self.path.pacer.on_sent_at_rate(now, bytes, more, pacing, window, &self.path.rtt);
             }
-            None => self.pacer.unblock(),
+            None => self.path.pacer.unblock(),
         }
     }
 
     /// Lets the next segment leave without pacing.
     pub(crate) fn unpace(&mut self) {
-        self.pacer.unblock();
+        self.path.pacer.unblock();
     }
 
     /// The reason why the sender leaves capacity of the path unused: no data waits, or a window is full while
@@ -686,9 +668,9 @@ impl Sender {
         if in_flight < remote.min(u32::from(self.window)) {
             return self.is_writer_idle().then_some(Limit::Application);
         }
-        let calm = self.rtt.min() / 4 * 5 + 1_000;
-        let queue = self.rtt.srtt().is_some_and(|srtt| srtt > calm);
-        (!queue && !self.congestion.overflows()).then_some(Limit::Window)
+        let calm = self.path.rtt.min() / 4 * 5 + 1_000;
+        let queue = self.path.rtt.srtt().is_some_and(|srtt| srtt > calm);
+        (!queue && !self.path.congestion.overflows()).then_some(Limit::Window)
     }
 
     /// Called at the end of a datagram that carried acknowledgements.
@@ -696,13 +678,13 @@ impl Sender {
     pub(crate) fn on_acks_processed(&mut self, now: Micros) {
         self.una_proof.end_datagram();
         self.end_bursts();
-        let longest_wait = mem::take(&mut self.longest_wait);
-        self.rtt.on_longest_wait(now, longest_wait);
-        self.congestion.on_acks_processed(now, longest_wait);
-        if self.congestion.is_bbr()
-            && let Some(srtt) = self.rtt.srtt()
+        let longest_wait = mem::take(&mut self.path.longest_wait);
+        self.path.rtt.on_longest_wait(now, longest_wait);
+        self.path.congestion.on_acks_processed(now, longest_wait);
+        if self.path.congestion.is_bbr()
+            && let Some(srtt) = self.path.rtt.srtt()
         {
-            self.pacer.limit_wait(now, srtt);
+            self.path.pacer.limit_wait(now, srtt);
         }
     }
 
@@ -710,7 +692,7 @@ impl Sender {
     /// while unknown.
     pub(crate) fn congestion_estimates(&self) -> (u32, u64, u64) {
         let (window, pacing_rate, delivery_rate) =
-            self.congestion.estimates((HEADER_LEN + self.mss) as u64);
+            self.path.congestion.estimates((HEADER_LEN + self.mss) as u64);
         (window.min(u32::from(self.window)), pacing_rate, delivery_rate)
     }
 
@@ -720,7 +702,7 @@ impl Sender {
             self.sent_segments.get(self.una().advance(offset)).is_some_and(|sent| !sent.acked)
         });
         let unacked = iter::repeat_n(true, self.unproved() as usize).chain(unacked);
-        self.congestion.check_invariants(unacked);
+        self.path.congestion.check_invariants(unacked);
     }
 }
 
@@ -779,7 +761,7 @@ impl Sender {
         stats.sent.segments += count as u64;
         stats.sent.payload_bytes += (count * mss) as u64;
         // Neither a pacer nor a model applies, see `run_len`.
-        self.pacer.unblock();
+        self.path.pacer.unblock();
         count
     }
 
@@ -811,9 +793,9 @@ impl Sender {
     /// Full segments that may leave now as a run; 0 if the pacer, a path model, the loss rate, repair symbols
     /// or copies must see each transmission.
     fn run_len(&self, now: Micros) -> usize {
-        let unpaced = self.rtt.is_short() && !self.pacer.is_blocked(now);
-        let unmodelled = !self.congestion.is_bbr()
-            || (self.congestion.is_bbr_suspended() && self.is_short_path());
+        let unpaced = self.path.rtt.is_short() && !self.path.pacer.is_blocked(now);
+        let unmodelled = !self.path.congestion.is_bbr()
+            || (self.path.congestion.is_bbr_suspended() && self.is_short_path());
         let unobserved = self.redundancy.ignores_new_segments();
         if !(unpaced && unmodelled && unobserved) {
             return 0;

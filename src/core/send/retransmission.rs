@@ -29,21 +29,21 @@ impl Sender {
         let (ack_wait, mut lost_at) = (self.newer_ack_wait(), None);
         self.find_loss(no_new_data, |loss| {
             let is_rto = loss.trigger == LossTrigger::Rto;
-            let at = if is_rto { self.pto_backoff.probe_at(loss.at, ack_wait) } else { loss.at };
+            let at = if is_rto { self.path.pto_backoff.probe_at(loss.at, ack_wait) } else { loss.at };
             lost_at = earliest([lost_at, Some(at)]);
             false
         });
         let may_leave_at =
-            |at: Micros| at.max(self.pacer.resume_at()).max(self.retransmit_budget.available_at());
+            |at: Micros| at.max(self.path.pacer.resume_at()).max(self.retransmit_budget.available_at());
         let copies = self.redundancy.copies.as_ref().and_then(|redundant| redundant.deadline());
-        let is_probing = self.path_probes.is_active() && self.oldest_of_old_path().is_some();
+        let is_probing = self.path.probes.is_active() && self.oldest_of_old_path().is_some();
         let probe = is_probing.then(|| may_leave_at(Micros(0)));
         earliest([lost_at.map(may_leave_at), copies, probe])
     }
 
     /// Microseconds that an RTO waits for the ACK of newer data; 0 if it does not wait.
     fn newer_ack_wait(&self) -> u64 {
-        if self.loss.postpones_rto() { self.rtt.rto() } else { 0 }
+        if self.path.loss.postpones_rto() { self.path.rtt.rto() } else { 0 }
     }
 
     /// A segment that counts as lost now, and the trigger. SND.UNA comes first, since the reader waits for
@@ -52,7 +52,7 @@ impl Sender {
     /// follows, and within it the earliest transmission.
     pub(super) fn next_lost(&self, now: Micros, no_new_data: bool) -> Option<(Sn, LossTrigger)> {
         // Fast path: right after a transmission, and on a path without loss.
-        let bound = self.loss.least_wait(&self.rtt);
+        let bound = self.path.loss.least_wait(&self.path.rtt);
         let mut sent_first = self.sent_segments.oldest_per_list();
         if !sent_first.any(|(_, segment)| segment.last_sent.add_micros(bound) <= now) {
             return None;
@@ -63,7 +63,7 @@ impl Sender {
         let ack_wait = self.newer_ack_wait();
         let may_leave = |loss: &SegmentLoss| {
             let is_rto = loss.trigger == LossTrigger::Rto;
-            loss.at <= now && (!is_rto || self.pto_backoff.may_send_probe(now, ack_wait))
+            loss.at <= now && (!is_rto || self.path.pto_backoff.may_send_probe(now, ack_wait))
         };
         let loss = oldest.filter(may_leave).or_else(|| {
             if !self.retransmits_in_order() {
@@ -86,7 +86,7 @@ impl Sender {
     /// Whether retransmissions leave in order of number. Message flows have few losses and do not need it.
     /// Without a model a window that opens sooner would fill a full queue.
     pub(super) fn retransmits_in_order(&self) -> bool {
-        self.congestion.is_bbr() && !self.is_latency_bound()
+        self.path.congestion.is_bbr() && !self.is_latency_bound()
     }
 
     /// Asserts that no segment counts as lost before [`LossDetector::least_wait`].
@@ -94,7 +94,7 @@ impl Sender {
     /// [`LossDetector::least_wait`]: crate::core::recovery::loss::LossDetector::least_wait
     #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn check_losses(&self) {
-        let bound = self.loss.least_wait(&self.rtt);
+        let bound = self.path.loss.least_wait(&self.path.rtt);
         for (sn, segment) in self.sent_segments.oldest_per_list() {
             let loss = self.loss_of(sn, &segment, true);
             assert!(loss.at >= segment.last_sent.add_micros(bound), "{loss:?} before {bound}");
@@ -104,7 +104,7 @@ impl Sender {
     /// The segment to retransmit when the RTO of `expired` expires. During PTO back-off that is the oldest
     /// segment, which advances `una` and which the peer accepts with any window.
     fn select_probe(&self, expired: Sn) -> Sn {
-        if self.pto_backoff.is_active() && self.is_oldest_unacked() { self.una() } else { expired }
+        if self.path.pto_backoff.is_active() && self.is_oldest_unacked() { self.una() } else { expired }
     }
 
     /// Re-arms expired RTOs of segments beyond the peer's window without a retransmission, since the peer
@@ -149,9 +149,9 @@ impl Sender {
             LossTrigger::Rto => {
                 stats.retransmit.timeout += 1;
                 let window = self.effective_window();
-                self.congestion.change_reno(|reno| reno.on_timeout(sn, nxt, window));
-                let (rto, max_rto) = (self.rtt.rto(), self.loss.max_rto());
-                self.pto_backoff.on_rto(now, rto, max_rto, self.newer_ack_wait());
+                self.path.congestion.change_reno(|reno| reno.on_timeout(sn, nxt, window));
+                let (rto, max_rto) = (self.path.rtt.rto(), self.path.loss.max_rto());
+                self.path.pto_backoff.on_rto(now, rto, max_rto, self.newer_ack_wait());
                 level + 1
             }
         };
@@ -164,15 +164,15 @@ impl Sender {
         }
         let apart = self.retransmits_in_order();
         self.sent_segments.mark_retransmitted(now, sn, level, apart);
-        self.retransmit_budget.on_retransmit(now, self.rtt.srtt_or_rto());
+        self.retransmit_budget.on_retransmit(now, self.path.rtt.srtt_or_rto());
         if let Some(autotune) = &mut self.autotune {
             autotune.on_retransmit();
         }
         if let Some(payload) = self.sent_segments.payload(sn) {
             let size = HEADER_LEN + payload.len();
             // A repeated retransmission was sent without FEC header when it was lost.
-            let size = if first.is_some() { size } else { self.path.retransmission_size(size) };
-            self.path.on_segment_lost(now, size, self.rtt.rto(), self.una());
+            let size = if first.is_some() { size } else { self.path.mtu.retransmission_size(size) };
+            self.path.mtu.on_segment_lost(now, size, self.path.rtt.rto(), self.una());
         }
         first.is_some()
     }
@@ -183,26 +183,26 @@ impl Sender {
     /// The network has changed: the oldest segment leaves at once.
     pub(crate) fn on_network_changed(&mut self, now: Micros) {
         self.on_path_changed(now);
-        self.path_probes.on_network_changed(now, self.next_xmit_seq());
+        self.path.probes.on_network_changed(now, self.next_xmit_seq());
     }
 
     /// A ping of the peer arrived. Returns whether it may be a PATH_CHALLENGE: the oldest segments follow the
     /// answer.
     #[inline]
     pub(crate) fn on_ping(&mut self, now: Micros) -> bool {
-        self.path_probes.on_ping(now, self.next_xmit_seq())
+        self.path.probes.on_ping(now, self.next_xmit_seq())
     }
 
     /// The peer's new path is validated: the oldest segments leave again.
     pub(crate) fn on_path_validated(&mut self, now: Micros) {
         self.on_peer_activity(now);
-        self.path_probes.on_path_validated(self.next_xmit_seq());
+        self.path.probes.on_path_validated(self.next_xmit_seq());
     }
 
     /// The oldest segment that left on the old path, and its length in bytes.
     #[inline]
     pub(super) fn next_path_probe(&self, now: Micros) -> Option<(Sn, usize)> {
-        if !self.path_probes.is_active() || !self.retransmit_budget.may_retransmit(now) {
+        if !self.path.probes.is_active() || !self.retransmit_budget.may_retransmit(now) {
             return None;
         }
         let sn = self.oldest_of_old_path()?;
@@ -213,7 +213,7 @@ impl Sender {
     fn oldest_of_old_path(&self) -> Option<Sn> {
         let (una, window) = (self.una(), self.remote.available(self.una()).max(1));
         let old = self.sent_segments.oldest_per_list();
-        let old = old.filter(|(_, segment)| self.path_probes.wants(segment));
+        let old = old.filter(|(_, segment)| self.path.probes.wants(segment));
         let sn = old.map(|(sn, _)| sn).min_by_key(|sn| sn.since(una))?;
         sn.offset_from(una).filter(|offset| *offset < window).map(|_| sn)
     }
@@ -224,10 +224,10 @@ impl Sender {
         stats.retransmit.timeout += 1;
         let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level());
         self.sent_segments.mark_retransmitted(now, sn, level, self.retransmits_in_order());
-        self.retransmit_budget.on_retransmit(now, self.rtt.srtt_or_rto());
-        self.path_probes.on_sent();
+        self.retransmit_budget.on_retransmit(now, self.path.rtt.srtt_or_rto());
+        self.path.probes.on_sent();
         if self.oldest_of_old_path().is_none() {
-            self.path_probes.stop();
+            self.path.probes.stop();
         }
     }
 }
@@ -235,7 +235,7 @@ impl Sender {
 /// Segments that redundancy covers.
 impl Sender {
     fn outstanding(&self) -> InFlight<'_> {
-        InFlight { sent: &self.sent_segments, rtt: &self.rtt, loss: &self.loss }
+        InFlight { sent: &self.sent_segments, rtt: &self.path.rtt, loss: &self.path.loss }
     }
 
     /// See [`Redundancy::find_loss`](crate::core::redundancy::Redundancy::find_loss).
@@ -301,7 +301,7 @@ impl Sender {
     /// Whether FEC may have recovered the first transmission, with timestamp `ts`, whose ACK arrives after a
     /// retransmission.
     pub(super) fn may_be_recovered(&self, now: Micros, ts: Ts) -> bool {
-        self.redundancy.may_have_recovered(now, ts, self.rtt.min())
+        self.redundancy.may_have_recovered(now, ts, self.path.rtt.min())
     }
 }
 
@@ -323,20 +323,20 @@ impl Sender {
         trigger: LossTrigger,
         is_first: bool,
     ) {
-        let rtt = self.rtt.srtt_or_rto();
+        let rtt = self.path.rtt.srtt_or_rto();
         let closes_window = self.closes_window(sn, trigger);
-        let (allowed, latency_bound) = (!self.pto_backoff.is_active(), self.is_latency_bound());
+        let (allowed, latency_bound) = (!self.path.pto_backoff.is_active(), self.is_latency_bound());
         let saved = self.redundancy.copies_saved_by_repairs(now, rtt);
         let left = self.sent_segments.get(sn).filter(|_| is_first).map(|segment| segment.first_ts);
         let Some(redundant) = &mut self.redundancy.copies else { return };
         let in_long_run = left.is_some_and(|left| redundant.is_in_long_run(sn, left));
         if in_long_run && latency_bound {
-            self.congestion.on_burst_lost(now);
+            self.path.congestion.on_burst_lost(now);
         }
         let wanted = if latency_bound && !in_long_run { redundant.further_copies() } else { 0 };
         let wanted = wanted.saturating_sub(saved);
         // No ACK has shown yet that the path works again.
-        let is_unknown = |lost: &u64| !self.loss.has_acked_since(*lost);
+        let is_unknown = |lost: &u64| !self.path.loss.has_acked_since(*lost);
         let may_probe = wanted > 0 && trigger == LossTrigger::Rto && redundant.loses_in_a_row();
         let until_acked = lost.filter(|lost| may_probe && is_unknown(lost));
         let opens = closes_window && wanted == 0 && redundant.has_window_credit();
@@ -365,8 +365,8 @@ impl Sender {
         original: Ts,
     ) -> bool {
         // A segment that a repair symbol or a copy recovered was lost all the same.
-        let (ts, min_rtt) = (clock.timestamp(now), self.rtt.min());
-        let span = 2 * self.rtt.srtt_or_rto();
+        let (ts, min_rtt) = (clock.timestamp(now), self.path.rtt.min());
+        let span = 2 * self.path.rtt.srtt_or_rto();
         let may_be_recovered = self.redundancy.may_have_brought(now, original, span, min_rtt);
         let Some(redundant) = &mut self.redundancy.copies else { return false };
         let is_spurious = !may_be_recovered && redundant.is_younger(sn, ts, min_rtt);
@@ -390,7 +390,7 @@ impl Sender {
     /// After ACKs were processed: cancels copies whose burst is over.
     pub(super) fn end_bursts(&mut self) {
         if let Some(redundant) = &mut self.redundancy.copies {
-            let dropped = redundant.end_bursts(|lost| self.loss.has_acked_since(lost));
+            let dropped = redundant.end_bursts(|lost| self.path.loss.has_acked_since(lost));
             self.retransmit_budget.put_back(dropped);
         }
     }
@@ -404,7 +404,7 @@ impl Sender {
     fn closes_window(&self, sn: Sn, trigger: LossTrigger) -> bool {
         let Some(offset) = sn.offset_from(self.una()) else { return false };
         let closes_window = !self.window_is_open() && offset < self.effective_window() / 4 * 3;
-        closes_window && trigger != LossTrigger::Rto && !self.congestion.is_reno()
+        closes_window && trigger != LossTrigger::Rto && !self.path.congestion.is_reno()
     }
 }
 
@@ -413,14 +413,14 @@ impl Sender {
     /// When the next repair symbol leaves; may be in the past.
     pub(crate) fn repair_deadline(&self) -> Option<Micros> {
         let repair = self.redundancy.repair.as_ref()?;
-        let due = repair.due_at(self.nxt(), self.rtt.srtt_or_rto())?;
-        (!self.sent_segments.all_acked()).then(|| due.max(self.pacer.resume_at()))
+        let due = repair.due_at(self.nxt(), self.path.rtt.srtt_or_rto())?;
+        (!self.sent_segments.all_acked()).then(|| due.max(self.path.pacer.resume_at()))
     }
 
     /// Encoding window and key of the repair symbol that leaves now.
     pub(crate) fn next_repair(&mut self) -> Option<(EncodingWindow, u32)> {
         let repair = self.redundancy.repair.as_mut()?;
-        let window = repair.encoding_window(&self.sent_segments, self.path.current_mtu())?;
+        let window = repair.encoding_window(&self.sent_segments, self.path.mtu.current_mtu())?;
         Some((window, repair.next_key()))
     }
 
@@ -436,10 +436,10 @@ impl Sender {
         rlc::write_repair(repair.next_key(), sources, window.longest, out);
         let bytes = HEADER_LEN + window.symbol_len();
         repair.on_repair_sent(now, window.first, self.sent_segments.nxt(), bytes);
-        if self.congestion.is_bbr() {
-            self.pace_at_rate(now, bytes as u64, self.congestion.pacing());
+        if self.path.congestion.is_bbr() {
+            self.pace_at_rate(now, bytes as u64, self.path.congestion.pacing());
         } else {
-            self.pacer.on_sent(now, self.effective_window(), &self.rtt);
+            self.path.pacer.on_sent(now, self.effective_window(), &self.path.rtt);
         }
     }
 
@@ -503,7 +503,7 @@ impl Sender {
         let index = sn.offset_from(self.una()).map_or(0, |offset| self.congestion_index(offset));
         self.redundancy.copies_from(now).on_lost(now, sn, xmit_seq);
         self.reduce_cwnd(sn);
-        self.congestion.on_hidden_loss(now, index);
+        self.path.congestion.on_hidden_loss(now, index);
         if let Some(autotune) = &mut self.autotune {
             autotune.on_retransmit();
         }
@@ -515,7 +515,7 @@ impl Sender {
     /// The next segment before `end` to copy now; at most `space` bytes with its header.
     pub(crate) fn next_bundled(&self, now: Micros, end: Sn, space: usize) -> Option<Sn> {
         let bundling = self.redundancy.bundling.as_ref()?;
-        bundling.next_copy(now, &self.sent_segments, self.rtt.srtt_or_rto(), end, space)
+        bundling.next_copy(now, &self.sent_segments, self.path.rtt.srtt_or_rto(), end, space)
     }
 
     /// Records that a copy of `sn` leaves with wire timestamp `ts`, and returns the PUSH to write.
@@ -530,9 +530,9 @@ impl Sender {
         if let Some(bundling) = &mut self.redundancy.bundling {
             bundling.on_copy_sent(now, sn, ts, len, una);
         }
-        if self.congestion.is_bbr() {
+        if self.path.congestion.is_bbr() {
             let bytes = (HEADER_LEN + len) as u64;
-            self.pace_at_rate(now, bytes, self.congestion.pacing());
+            self.pace_at_rate(now, bytes, self.path.congestion.pacing());
         }
         Some(OutgoingSegment { sn, frg, payload: self.send_buffer.get(range)? })
     }
@@ -540,16 +540,16 @@ impl Sender {
     /// Ends the copying of segments before `end`, except for those that are still too young.
     pub(crate) fn end_bundle(&mut self, now: Micros, end: Sn) {
         if let Some(bundling) = &mut self.redundancy.bundling {
-            bundling.end_bundle(now, &self.sent_segments, self.rtt.srtt_or_rto(), end);
+            bundling.end_bundle(now, &self.sent_segments, self.path.rtt.srtt_or_rto(), end);
         }
     }
 
     /// When copies leave in a datagram of their own because no new segment followed; may be in the past.
     pub(crate) fn bundling_deadline(&self) -> Option<Micros> {
         let bundling = self.redundancy.bundling.as_ref()?;
-        let at = bundling.tail_at(self.nxt(), self.rtt.srtt_or_rto())?;
-        let may_send = !self.sent_segments.all_acked() && !self.pto_backoff.is_active();
-        may_send.then(|| at.max(self.pacer.resume_at()))
+        let at = bundling.tail_at(self.nxt(), self.path.rtt.srtt_or_rto())?;
+        let may_send = !self.sent_segments.all_acked() && !self.path.pto_backoff.is_active();
+        may_send.then(|| at.max(self.path.pacer.resume_at()))
     }
 
     /// The ACK of a copy arrived: the peer has the segment. It says nothing about the original, since peers

@@ -174,7 +174,7 @@ fn loss_that_a_newer_ack_shows_leaves_in_two_copies() {
 #[test]
 fn rto_after_a_newer_ack_leaves_in_two_copies() {
     let script = after_losses_in_a_row(&config());
-    let mut script = write(script.with(|kcp, _| kcp.send.loss.set_reo_wnd(30_000)), SENT);
+    let mut script = write(script.with(|kcp, _| kcp.send.path.loss.set_reo_wnd(30_000)), SENT);
     script = write(script.at(after(IN_A_ROW_AT, 10_000)), SENT + 1);
     script = script.at(after(IN_A_ROW_AT, 70_000)).recv(ack(SENT + 1).una(SENT));
     for micros in [75_000, 90_000, 202_500] {

@@ -1,0 +1,40 @@
+//! What the sender measures on a path, and the limits that follow: a change of path replaces it as a whole
+//! (RFC 9000 9.4). Sequence numbers, the segments in flight and the send buffer belong to the connection.
+
+use crate::config::KcpConfig;
+use crate::core::clock;
+use crate::core::congestion::Congestion;
+use crate::core::congestion::pacer::Pacer;
+use crate::core::path::mtu::MtuDiscovery;
+use crate::core::recovery::loss::{LossDetector, PathProbes, PtoBackoff};
+use crate::core::recovery::rtt::RttEstimator;
+
+/// The state of one path.
+#[derive(Debug)]
+pub(crate) struct SendPath {
+    pub(crate) loss: LossDetector,
+    pub(crate) rtt: RttEstimator,
+    pub(super) congestion: Congestion,
+    pub(crate) mtu: MtuDiscovery,
+    pub(super) pacer: Pacer,
+    /// Longest time from first transmission to first ACK among the segments that the current datagram
+    /// acknowledges, microseconds.
+    pub(super) longest_wait: u64,
+    pub(super) pto_backoff: PtoBackoff,
+    pub(super) probes: PathProbes,
+}
+
+impl SendPath {
+    pub(super) fn new(config: &KcpConfig) -> Self {
+        Self {
+            loss: LossDetector::new(clock::micros(config.max_retransmit_interval)),
+            rtt: RttEstimator::new(config.max_retransmit_interval),
+            congestion: Congestion::disabled(),
+            mtu: MtuDiscovery::new(config.mtu),
+            pacer: Pacer::new(config.pacing_interval),
+            longest_wait: 0,
+            pto_backoff: PtoBackoff::default(),
+            probes: PathProbes::default(),
+        }
+    }
+}
