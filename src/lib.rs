@@ -171,6 +171,8 @@ pub use config::{
     AcceptFilter, AckPolicy, AutoRedundancy, Config, CongestionControl, KeepaliveInterval,
     KeepaliveSide, Limits, Migration, Mode, PacketFilter, Redundancy, Timing, WritePolicy,
 };
+#[cfg(not(loom))]
+pub use core::path::set::{PathId, PathState};
 pub use crypto::{Algorithm, Cipher, Key};
 #[cfg(all(feature = "tonic", not(loom)))]
 pub use ecosystem::KcpConnectInfo;
@@ -189,6 +191,8 @@ pub use stream::KcpStream;
 pub use stream::datagram::Datagrams;
 #[cfg(not(loom))]
 pub use stream::halves::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
+#[cfg(not(loom))]
+pub use stream::paths::PathStatus;
 #[cfg(not(loom))]
 pub use sys::transport::{RecvBatch, Transmit, Transport};
 

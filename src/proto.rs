@@ -29,10 +29,12 @@
 //! | stream mode, message mode | byte stream | stream; datagram extension | `Mode::Stream`, `Mode::Message` |
 //! | FEC, out-of-band packets of kcp-go | none | DATAGRAM frame (RFC 9221) | `FecConfig`, `KcpStream::datagrams` |
 
+pub use crate::core::connection::multipath::{AddPathError, PathInfo};
 pub use crate::core::connection::{
     Kcp, PacketType, Seed, SendMessageError, SharedPath, Transmitted,
 };
 pub use crate::core::path::amplification::SendBudget;
+pub use crate::core::path::set::{PathId, PathState};
 pub use crate::core::path::validation::{PathChallenge, PathValidation};
 pub use crate::core::segment::{self, Command, ControlType, Header, InputError, Segments};
 pub use crate::core::seq::{self, Sn, Ts};

@@ -104,6 +104,9 @@ pub enum ControlType {
     Hello = 5,
     /// HELLO-ACK: copies `ts` of the HELLO; `sn` has the capabilities of its sender.
     HelloAck = 6,
+    /// PATH: the two addresses of this datagram are a further path of the connection, with number
+    /// `sn`. Counts only with the PATH_RESPONSE of that path.
+    Path = 7,
 }
 
 impl ControlType {
@@ -117,6 +120,7 @@ impl ControlType {
             4 => Some(Self::ResetAck),
             5 => Some(Self::Hello),
             6 => Some(Self::HelloAck),
+            7 => Some(Self::Path),
             _ => None,
         }
     }

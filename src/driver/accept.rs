@@ -108,6 +108,9 @@ impl<S: Socket> Driver<S> {
         let mut kcp = Kcp::with_config(conv, &self.config.kcp, now, seed)?;
         let (cipher, fec_header) = self.config.overheads();
         kcp.set_overhead(cipher, fec_header)?;
+        if self.config.allowed_migration() == Migration::Authenticated {
+            kcp.accept_paths();
+        }
         // One side pings later than its peer, so that not both do. By default that is the active opener,
         // since the pings of a server to many peers leave at coalesced deadlines (`timer_wheel`).
         kcp.defer_keepalive(initial.is_none(), self.config.kcp.keepalive_side);

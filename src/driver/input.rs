@@ -30,6 +30,8 @@ pub(super) struct Input {
     pub(super) readiness_error: Option<io::Error>,
     /// The local IP of the datagram that is being handled.
     pub(super) local_ip: LocalIp,
+    /// The source of the same datagrams.
+    pub(super) from: Option<SocketAddr>,
     pub(super) backoff: RecvBackoff,
     /// The nonces of the last `replay_window` datagrams of this socket.
     pub(super) replay_filter: ReplayFilter,
@@ -45,6 +47,7 @@ impl Input {
         Self {
             readiness_error: None,
             local_ip: LocalIp::ANY,
+            from: None,
             backoff: RecvBackoff::default(),
             replay_filter: ReplayFilter::of_latest(replay_window),
             unusable: Unusable::default(),

@@ -14,7 +14,7 @@ use crate::core::path::validation::PathValidation;
 use crate::core::segment::Header;
 use crate::driver::Driver;
 use crate::driver::admission::Refusal;
-use crate::driver::connection::ApparentMigration;
+use crate::driver::connection::{ApparentMigration, Key};
 use crate::shared::notifier::ConnId;
 use crate::sys::Socket;
 use crate::util::path::Path;
@@ -45,11 +45,29 @@ impl<S: Socket> Driver<S> {
                 self.output.send_at_once(now, path, || Some(conn.kcp.path_challenge(challenge)));
             }
             PathValidation::Validated => {
-                self.migrate(now, id, path);
+                let (announced, has_several) = (conn.add_peer_path(now, path), conn.has_routes());
+                match announced {
+                    Some((_, replaced)) => self.on_path_added(id, path, replaced),
+                    // A NAT has changed the address of one of several paths: its next ping says of which.
+                    None if has_several && !conn.has_announced_first(now, path) => {}
+                    None => self.migrate(now, id, path),
+                }
                 self.deliver(now, id, datagram, PacketType::Regular);
             }
         }
         true
+    }
+
+    /// A connection has a further path, in place of the one under `replaced`.
+    fn on_path_added(&mut self, id: ConnId, path: Path, replaced: Option<Key>) {
+        let demux = &mut self.routing.demux;
+        if let Some(key) = replaced {
+            demux.remove_further(key, id);
+        }
+        if let Some(conn) = self.routing.conns.get(id.slot as usize) {
+            demux.insert_further((path.peer, conn.key().1), id);
+        }
+        self.routing.schedule(id);
     }
 
     /// Whether `initial` is a retransmission of the initial segment of a connection that may migrate: its

@@ -202,7 +202,7 @@ impl<S: Socket> Driver<S> {
                 },
             }
             for (path, segment_size, gro_batch) in batch.gro_batches() {
-                self.input.local_ip = path.local;
+                (self.input.local_ip, self.input.from) = (path.local, Some(path.peer));
                 self.on_gro_batch(now, &path.peer, gro_batch, segment_size.max(1));
             }
             if !batch.is_full() {
@@ -501,6 +501,9 @@ impl<S: Socket> Driver<S> {
         let (is_regular, local_ip) = (packet_type == PacketType::Regular, self.input.local_ip);
         let migration = is_regular.then(|| conn.apparent_migration(local_ip, datagram)).flatten();
         let awaited = conn.awaits_first_data();
+        if let Some(peer) = self.input.from.filter(|_| conn.has_routes()) {
+            conn.set_arrival(Path { peer, local: local_ip });
+        }
         conn.account_memory(&mut self.memory);
         let input = conn.input(now, datagram, packet_type);
         conn.account_memory(&mut self.memory);

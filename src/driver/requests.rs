@@ -78,6 +78,24 @@ impl<S: Socket> Driver<S> {
             Request::NetworkChanged => {
                 self.for_each_connection(|conn| conn.on_network_changed(now))
             }
+            Request::AddPath { id, local, reply } => {
+                if let Some(conn) = self.routing.get_mut(id) {
+                    conn.want_path(now, local, reply);
+                    self.routing.schedule(id);
+                }
+            }
+            Request::RemovePath { id, path, reply } => {
+                let removed =
+                    self.routing.get_mut(id).is_some_and(|conn| conn.remove_path(now, path));
+                // A caller that is gone needs no reply.
+                let _ = reply.send(removed);
+                self.routing.schedule(id);
+            }
+            Request::Paths { id, reply } => {
+                if let Some(conn) = self.routing.get(id) {
+                    drop(reply.send(conn.paths()));
+                }
+            }
             Request::WaitIdle(reply) => {
                 self.exchange_ready(now);
                 self.waiters.wait_idle(reply);

@@ -18,6 +18,7 @@ use slab::Slab;
 
 use crate::config::Config;
 use crate::core::open::{InitialHash, InitialSegment, assign_conv};
+use crate::core::path::set::MAX_PATHS;
 use crate::core::segment::{self, HEADER_LEN, Header};
 use crate::core::time_wait::{TIME_WAIT_DURATION, TimeWait, TimeWaitOutcome};
 use crate::driver::connection::{Conn, Key};
@@ -28,7 +29,7 @@ use crate::fec::{FecConfig, FecDecoder, FecFlag, FecStats, datagram_of, fec_flag
 use crate::shared::notifier::ConnId;
 use crate::shared::requests::TimeWaitEntry;
 use crate::sys::prefetch;
-use crate::util::path::{LocalIp, Path};
+use crate::util::path::Path;
 use crate::util::shrink_sparse;
 use crate::util::sync::{Arc, Mutex, lock};
 
@@ -198,10 +199,10 @@ impl Routing {
     /// The system takes no datagram from the local IP of `path`: the host has lost it, or it is the broadcast
     /// address of a subnet. The system chooses the local IP until a new datagram of the peer, or its answer
     /// to a PATH_CHALLENGE, shows which one it uses.
-    pub(super) fn on_source_gone(&mut self, path: Path) {
+    pub(super) fn on_source_gone(&mut self, now: Instant, path: Path) {
         for slot in self.peers.slots(path.peer) {
-            if let Some(conn) = self.conns.get_mut(slot).filter(|conn| conn.path() == path) {
-                conn.set_local_ip(LocalIp::ANY);
+            if let Some(conn) = self.conns.get_mut(slot) {
+                conn.on_source_gone(now, path);
             }
         }
     }
@@ -243,6 +244,8 @@ pub(super) struct Demux {
     /// The conversation ids of `live`, shared by the shards of a listener. `Some` from
     /// [`Self::track_convs`] on. No other lock is taken while this one is held.
     live_convs: Option<Arc<Mutex<LiveConvs>>>,
+    /// Further paths of connections, as the peers announced them.
+    further: HashMap<Key, ConnId>,
     /// Validated connections by conversation id alone, usually one per id. Filled with migration, or a
     /// cipher that has a key.
     by_conv: HashMap<u32, Vec<ConnId>>,
@@ -276,6 +279,9 @@ impl Demux {
         let key = (*from, conv);
         if let Some(id) = self.live.get(&key) {
             self.recent = Some((key, *id));
+            return Route::Existing(*id);
+        }
+        if let Some(id) = self.further.get(&key) {
             return Route::Existing(*id);
         }
         self.route_unknown(now, key, datagram)
@@ -329,6 +335,18 @@ impl Demux {
     /// The validated connections with conversation id `conv`.
     pub(super) fn with_conv(&self, conv: u32) -> &[ConnId] {
         self.by_conv.get(&conv).map_or(&[], Vec::as_slice)
+    }
+
+    /// Adds a further path of the connection `id`. Returns false if another connection has it.
+    pub(super) fn insert_further(&mut self, key: Key, id: ConnId) -> bool {
+        !self.live.contains_key(&key) && *self.further.entry(key).or_insert(id) == id
+    }
+
+    pub(super) fn remove_further(&mut self, key: Key, id: ConnId) {
+        if self.further.get(&key) == Some(&id) {
+            self.further.remove(&key);
+            shrink_sparse(&mut self.further);
+        }
     }
 
     /// An initial segment under `key` was refused, since a live peer at another address uses the id.
@@ -489,6 +507,7 @@ impl Demux {
             let live = self.live.len();
             assert!(ids == live || (has_shards && ids > live), "{ids} ids of {live} connections");
         }
+        assert!(self.further.len() < count.max(1) * MAX_PATHS, "{} further", self.further.len());
         assert!(self.live.len() <= count, "{} keys of {count} connections", self.live.len());
         let indexed: usize = self.by_conv.values().map(Vec::len).sum();
         assert!(indexed <= count, "{indexed} by id of {count} connections");

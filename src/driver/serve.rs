@@ -211,6 +211,9 @@ impl<S: Socket> Driver<S> {
         let Some(mut conn) = self.routing.conns.try_remove(slot) else { return };
         self.extend_time_wait(now, &time_wait, conn.rto());
         let (key, peer) = (conn.key(), conn.peer());
+        for further in conn.further_keys() {
+            self.routing.demux.remove_further(further, id);
+        }
         if conn.is_simultaneous_passive_open() || conn.has_forged_initial() || conn.is_unanswered()
         {
             // A later initial segment may be the peer's own, and no peer has to learn of this end.
@@ -239,7 +242,7 @@ impl<S: Socket> Driver<S> {
             self.routing.on_message_too_big(self.last_turn, dst, size);
         }
         for path in self.output.tx.take_gone() {
-            self.routing.on_source_gone(path);
+            self.routing.on_source_gone(self.last_turn, path);
         }
         if let Some(error) = self.output.tx.take_fault() {
             self.notifier.set_error(error);

@@ -18,12 +18,20 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 #[cfg(not(loom))]
+use crate::core::connection::multipath::PathInfo;
+#[cfg(not(loom))]
+use crate::core::path::set::PathId;
+#[cfg(not(loom))]
 use crate::core::time_wait::TimeWait;
 #[cfg(not(loom))]
 use crate::shared::accept_queue::AcceptHandle;
 #[cfg(not(loom))]
 use crate::shared::connection::Handle;
+#[cfg(not(loom))]
+use crate::shared::notifier::ConnId;
 use crate::shared::notifier::Notifier;
+#[cfg(not(loom))]
+use crate::util::path::{LocalIp, Path};
 use crate::util::queue::move_all;
 use crate::util::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
@@ -58,6 +66,15 @@ pub(crate) enum Request {
     /// The network has changed, for all connections.
     #[cfg(not(loom))]
     NetworkChanged,
+    /// Add a path from this local address to a connection.
+    #[cfg(not(loom))]
+    AddPath { id: ConnId, local: LocalIp, reply: oneshot::Sender<io::Result<PathId>> },
+    /// Remove a path. Reply whether it is gone; false for the last one that answers.
+    #[cfg(not(loom))]
+    RemovePath { id: ConnId, path: PathId, reply: oneshot::Sender<bool> },
+    /// Reply with the paths of a connection.
+    #[cfg(not(loom))]
+    Paths { id: ConnId, reply: oneshot::Sender<Vec<(Path, PathInfo)>> },
     /// Reply once no connection lingers.
     #[cfg(not(loom))]
     WaitIdle(oneshot::Sender<()>),

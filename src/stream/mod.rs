@@ -2,6 +2,7 @@
 
 pub(crate) mod datagram;
 pub(crate) mod halves;
+pub(crate) mod paths;
 mod readiness;
 pub(crate) mod rw;
 

@@ -55,6 +55,12 @@ impl Pacer {
         Self { interval, departure: 0, resume_at: Micros(0), late: 0, holds: false }
     }
 
+    /// A pacer with the same interval.
+    pub(crate) fn fresh(mut self) -> Self {
+        self.reset();
+        self
+    }
+
     /// Forgets past departures, for a new pacing rule.
     pub(crate) fn reset(&mut self) {
         (self.departure, self.resume_at, self.late, self.holds) = (0, Micros(0), 0, false);

@@ -204,7 +204,8 @@ impl Kcp {
     }
 
     pub(super) fn repair_state(&mut self) -> &mut RepairState {
-        self.repair.get_or_insert_with(|| Box::new(RepairState::new()))
+        let accepts_paths = self.accepts_paths;
+        self.repair.get_or_insert_with(|| Box::new(RepairState::new(accepts_paths)))
     }
 
     fn apply_repair_rate(&mut self) {

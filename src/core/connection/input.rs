@@ -124,6 +124,9 @@ impl Kcp {
         if origin == PacketType::Regular {
             self.keepalive.on_received(now, is_new);
             self.pending_reset.on_received(is_new);
+            if let Some(paths) = self.paths.as_mut().filter(|_| is_new) {
+                paths.on_arrival(now, self.arrival);
+            }
         }
         self.send.on_acks_processed(now);
         if origin == PacketType::Regular
@@ -188,6 +191,7 @@ impl Kcp {
                     self.on_pong(pong.state_lost, header.una);
                 }
                 None if is_regular && self.on_mtu_probe_ack(now, &header) => is_new = true,
+                None if is_regular && self.on_path_pong(now, &header) => is_new = true,
                 None => self.stats.anomalies.invalid_acks += 1,
             }
         }
@@ -278,6 +282,12 @@ impl Kcp {
         if self.close_reason.is_some() {
             return false;
         }
+        if let Some(paths) = &mut self.paths
+            && !payload.is_empty()
+            && !is_mtu_probe
+        {
+            paths.on_data(now, self.arrival);
+        }
         if self.close_state.is_beyond_fin(header.sn)
             || (!payload.is_empty() && self.close_state.discards(header.sn, self.recv.nxt()))
         {
@@ -334,6 +344,10 @@ impl Kcp {
         }
         self.keepalive.on_duplicate_received(now);
         if self.recv.nxt().since(ack.sn) > MAX_WINDOW {
+            if let Some(paths) = &mut self.paths {
+                paths.on_ping(now, self.arrival, PingId { sn: ack.sn, cookie: ack.ts });
+                return;
+            }
             self.acks.on_probe(now, ack);
         } else {
             self.acks.on_duplicate(now, ack);
@@ -467,6 +481,7 @@ impl Kcp {
         self.keepalive.is_ping(ping)
             || self.send.path.mtu.is_probe(ping)
             || self.path_validator.has_sent(ping)
+            || self.paths.as_ref().is_some_and(|paths| paths.has_sent(ping))
     }
 
     /// Counts a reflected datagram.

@@ -396,6 +396,8 @@ impl Kcp {
             Some(ControlType::ResetAck) => self.close_state.on_reset_ack(sn, ts),
             Some(ControlType::Hello) => self.on_hello(now, header),
             Some(ControlType::HelloAck) => self.on_hello_ack(header),
+            // Its effect comes with the validation of the path.
+            Some(ControlType::Path) => true,
             None => false,
         };
         self.stats.anomalies.invalid_control_segments += u64::from(!valid);

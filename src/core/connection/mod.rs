@@ -17,6 +17,7 @@
 pub(crate) mod fec;
 mod input;
 mod lifecycle;
+pub(crate) mod multipath;
 pub(crate) mod output;
 mod path;
 
@@ -35,6 +36,7 @@ use crate::core::congestion::pacer::RateLimiter;
 use crate::core::keepalive::{Keepalive, Role};
 use crate::core::open::{Establishment, PeerState};
 use crate::core::path::amplification::{AddressProof, Amplification};
+use crate::core::path::set::{PathId, PathSet};
 use crate::core::path::validation::PathValidator;
 use crate::core::recv::Receiver;
 use crate::core::recv::acks::PendingAcks;
@@ -92,6 +94,12 @@ pub struct Kcp {
     amplification: Amplification,
     address_proof: AddressProof,
     path_validator: PathValidator,
+    /// `Some` with several paths.
+    paths: Option<Box<PathSet>>,
+    /// Whether the peer may announce further paths.
+    accepts_paths: bool,
+    /// The path of the datagram that is processed.
+    arrival: PathId,
     /// Bytes that cipher and FEC header add to each sent datagram.
     sent_overhead: u16,
     /// Bytes that the cipher adds to each received datagram.
@@ -138,8 +146,15 @@ struct RepairState {
 }
 
 impl RepairState {
-    fn new() -> Self {
-        Self { hello: Hello::new(), rate: 0, auto: None, received: 0, recovered: 0, invalid: 0 }
+    fn new(accepts_paths: bool) -> Self {
+        Self {
+            hello: Hello::new(accepts_paths),
+            rate: 0,
+            auto: None,
+            received: 0,
+            recovered: 0,
+            invalid: 0,
+        }
     }
 }
 
@@ -207,6 +222,9 @@ impl Kcp {
             amplification: Amplification::Unlimited,
             address_proof: AddressProof::default(),
             path_validator: PathValidator::default(),
+            paths: None,
+            accepts_paths: false,
+            arrival: PathId::FIRST,
             sent_overhead: 0,
             received_overhead: 0,
             rate_limiter,
@@ -651,6 +669,7 @@ impl Kcp {
             counted(self.oversized_deadline()),
             counted(self.initial_deadline()),
             counted(self.hello_deadline()),
+            counted(self.paths_deadline()),
             counted(self.send.repair_deadline()),
             counted(self.send.bundling_deadline()),
         ]);
@@ -713,6 +732,7 @@ impl Kcp {
         self.expire_hello(now);
         self.retransmit_ping(now);
         self.check_oversized_timeout(now);
+        self.check_paths(now);
     }
 
     /// Rearms the timers that depend on both directions: the dead-peer timeout while an answer of

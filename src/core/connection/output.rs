@@ -423,6 +423,7 @@ impl Kcp {
         let due = self.window_update_pending || self.keepalive.is_due() || self.has_control_due(at);
         let is_due = |deadline: Option<Micros>| deadline.is_some_and(|deadline| deadline <= at);
         let due = due || self.has_initial_due(at) || is_due(self.mtu_probe_deadline());
+        let due = due || self.has_path_work_at(at);
         due || is_due(self.send.remote.deadline())
             || self.has_repair_due(at)
             || self.has_bundle_due(at)
@@ -433,8 +434,15 @@ impl Kcp {
 
 /// ACKs.
 impl Kcp {
-    /// Appends at most `max` of the pending ACKs.
+    /// Appends at most `max` of the pending ACKs, unless they leave on another path than data.
     fn write_acks(&mut self, max: usize, out: &mut Vec<u8>, sent: &mut Transmitted) {
+        if self.acks_leave_elsewhere().is_none() {
+            self.append_acks(max, out, sent);
+        }
+    }
+
+    /// Appends at most `max` of the pending ACKs.
+    pub(super) fn append_acks(&mut self, max: usize, out: &mut Vec<u8>, sent: &mut Transmitted) {
         let max = self.write_recovered_acks(max, out, sent);
         if self.acks.is_empty() {
             return;
@@ -454,7 +462,7 @@ impl Kcp {
     }
 
     /// Whether pending ACKs are sent now even without another segment.
-    fn acks_due(&self, now: Micros) -> bool {
+    pub(super) fn acks_due(&self, now: Micros) -> bool {
         if self.recv.has_recovered_acks() {
             return true;
         }

@@ -212,6 +212,9 @@ impl Kcp {
         self.establishment.on_network_changed(now);
         // A ping before the peer has the connection would draw a RST.
         self.keepalive.on_network_changed(self.is_established());
+        if let Some(paths) = &mut self.paths {
+            paths.ping_all(now);
+        }
         self.update_timers(now);
     }
 
@@ -353,7 +356,8 @@ impl Kcp {
             return false;
         }
         let (rto, keepalive) = (self.send.path.rtt.rto(), &mut self.keepalive);
-        let Some(probe) = self.send.path.mtu.poll_probe(now, rto, || keepalive.next_cookie()) else {
+        let Some(probe) = self.send.path.mtu.poll_probe(now, rto, || keepalive.next_cookie())
+        else {
             return false;
         };
         let padding = probe.size - HEADER_LEN;

@@ -314,6 +314,21 @@ impl MtuDiscovery {
         discovery
     }
 
+    /// Discovery on another path of the same connection.
+    pub(crate) fn with_settings(&self) -> Self {
+        let mut discovery = Self::new(self.max_mtu);
+        discovery.take_settings(self);
+        discovery
+    }
+
+    pub(crate) fn take_settings(&mut self, other: &Self) {
+        let settings = |of: &Self| (of.max_mtu, of.overhead, of.fec_header);
+        if settings(self) != settings(other) {
+            (self.max_mtu, self.overhead, self.fec_header) = settings(other);
+            self.stop_probing();
+        }
+    }
+
     /// Upper bound of the UDP payload, bytes.
     pub(crate) fn max_mtu(&self) -> u16 {
         self.max_mtu

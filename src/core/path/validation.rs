@@ -12,7 +12,8 @@ use std::ops::Range;
 
 use crate::core::clock::Micros;
 use crate::core::keepalive::PingId;
-use crate::core::segment::{Command, Segments};
+use crate::core::path::set::{MAX_PATHS, PathId};
+use crate::core::segment::{Command, ControlType, Header, Segments};
 use crate::core::seq::Sn;
 use crate::util::path::Path;
 
@@ -85,6 +86,8 @@ struct CandidatePath {
     last_sent: Micros,
     /// When the latest datagram with something new arrived; `None` if none did.
     last_new: Option<Micros>,
+    /// The number that the peer gives to the path, if it is a further one.
+    announced: Option<PathId>,
 }
 
 /// Candidate paths of one connection.
@@ -108,12 +111,14 @@ impl PathValidator {
         sent: Range<Sn>,
     ) -> PathValidation {
         let last_new = is_new.then_some(now);
+        let announced = announced_path(datagram);
         self.candidates.retain(|known| now.since(known.first_sent) < CHALLENGE_LIFETIME);
         if let Some(known) = self.candidates.iter_mut().find(|known| known.path == path) {
             if known.challenge.is_answered_by(datagram, known.una..sent.end) {
                 return PathValidation::Validated;
             }
             known.last_new = last_new.or(known.last_new);
+            known.announced = announced.or(known.announced);
             if now.since(known.last_sent) < MIN_CHALLENGE_INTERVAL {
                 return PathValidation::Unvalidated;
             }
@@ -123,7 +128,8 @@ impl PathValidator {
         }
         let (first_sent, last_sent) = (now, now);
         let una = sent.start;
-        let candidate = CandidatePath { path, challenge, una, first_sent, last_sent, last_new };
+        let candidate =
+            CandidatePath { path, challenge, una, first_sent, last_sent, last_new, announced };
         if self.candidates.len() < MAX_CANDIDATES {
             self.candidates.push(candidate);
         } else if let Some(stalest) = self.candidates.iter_mut().min_by_key(|known| known.last_new)
@@ -139,6 +145,13 @@ impl PathValidator {
     /// Whether `ping` is an outstanding challenge.
     pub(crate) fn has_sent(&self, ping: PingId) -> bool {
         self.candidates.iter().any(|known| known.challenge.0 == ping)
+    }
+
+    /// The number that the peer gives to a path that is validated now, and the microseconds since its first
+    /// challenge. `None` if it did not announce the path.
+    pub(crate) fn announced(&self, now: Micros, path: Path) -> Option<(PathId, u64)> {
+        let known = self.candidates.iter().find(|known| known.path == path)?;
+        Some((known.announced?, now.since(known.first_sent)))
     }
 
     /// The peer has migrated: drops all challenges.
@@ -157,6 +170,16 @@ impl PathChallenge {
                 && header.una.since(sent.end) <= 0
         })
     }
+}
+
+/// The path number that a datagram announces, if any.
+fn announced_path(datagram: &[u8]) -> Option<PathId> {
+    let is_path = |header: &Header| {
+        header.command == Command::Control
+            && ControlType::from_frg(header.frg) == Some(ControlType::Path)
+    };
+    let number = Segments::new(datagram).map(|(header, _)| header).find(is_path)?.sn.0;
+    u8::try_from(number).ok().filter(|number| usize::from(*number) < MAX_PATHS).map(PathId)
 }
 
 #[cfg(test)]

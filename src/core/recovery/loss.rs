@@ -104,6 +104,24 @@ impl LossDetector {
         }
     }
 
+    /// A detector with the same settings that knows nothing.
+    pub(crate) fn with_settings(&self) -> Self {
+        let mut detector = Self::new(self.max_rto);
+        detector.take_settings(self);
+        detector
+    }
+
+    pub(crate) fn take_settings(&mut self, other: &Self) {
+        (self.fast_resend, self.nodelay) = (other.fast_resend, other.nodelay);
+        (self.max_backoff, self.limits_pto) = (other.max_backoff, other.limits_pto);
+    }
+
+    /// The latest acknowledged transmission of all paths, modulo 2^32: earlier ones left on another path.
+    pub(crate) fn begin_at(&mut self, next: u64) {
+        self.acked_xmit_seqs.clear();
+        self.latest_acked = low(next).wrapping_sub(1);
+    }
+
     pub(crate) fn set_timing(&mut self, preset: &Timing) {
         self.fast_resend = preset.fast_resend;
         self.nodelay = preset.nodelay;
@@ -397,7 +415,7 @@ impl PtoBackoff {
 /// lifetime of a challenge (`core/path/validation.rs`).
 const CHALLENGE_WAIT: u64 = 10_000_000;
 /// Segments that leave again when a path is validated: the initial congestion window of RFC 9002 7.2.
-const MAX_PATH_PROBES: u8 = 10;
+const MAX_PATH_PROBES: u32 = 10;
 
 /// Retransmissions without a sign of loss after a path has changed: segments that left on the old path would
 /// otherwise wait for an RTO.
@@ -408,17 +426,17 @@ const MAX_PATH_PROBES: u8 = 10;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PathProbes {
     /// Segments that may still leave.
-    left: u8,
+    left: u32,
     /// Only segments whose latest transmission came before this one, see [`SentSegment::xmit_seq`].
     before: u64,
-    /// Until when a ping may be a PATH_CHALLENGE; `None` unless the network has changed.
-    challenged_until: Option<Micros>,
+    /// Until when a ping may be a PATH_CHALLENGE; 0 unless the network has changed.
+    challenged_until: Micros,
 }
 
 impl PathProbes {
     /// The network has changed. `next`: order of the next transmission.
     pub(crate) fn on_network_changed(&mut self, now: Micros, next: u64) {
-        let challenged_until = Some(now.add_micros(CHALLENGE_WAIT));
+        let challenged_until = now.add_micros(CHALLENGE_WAIT);
         *self = Self { left: 1, before: next, challenged_until };
     }
 
@@ -426,17 +444,22 @@ impl PathProbes {
     /// a PATH_CHALLENGE.
     #[inline]
     pub(crate) fn on_ping(&mut self, now: Micros, next: u64) -> bool {
-        let Some(until) = self.challenged_until else { return false };
-        self.challenged_until = None;
-        if now < until {
+        let may_be_challenge = now < self.challenged_until;
+        if may_be_challenge {
+            self.challenged_until = Micros(0);
             self.on_path_validated(next);
         }
-        now < until
+        may_be_challenge
     }
 
     /// The peer's new path is validated.
     pub(crate) fn on_path_validated(&mut self, next: u64) {
         (self.left, self.before) = (MAX_PATH_PROBES, next);
+    }
+
+    /// The old path is silent: all segments leave on another one.
+    pub(crate) fn on_path_silent(&mut self, next: u64) {
+        (self.left, self.before) = (u32::MAX, next);
     }
 
     /// Whether `segment` left on the old path, and may leave again.
@@ -503,10 +526,15 @@ impl RetransmitBudget {
         Self { tokens: MAX_TOKENS, grant_at: Micros(0) }
     }
 
+    /// The path is silent, and what is in flight may leave once more on another one.
+    pub(crate) fn on_path_silent(&mut self, in_flight: u32) {
+        self.tokens = self.tokens.max(in_flight).max(MAX_TOKENS);
+    }
+
     /// `count` segments were acknowledged for the first time, by number or by `una`.
     #[inline]
     pub(crate) fn on_acked(&mut self, count: u32) {
-        self.tokens = self.tokens.saturating_add(count).min(MAX_TOKENS);
+        self.tokens = self.tokens.max(self.tokens.saturating_add(count).min(MAX_TOKENS));
     }
 
     /// A retransmission was acknowledged on a path whose rate a model limits. `in_flight`: segments from

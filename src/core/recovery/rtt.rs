@@ -81,6 +81,17 @@ impl RttEstimator {
         }
     }
 
+    /// An estimator with the same settings and no sample.
+    pub(crate) fn with_settings(&self) -> Self {
+        let max_rto = Duration::from_micros(self.max_rto);
+        Self { interval: self.interval, min_rto: self.min_rto, ..Self::new(max_rto) }
+    }
+
+    pub(crate) fn take_settings(&mut self, other: &Self) {
+        (self.interval, self.min_rto, self.max_rto) =
+            (other.interval, other.min_rto, other.max_rto);
+    }
+
     pub(crate) fn set_timing(&mut self, nodelay: bool, interval: Duration) {
         self.min_rto = saturated(if nodelay { MIN_RTO_NODELAY } else { MIN_RTO });
         self.interval = saturated(micros(interval));

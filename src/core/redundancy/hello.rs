@@ -16,8 +16,10 @@ use crate::core::seq::{Sn, Ts};
 pub(crate) const ACCEPTS_REPAIR: u32 = 1;
 /// Capability bit: its sender accepts out-of-band datagrams, whether or not either side uses FEC.
 pub(crate) const ACCEPTS_DATAGRAMS: u32 = 2;
-/// Capabilities of this side.
-const CAPABILITIES: Sn = Sn(ACCEPTS_REPAIR | ACCEPTS_DATAGRAMS);
+/// Capability bit: its sender accepts further paths ([`ControlType::Path`]).
+pub(crate) const ACCEPTS_PATHS: u32 = 4;
+/// Capabilities of each side.
+const CAPABILITIES: u32 = ACCEPTS_REPAIR | ACCEPTS_DATAGRAMS;
 
 /// Transmissions of our HELLO in a row. With losses of 20 % in both directions, three would all fail for one
 /// connection in twenty, eight for one in 3,500.
@@ -50,6 +52,8 @@ enum Request {
 /// Negotiation of one connection.
 #[derive(Debug)]
 pub(crate) struct Hello {
+    /// Capabilities of this side.
+    capabilities: Sn,
     request: Request,
     /// HELLO-ACK for the next datagram.
     answer: Option<ControlSegment>,
@@ -65,8 +69,10 @@ pub(crate) struct Hello {
 }
 
 impl Hello {
-    pub(crate) fn new() -> Self {
+    /// `accepts_paths`: this side accepts further paths.
+    pub(crate) fn new(accepts_paths: bool) -> Self {
         Self {
+            capabilities: Sn(CAPABILITIES | if accepts_paths { ACCEPTS_PATHS } else { 0 }),
             request: Request::Idle,
             answer: None,
             answers_left: ANSWER_BURST,
@@ -112,6 +118,11 @@ impl Hello {
     /// Whether the peer accepts out-of-band datagrams; `None` while unknown.
     pub(crate) fn peer_accepts_datagrams(&self) -> Option<bool> {
         self.peer_accepts(ACCEPTS_DATAGRAMS)
+    }
+
+    /// Whether the peer accepts further paths; `None` while unknown.
+    pub(crate) fn peer_accepts_paths(&self) -> Option<bool> {
+        self.peer_accepts(ACCEPTS_PATHS)
     }
 
     /// Whether the peer has a capability; `None` while unknown. A peer that left [`MAX_HELLOS`] in a row
@@ -175,7 +186,7 @@ impl Hello {
         };
         let timer = RetransmitTimer::restart(previous, now, rto);
         self.request = Request::Sent { ts, timer, count: (count + 1).min(MAX_HELLOS) };
-        Some(ControlSegment { kind: ControlType::Hello, sn: CAPABILITIES, ts })
+        Some(ControlSegment { kind: ControlType::Hello, sn: self.capabilities, ts })
     }
 
     /// Whether a HELLO with this number is our own, reflected.
@@ -207,7 +218,7 @@ impl Hello {
                 self.refill_at = now.add_micros(ANSWER_INTERVAL);
             }
             self.answers_left -= u8::from(self.answer.is_none());
-            let (kind, sn) = (ControlType::HelloAck, CAPABILITIES);
+            let (kind, sn) = (ControlType::HelloAck, self.capabilities);
             self.answer = Some(ControlSegment { kind, sn, ts });
         }
         true
@@ -237,13 +248,16 @@ mod tests {
 
     #[test]
     fn hello_leaves_eight_times_at_most() {
-        let mut hello = Hello::new();
+        let mut hello = Hello::new(false);
         assert!(!hello.is_due(Micros(0), true) && hello.poll(Micros(0), RTO, random).is_none());
         hello.start();
         let (mut now, mut gaps) = (Micros(0), Vec::new());
         while hello.is_due(now, true) {
             let sent = hello.poll(now, RTO, random).unwrap();
-            assert_eq!(sent, ControlSegment { kind: ControlType::Hello, sn: Sn(3), ts: Ts(77) });
+            assert_eq!(
+                sent,
+                ControlSegment { kind: ControlType::Hello, sn: Sn(CAPABILITIES), ts: Ts(77) }
+            );
             assert!(!hello.is_due(now, true));
             let Some(next) = hello.deadline() else { break };
             gaps.push(next.since(now));
@@ -281,7 +295,7 @@ mod tests {
 
     #[test]
     fn hello_ack_counts_with_the_number_of_our_hello() {
-        let mut hello = Hello::new();
+        let mut hello = Hello::new(false);
         assert!(!hello.on_hello_ack(1, Ts(77)), "nothing was asked");
         hello.start();
         assert!(!hello.on_hello_ack(1, Ts(77)), "nothing has left");
@@ -289,7 +303,7 @@ mod tests {
         assert!(!hello.on_hello_ack(1, Ts(78)) && !hello.peer_accepts_repair());
         assert!(hello.on_hello_ack(1, Ts(77)) && hello.peer_accepts_repair());
         assert!(hello.deadline().is_none() && !hello.is_due(Micros(MAX_CONTROL_INTERVAL), true));
-        let mut other = Hello::new();
+        let mut other = Hello::new(false);
         other.start();
         other.poll(Micros(0), RTO, random).unwrap();
         assert!(other.on_hello_ack(!1, Ts(77)) && !other.peer_accepts_repair());
@@ -297,7 +311,7 @@ mod tests {
 
     #[test]
     fn own_hello_that_comes_back_is_not_answered() {
-        let mut hello = Hello::new();
+        let mut hello = Hello::new(false);
         hello.start();
         hello.poll(Micros(0), RTO, random).unwrap();
         assert!(!hello.on_hello(Micros(1), Ts(77)) && !hello.peer_asked());
@@ -306,7 +320,7 @@ mod tests {
 
     #[test]
     fn hello_is_answered_once_and_three_times_at_once_at_most() {
-        let mut hello = Hello::new();
+        let mut hello = Hello::new(false);
         let mut answers = 0;
         for i in 0..1_000_u32 {
             // One HELLO every 10 ms for ten seconds.

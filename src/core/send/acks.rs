@@ -90,6 +90,7 @@ impl Sender {
             return AckOutcome::Invalid;
         }
         let rtt = if echoes_last { now.since(segment.last_sent) } else { since(clock, now, ts) };
+        let sample = if self.left_on_this_path(now, rtt) { sample } else { AckSample::None };
         let (xmit_seq, xmit_seq_low) = (segment.xmit_seq, segment.xmit_seq_low());
         let retransmitted = segment.retransmitted;
         let acked_before = segment.acked;
@@ -192,6 +193,7 @@ impl Sender {
             // helped.
             LateAck::LastTransmission { rtt, xmit_seq, spurious } => {
                 stats.retransmit.spurious += u64::from(spurious);
+                let rtt = rtt.filter(|rtt| self.left_on_this_path(now, *rtt));
                 if let Some(rtt) = rtt {
                     self.note_wait(sample, rtt);
                 }
@@ -200,7 +202,10 @@ impl Sender {
             // The ACK of the original arrives after the retransmission, so the original was delayed, not
             // lost.
             LateAck::EarlierTransmission { spurious: true, apart, judged } => {
-                self.sample_earlier(now, ts, since(clock, now, ts), sample);
+                let rtt = since(clock, now, ts);
+                if self.left_on_this_path(now, rtt) {
+                    self.sample_earlier(now, ts, rtt, sample);
+                }
                 if judged && let Some(redundant) = &mut self.redundancy.copies {
                     // The loss was already taken back once, when `una` covered the segment.
                     redundant.loss_rate.on_ack_arrived(now);
@@ -242,9 +247,17 @@ impl Sender {
             copies.on_una(oldest.acked);
             may_lose_acks && copies.peer_acks_each()
         });
-        if !(oldest.acked || oldest.retransmitted || ack_was_lost) {
-            self.path.longest_wait = self.path.longest_wait.max(now.since(oldest.last_sent));
+        let wait = now.since(oldest.last_sent);
+        let is_wait = !(oldest.acked || oldest.retransmitted || ack_was_lost);
+        if is_wait && self.left_on_this_path(now, wait) {
+            self.path.longest_wait = self.path.longest_wait.max(wait);
         }
+    }
+
+    /// Whether a transmission `age` microseconds ago left on the path that carries data now.
+    #[inline]
+    fn left_on_this_path(&self, now: Micros, age: u64) -> bool {
+        age <= now.since(self.path.since)
     }
 
     /// First ACK of a transmission that was not the segment's latest. With an RTO below the RTT there is no

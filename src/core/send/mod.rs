@@ -22,9 +22,7 @@ use crate::core::clock::Micros;
 use crate::core::congestion::autotune::WindowAutotune;
 use crate::core::congestion::{Congestion, INITIAL_WINDOW, Limit, Pacing, PathHandle, SentAs};
 use crate::core::recovery::acked::{AckedHistory, UnaProof};
-use crate::core::recovery::loss::{
-    LossTrigger, RetransmitBudget,
-};
+use crate::core::recovery::loss::{LossTrigger, RetransmitBudget};
 use crate::core::recovery::sent::SentSegments;
 use crate::core::redundancy::Redundancy;
 use crate::core::segment::{self, Command, HEADER_LEN, Header};
@@ -422,7 +420,9 @@ impl Sender {
     /// (kcp-go `flush`, `cwnd`).
     #[inline]
     fn effective_window(&self) -> u32 {
-        u32::from(self.window).min(self.remote.available(self.una())).min(self.path.congestion.window())
+        u32::from(self.window)
+            .min(self.remote.available(self.una()))
+            .min(self.path.congestion.window())
     }
 
     /// New segments that the windows admit now.
@@ -599,7 +599,8 @@ impl Sender {
     fn reduce_cwnd(&mut self, sn: Sn) {
         let (nxt, in_flight) = (self.sent_segments.nxt(), self.sent_segments.len());
         let fast_resend = self.fast_resend;
-        self.path.congestion
+        self.path
+            .congestion
             .change_reno(|reno| reno.on_fast_retransmit(sn, nxt, in_flight, fast_resend));
     }
 

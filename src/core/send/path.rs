@@ -1,13 +1,20 @@
 //! What the sender measures on a path, and the limits that follow: a change of path replaces it as a whole
 //! (RFC 9000 9.4). Sequence numbers, the segments in flight and the send buffer belong to the connection.
 
+use std::mem;
+
+use super::Sender;
 use crate::config::KcpConfig;
-use crate::core::clock;
+use crate::core::clock::{self, Micros};
 use crate::core::congestion::Congestion;
 use crate::core::congestion::pacer::Pacer;
 use crate::core::path::mtu::MtuDiscovery;
 use crate::core::recovery::loss::{LossDetector, PathProbes, PtoBackoff};
 use crate::core::recovery::rtt::RttEstimator;
+use crate::core::recovery::sent::SentSegment;
+
+/// Least wait for an overdue answer beyond the round trip, microseconds.
+const MIN_OVERDUE: u64 = 10_000;
 
 /// The state of one path.
 #[derive(Debug)]
@@ -22,6 +29,8 @@ pub(crate) struct SendPath {
     pub(super) longest_wait: u64,
     pub(super) pto_backoff: PtoBackoff,
     pub(super) probes: PathProbes,
+    /// Since when data leaves on this path: ACKs of earlier transmissions say nothing about it.
+    pub(super) since: Micros,
 }
 
 impl SendPath {
@@ -35,6 +44,70 @@ impl SendPath {
             longest_wait: 0,
             pto_backoff: PtoBackoff::default(),
             probes: PathProbes::default(),
+            since: Micros(0),
         }
+    }
+
+    /// A path of the same connection, of which nothing is known.
+    pub(crate) fn another(&self) -> Self {
+        Self {
+            loss: self.loss.with_settings(),
+            rtt: self.rtt.with_settings(),
+            congestion: Congestion::disabled(),
+            mtu: self.mtu.with_settings(),
+            pacer: self.pacer.fresh(),
+            longest_wait: 0,
+            pto_backoff: PtoBackoff::default(),
+            probes: PathProbes::default(),
+            since: Micros(0),
+        }
+    }
+
+    /// Takes over the settings of `active`, which may have changed since.
+    pub(super) fn take_settings(&mut self, active: &Self) {
+        self.loss.take_settings(&active.loss);
+        self.rtt.take_settings(&active.rtt);
+        self.mtu.take_settings(&active.mtu);
+    }
+}
+
+/// Several paths.
+impl Sender {
+    /// Data leaves on another path from now on: `other` has its state, and the state of the last one afterwards.
+    /// `resend`: the last one is silent, so what is in flight leaves again.
+    pub(crate) fn switch_path(&mut self, now: Micros, other: &mut SendPath, resend: bool) {
+        let (mode, una, next) = (self.path.congestion.mode(), self.una(), self.next_xmit_seq());
+        other.take_settings(&self.path);
+        mem::swap(&mut self.path, other);
+        // The old path's model would be out of date when it is used again.
+        other.congestion = Congestion::disabled();
+        self.path.congestion = Congestion::disabled();
+        self.with_flight(self.in_flight(), |congestion, segment, in_flight| {
+            congestion.set_mode(mode, una, segment, in_flight);
+        });
+        self.path.pacer.reset();
+        self.path.loss.begin_at(next);
+        self.path.since = now;
+        self.on_peer_activity(now);
+        self.path.probes = PathProbes::default();
+        if resend {
+            self.path.probes.on_path_silent(next);
+            self.retransmit_budget.on_path_silent(self.in_flight());
+        }
+    }
+
+    /// When an answer of the active path is overdue: its first transmission after the latest acknowledged one
+    /// has waited longer than a round trip and what it varies by. `None` if nothing is unanswered.
+    pub(crate) fn overdue_at(&self) -> Option<Micros> {
+        let srtt = self.path.rtt.srtt()?;
+        let is_unanswered =
+            |segment: &SentSegment| !self.path.loss.has_acked_since(segment.xmit_seq);
+        let lists = self.sent_segments.oldest_per_list();
+        let first = lists.filter_map(|(sn, _)| {
+            let mut list = self.sent_segments.unacked_from(sn);
+            list.find(|(_, segment)| is_unanswered(segment)).map(|(_, segment)| segment.last_sent)
+        });
+        let margin = (srtt / 4 + 4 * self.path.rtt.rttvar()).max(MIN_OVERDUE);
+        Some(first.min()?.add_micros(srtt + margin))
     }
 }

@@ -29,12 +29,14 @@ impl Sender {
         let (ack_wait, mut lost_at) = (self.newer_ack_wait(), None);
         self.find_loss(no_new_data, |loss| {
             let is_rto = loss.trigger == LossTrigger::Rto;
-            let at = if is_rto { self.path.pto_backoff.probe_at(loss.at, ack_wait) } else { loss.at };
+            let at =
+                if is_rto { self.path.pto_backoff.probe_at(loss.at, ack_wait) } else { loss.at };
             lost_at = earliest([lost_at, Some(at)]);
             false
         });
-        let may_leave_at =
-            |at: Micros| at.max(self.path.pacer.resume_at()).max(self.retransmit_budget.available_at());
+        let may_leave_at = |at: Micros| {
+            at.max(self.path.pacer.resume_at()).max(self.retransmit_budget.available_at())
+        };
         let copies = self.redundancy.copies.as_ref().and_then(|redundant| redundant.deadline());
         let is_probing = self.path.probes.is_active() && self.oldest_of_old_path().is_some();
         let probe = is_probing.then(|| may_leave_at(Micros(0)));
@@ -104,7 +106,11 @@ impl Sender {
     /// The segment to retransmit when the RTO of `expired` expires. During PTO back-off that is the oldest
     /// segment, which advances `una` and which the peer accepts with any window.
     fn select_probe(&self, expired: Sn) -> Sn {
-        if self.path.pto_backoff.is_active() && self.is_oldest_unacked() { self.una() } else { expired }
+        if self.path.pto_backoff.is_active() && self.is_oldest_unacked() {
+            self.una()
+        } else {
+            expired
+        }
     }
 
     /// Re-arms expired RTOs of segments beyond the peer's window without a retransmission, since the peer
@@ -325,7 +331,8 @@ impl Sender {
     ) {
         let rtt = self.path.rtt.srtt_or_rto();
         let closes_window = self.closes_window(sn, trigger);
-        let (allowed, latency_bound) = (!self.path.pto_backoff.is_active(), self.is_latency_bound());
+        let (allowed, latency_bound) =
+            (!self.path.pto_backoff.is_active(), self.is_latency_bound());
         let saved = self.redundancy.copies_saved_by_repairs(now, rtt);
         let left = self.sent_segments.get(sn).filter(|_| is_first).map(|segment| segment.first_ts);
         let Some(redundant) = &mut self.redundancy.copies else { return };

@@ -6,6 +6,7 @@
 mod closing;
 mod lifecycle;
 mod queues;
+mod routes;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use crate::core::path::validation::{PathChallenge, PathValidation};
 use crate::core::segment::InputError;
 use crate::core::seq::Sn;
 use crate::driver::connection::lifecycle::{Lifecycle, Reported};
+use crate::driver::connection::routes::Routes;
 use crate::driver::memory::{Holder, Memory, SHORT_QUOTA};
 use crate::error::ConnectionError;
 use crate::shared::connection::{Handle, Shared};
@@ -57,6 +59,8 @@ pub(super) struct Conn {
     shared: Arc<Shared>,
     span: Span,
     path: Path,
+    /// `Some` with further paths.
+    routes: Option<Box<Routes>>,
     /// Hashes of the peer's initial segments; empty for an active open.
     opened_by: OpenedBy,
     /// The latest initial segment of another connection from the peer's address: the peer may have restarted.
@@ -137,6 +141,7 @@ impl Conn {
             kcp,
             span: Span::open(shared.peer(), shared.conv, opened_by.is_by_peer()),
             path: shared.path(),
+            routes: None,
             shared,
             opened_by,
             restarted_by: None,

@@ -24,6 +24,9 @@ impl Conn {
     ) -> bool {
         self.shared.notifier.begin_exchange();
         self.report_datagram_support();
+        if self.has_routes() {
+            self.open_wanted_paths(now);
+        }
         self.take_writes(now, scratch);
         self.deliver(scratch)
     }
@@ -178,6 +181,9 @@ impl Conn {
         self.rate_limited_until = None;
         let mut count = 0;
         let mut stream_is_done = false;
+        if self.has_routes() {
+            count += self.transmit_on_paths(now, out);
+        }
         while count < limit && !out.tx.is_full() {
             let mut sent = if self.prefer_stream { 0 } else { self.transmit_out_of_band(now, out) };
             if sent == 0 && !stream_is_done {
@@ -192,7 +198,8 @@ impl Conn {
             count += sent;
         }
         if count < limit {
-            count += out.close_group(now, &mut self.kcp, self.path);
+            let path = self.active_path();
+            count += out.close_group(now, &mut self.kcp, path);
         }
         count
     }
@@ -208,7 +215,7 @@ impl Conn {
         let (mut count, mut in_gso_batch) = (0, false);
         let mut is_done;
         loop {
-            let (path, copies, max) = (self.path, self.duplicates, limit - count);
+            let (path, copies, max) = (self.active_path(), self.duplicates, limit - count);
             let appended = out.transmit(now, &mut self.kcp, path, copies, in_gso_batch, max);
             let sent_nothing = appended.datagrams == 0;
             // After the end of a GSO batch another kind of datagram may be due.
@@ -243,7 +250,7 @@ impl Conn {
         }
         let Some(payload) = self.shared.datagrams.next_outgoing() else { return 0 };
         let before = out.tx.bytes();
-        out.codec.encode_out_of_band(out.tx, self.path, self.shared.conv, &payload);
+        out.codec.encode_out_of_band(out.tx, self.active_path(), self.shared.conv, &payload);
         self.kcp.on_out_of_band_sent(now, out.tx.bytes() - before);
         self.out_of_band.0 += 1;
         self.prefer_stream = true;

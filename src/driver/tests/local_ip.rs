@@ -107,7 +107,8 @@ fn migration_takes_the_local_ip_that_the_response_proves() {
 fn local_ip_that_is_unknown_is_not_taken_from_a_replay() {
     let (mut world, _listener, _stream) = validated();
     let local = Path { peer: addr(HOME), local: LocalIp::of_destination(at(2).ip()) };
-    world.driver_of(SERVER).routing.on_source_gone(local);
+    let now = world.now();
+    world.driver_of(SERVER).routing.on_source_gone(now, local);
     assert_eq!(local_ip(&mut world), None);
     world.inject_to(addr(HOME), at(4), &push(7, 0, b"hello"));
     world.run_for(SECOND / 10);

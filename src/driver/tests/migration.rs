@@ -133,13 +133,14 @@ fn migration_to_a_source_at_its_limit_is_refused() {
 fn local_ip_that_the_host_has_lost_is_left_to_the_system() {
     let (mut world, _listener, _client) = validated(Migration::Off);
     let local = LocalIp::of_destination([192, 0, 2, 1].into());
+    let now = world.now();
     let driver = world.driver_of(SERVER);
     let conn = driver.routing.conns.iter_mut().next().unwrap().1;
     conn.set_local_ip(local);
     let path = conn.path();
     let others = [Path { peer: addr(99), ..path }, Path::to(path.peer)];
     for (gone, expected) in [(others[0], path), (others[1], path), (path, Path::to(path.peer))] {
-        driver.routing.on_source_gone(gone);
+        driver.routing.on_source_gone(now, gone);
         let conn = driver.routing.conns.iter().next().unwrap().1;
         assert_eq!((conn.path(), conn.shared().path()), (expected, expected));
     }
@@ -254,7 +255,7 @@ fn migration_leaves_data_before_its_initial_segment_to_the_new_connection() {
     assert_eq!(listener.stats().connections.migrations, 0);
 }
 
-fn aead() -> Config {
+pub(super) fn aead() -> Config {
     Config::new().cipher(Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap())
 }
 
@@ -305,7 +306,7 @@ fn messages(
 }
 
 /// The seed of the environment, or the first `count` ones. Prints each.
-fn seeds(count: u64) -> impl Iterator<Item = u64> {
+pub(super) fn seeds(count: u64) -> impl Iterator<Item = u64> {
     let chosen: Option<u64> =
         std::env::var("KCP_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
     let seeds = chosen.map_or(0..count, |seed| seed..seed + 1);

@@ -61,6 +61,8 @@ pub(super) struct Net {
     pub(super) further: HashMap<SocketAddr, SocketAddr>,
     /// Sockets behind a NAT, and the address that others see of each.
     pub(super) outside: HashMap<SocketAddr, SocketAddr>,
+    /// Pairs of addresses between which everything is lost, one way.
+    pub(super) cut: HashSet<(SocketAddr, SocketAddr)>,
     /// Errors of the next sends and receives of a socket.
     pub(super) send_faults: HashMap<SocketAddr, VecDeque<io::Error>>,
     pub(super) recv_faults: HashMap<SocketAddr, VecDeque<io::Error>>,
@@ -90,6 +92,7 @@ impl Net {
             inboxes: HashMap::new(),
             further: HashMap::new(),
             outside: HashMap::new(),
+            cut: HashSet::new(),
             send_faults: HashMap::new(),
             recv_faults: HashMap::new(),
             fates: HashMap::new(),
@@ -112,6 +115,9 @@ impl Net {
         }
         for byte in datagram.iter().take(64) {
             self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3);
+        }
+        if self.cut.contains(&(from, to)) {
+            return;
         }
         let mut late = 0;
         match self.fates.get_mut(&socket).and_then(VecDeque::pop_front) {
@@ -143,6 +149,9 @@ impl Net {
     pub(super) fn deliver_due(&mut self) {
         while self.flying.peek().is_some_and(|Reverse(flight)| flight.0 <= self.now) {
             let Some(Reverse((_, _, from, to, datagram))) = self.flying.pop() else { break };
+            if self.cut.contains(&(from, to)) {
+                continue;
+            }
             let inside = self.outside.iter().find(|(_, outside)| **outside == to);
             let (socket, local) = match (self.further.get(&to), inside) {
                 (Some(socket), _) => (*socket, LocalIp::of_destination(to.ip())),

@@ -19,7 +19,7 @@ use crate::endpoint::Endpoint;
 use crate::listener::KcpListener;
 use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
 use crate::shared::requests::RequestQueue;
-use crate::testkit::link::LinkConfig;
+use crate::testkit::link::{Link, LinkConfig};
 use crate::testkit::rng::Rng;
 use crate::util::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 
@@ -275,6 +275,24 @@ impl World {
     /// Gives `host` a further address. Its socket is then bound to all addresses.
     pub(super) fn add_address(&self, host: u8, further: SocketAddr) {
         lock(&self.net).further.insert(further, addr(host));
+    }
+
+    /// Loses everything from one address to another, or nothing any more. Datagrams on their way are lost too.
+    pub(super) fn cut(&self, from: SocketAddr, to: SocketAddr, is_cut: bool) {
+        let cut = &mut lock(&self.net).cut;
+        if is_cut {
+            cut.insert((from, to))
+        } else {
+            cut.remove(&(from, to))
+        };
+    }
+
+    /// Sets the path from one address to another.
+    pub(super) fn set_link(&self, from: SocketAddr, to: SocketAddr, path: LinkConfig) {
+        let mut net = lock(&self.net);
+        let seed = net.seed;
+        let fresh = || Link::new(path.clone(), seed);
+        net.links.entry((from, to)).or_insert_with(fresh).set_config(path.clone());
     }
 
     /// Peers see `host` at another address from now on, and datagrams to the last one are lost.

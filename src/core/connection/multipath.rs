@@ -1,0 +1,260 @@
+//! Connections with several paths: adding and removing them, the segments that leave on a path without data, and
+//! the change to another path. [`PathSet`] decides.
+
+use std::time::{Duration, Instant};
+
+use crate::core::clock::{self, Micros};
+use crate::core::connection::Kcp;
+use crate::core::connection::output::Transmitted;
+use crate::core::keepalive::{PingId, Role};
+use crate::core::path::set::{Change, MAX_PATHS, PathId, PathSegment, PathSet, PathState};
+use crate::core::segment::{Command, ControlType, HEADER_LEN, Header};
+use crate::core::seq::{Sn, Ts};
+use crate::util::earliest;
+use crate::util::path::Path;
+
+/// A path in the eyes of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PathInfo {
+    /// Its number.
+    pub id: PathId,
+    /// Whether the peer answers on it.
+    pub state: PathState,
+    /// Whether data leaves on it.
+    pub is_active: bool,
+    /// Smoothed RTT; `None` before the first sample.
+    pub srtt: Option<Duration>,
+}
+
+/// Why a connection takes no further path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddPathError {
+    /// The peer opened the connection: only the side that opened it adds paths.
+    #[error("only the side that opened the connection adds paths")]
+    OpenedByPeer,
+    /// The peer takes no further path: it is no peer of this crate, or an older version.
+    #[error("the peer does not support several paths")]
+    NotSupported,
+    /// The connection has four paths.
+    #[error("the connection has {MAX_PATHS} paths: remove one first")]
+    TooMany,
+}
+
+impl Kcp {
+    /// Lets the peer announce further paths. Only for connections under an AEAD cipher: others would follow a
+    /// forged datagram. To be called before the first datagram.
+    pub fn accept_paths(&mut self) {
+        self.accepts_paths = true;
+    }
+
+    /// Asks the peer whether it accepts further paths; the answer comes after a round trip.
+    pub fn ask_for_paths(&mut self) {
+        self.repair_state().hello.start_for_datagrams();
+    }
+
+    /// Whether the peer accepts further paths; `None` while unknown.
+    #[must_use]
+    pub fn peer_accepts_paths(&self) -> Option<bool> {
+        if !self.close_state.is_enabled() || self.close_state.peer_lacks_control() {
+            return Some(false);
+        }
+        self.repair.as_ref()?.hello.peer_accepts_paths()
+    }
+
+    /// Adds a path and begins to validate it: datagrams of [`Kcp::poll_transmit_on_path`] with its id leave on it.
+    ///
+    /// # Errors
+    ///
+    /// If the peer opened the connection, accepts no further path, or four paths exist.
+    pub fn add_path(&mut self, now: Instant) -> Result<PathId, AddPathError> {
+        if self.role != Role::Active {
+            return Err(AddPathError::OpenedByPeer);
+        }
+        if self.peer_accepts_paths() != Some(true) {
+            return Err(AddPathError::NotSupported);
+        }
+        let now = self.clock.at(now);
+        let send = self.send.path.another();
+        let paths = self.paths.get_or_insert_with(|| Box::new(PathSet::new(now, true)));
+        paths.add(now, send).ok_or(AddPathError::TooMany)
+    }
+
+    /// The number that the peer has announced for a path that has just been validated, and the time since its
+    /// first challenge.
+    pub(crate) fn announced_path(&self, now: Instant, path: Path) -> Option<(PathId, Duration)> {
+        let (id, rtt) = self.path_validator.announced(self.clock.at(now), path)?;
+        Some((id, Duration::from_micros(rtt)))
+    }
+
+    /// The peer has answered a PATH_CHALLENGE on the path that it announced, after `rtt`. Returns
+    /// whether the connection takes the path.
+    pub(crate) fn add_peer_path(&mut self, now: Instant, id: PathId, rtt: Duration) -> bool {
+        let now = self.clock.at(now);
+        if self.role == Role::Active || !self.accepts_paths {
+            return false;
+        }
+        let mut send = self.send.path.another();
+        send.rtt.on_sample(now, clock::micros(rtt));
+        self.path_validator.clear();
+        let paths = self.paths.get_or_insert_with(|| Box::new(PathSet::new(now, false)));
+        paths.add_validated(now, id, send).is_some()
+    }
+
+    /// Removes a path. Data that left on it leaves again on another one. Returns false if it is unknown, or the
+    /// last one that answers.
+    pub fn remove_path(&mut self, now: Instant, id: PathId) -> bool {
+        let now = self.clock.at(now);
+        let change = self.paths.as_mut().and_then(|paths| paths.remove(now, id));
+        let Some(change) = change else { return false };
+        self.change_path(now, change);
+        if let Some(paths) = &mut self.paths {
+            paths.forget(id);
+        }
+        true
+    }
+
+    /// The system sends nothing on the path any more, for example since its local address is gone: another path
+    /// takes over at once.
+    pub fn on_path_lost(&mut self, now: Instant, id: PathId) {
+        let now = self.clock.at(now);
+        let change = self.paths.as_mut().map(|paths| paths.on_lost(now, id));
+        self.change_path(now, change.unwrap_or(Change::None));
+    }
+
+    /// The paths; one if none was ever added.
+    pub fn paths(&self) -> impl Iterator<Item = PathInfo> + '_ {
+        let (active, rtt) = (self.active_path(), &self.send.path.rtt);
+        let only = self.paths.is_none().then(|| (PathId::FIRST, PathState::Usable, rtt.srtt()));
+        let several = self.paths.iter().flat_map(|paths| paths.states(rtt));
+        several.chain(only).map(move |(id, state, srtt)| {
+            let srtt = srtt.map(Duration::from_micros);
+            PathInfo { id, state, is_active: id == active, srtt }
+        })
+    }
+
+    /// The path of [`Kcp::poll_transmit`].
+    #[must_use]
+    pub fn active_path(&self) -> PathId {
+        self.paths.as_ref().map_or(PathId::FIRST, |paths| paths.active())
+    }
+
+    /// The path on which the next datagrams for [`Kcp::input`] came.
+    #[inline]
+    pub fn set_arrival(&mut self, path: PathId) {
+        self.arrival = path;
+    }
+
+    /// The path of the next datagram that need not leave with data: a ping, its answer, or ACKs. Append it with
+    /// [`Kcp::poll_transmit_on_path`] until this returns `None`, then call [`Kcp::poll_transmit`].
+    #[must_use]
+    pub fn next_transmit_path(&self, now: Instant) -> Option<PathId> {
+        let paths = self.paths.as_ref()?;
+        let now = self.clock.at(now);
+        let segment = if self.may_ping_paths() { paths.next(now) } else { None };
+        segment.or_else(|| self.acks_leave_elsewhere().filter(|_| self.acks_due(now)))
+    }
+
+    /// Appends the datagram of [`Kcp::next_transmit_path`].
+    pub fn poll_transmit_on_path(
+        &mut self,
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) -> Option<Transmitted> {
+        self.paths.as_ref()?;
+        let now = self.clock.tick(now);
+        let (start, mut sent) = (out.len(), Transmitted::default());
+        if !self.write_path_segment(now, out) && self.acks_leave_elsewhere().is_some() {
+            self.append_acks(self.current_mtu() / HEADER_LEN, out, &mut sent);
+        }
+        let len = out.len() - start;
+        (len > 0).then(|| self.on_datagram_sent(now, len, sent))
+    }
+
+    /// Appends a ping or an answer, if one is due.
+    fn write_path_segment(&mut self, now: Micros, out: &mut Vec<u8>) -> bool {
+        if !self.may_ping_paths() {
+            return false;
+        }
+        let (sn, keepalive) = (self.role.ping_sn(self.send.una()), &mut self.keepalive);
+        let new = || PingId { sn, cookie: keepalive.next_cookie() };
+        let rtt = &self.send.path.rtt;
+        let segment = self.paths.as_mut().and_then(|paths| paths.poll(now, rtt, new));
+        let Some((path, segment)) = segment else { return false };
+        match segment {
+            PathSegment::Answer(PingId { sn, cookie }) => {
+                let capability = self.close_state.capability();
+                self.header(Command::Ack, capability, sn, cookie, 0).emit(out);
+            }
+            PathSegment::Ping { ping, announces } => {
+                if announces {
+                    let kind = ControlType::Path as u8;
+                    self.header(Command::Control, kind, Sn(path.0.into()), Ts(0), 0).emit(out);
+                }
+                self.new_ping(ping).emit(out);
+            }
+        }
+        true
+    }
+
+    /// The path of ACKs, if data leaves on another one.
+    #[inline]
+    pub(super) fn acks_leave_elsewhere(&self) -> Option<PathId> {
+        self.paths.as_ref()?.acks_leave_elsewhere()
+    }
+
+    /// Whether [`Self::poll_transmit_on_path`] would append a ping or an answer.
+    #[inline]
+    pub(super) fn has_path_work_at(&self, at: Micros) -> bool {
+        let pings = |paths: &PathSet| paths.deadline().is_some_and(|deadline| deadline <= at);
+        self.paths.as_ref().is_some_and(|paths| self.may_ping_paths() && pings(paths))
+    }
+
+    fn may_ping_paths(&self) -> bool {
+        self.close_reason.is_none() && self.is_established()
+    }
+
+    /// When a path has something to do: a ping, an answer, or a change because an answer is overdue.
+    pub(super) fn paths_deadline(&self) -> Option<Micros> {
+        let paths = self.paths.as_ref().filter(|_| self.may_ping_paths())?;
+        let overdue = if paths.has_other() { self.send.overdue_at() } else { None };
+        earliest([paths.deadline(), overdue])
+    }
+
+    /// An ACK arrived that no segment in flight matches. Returns whether it answers a ping on its path.
+    pub(super) fn on_path_pong(&mut self, now: Micros, header: &Header) -> bool {
+        let Some(paths) = &mut self.paths else { return false };
+        let rtt = &mut self.send.path.rtt;
+        if !paths.on_pong(now, self.arrival, PingId::named_by(header), rtt) {
+            return false;
+        }
+        let change = match paths.better(&self.send.path.rtt) {
+            Some(to) => Change::Switch { to, resend: false },
+            None => Change::None,
+        };
+        self.change_path(now, change);
+        true
+    }
+
+    /// Leaves a path that is silent.
+    pub(super) fn check_paths(&mut self, now: Micros) {
+        let Some(paths) = &mut self.paths else { return };
+        let mut change = paths.handle_timeout(now);
+        if change == Change::None
+            && paths.has_other()
+            && self.send.overdue_at().is_some_and(|at| at <= now)
+        {
+            change = paths.leave_active(now);
+        }
+        self.change_path(now, change);
+    }
+
+    fn change_path(&mut self, now: Micros, change: Change) {
+        let Change::Switch { to, resend } = change else { return };
+        let (Some(paths), send) = (&mut self.paths, &mut self.send) else { return };
+        paths.switch(to, |other| send.switch_path(now, other, resend));
+        self.update_mss();
+        self.update_timers(now);
+    }
+}

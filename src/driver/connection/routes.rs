@@ -1,0 +1,179 @@
+//! The network paths of a connection with several: which addresses a path number stands for. The state machine
+//! decides what leaves on which (`core/path/set.rs`).
+
+use std::io;
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+
+use crate::core::connection::multipath::{AddPathError, PathInfo};
+use crate::core::path::set::PathId;
+use crate::driver::connection::{Conn, Key};
+use crate::driver::output::{PacketWriter, SendExtras, Written};
+use crate::util::path::{LocalIp, Path};
+
+/// The further paths of a connection, boxed since most have none.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    /// All paths but [`PathId::FIRST`], which [`Conn`] has.
+    further: Vec<(PathId, Path)>,
+    /// Paths that the application wants, until the peer has shown whether it takes them.
+    wanted: Vec<(LocalIp, oneshot::Sender<io::Result<PathId>>)>,
+}
+
+impl Conn {
+    /// Whether the connection has, or had, further paths.
+    #[inline]
+    pub(in super::super) fn has_routes(&self) -> bool {
+        self.routes.is_some()
+    }
+
+    /// The names of the further paths on the wire, as seen by a listener.
+    pub(in super::super) fn further_keys(&self) -> impl Iterator<Item = Key> + '_ {
+        let further = self.routes.iter().flat_map(|routes| &routes.further);
+        further.map(|(_, path)| (path.peer, self.shared.conv))
+    }
+
+    fn path_of(&self, id: PathId) -> Path {
+        let further = self.routes.as_deref().map_or(&[][..], |routes| &routes.further);
+        let found = further.iter().find(|(known, _)| *known == id);
+        found.map_or(self.path, |(_, path)| *path)
+    }
+
+    /// All paths.
+    pub(in super::super) fn paths(&self) -> Vec<(Path, PathInfo)> {
+        self.kcp.paths().map(|info| (self.path_of(info.id), info)).collect()
+    }
+
+    /// The path on which data leaves.
+    #[inline]
+    pub(in super::super) fn active_path(&self) -> Path {
+        if self.routes.is_none() { self.path } else { self.path_of(self.kcp.active_path()) }
+    }
+
+    /// The next datagrams for the state machine came on `path`.
+    pub(in super::super) fn set_arrival(&mut self, path: Path) {
+        let Some(routes) = &self.routes else { return };
+        let is_it = |known: &Path| {
+            known.peer == path.peer && (known.local == path.local || known.local == LocalIp::ANY)
+        };
+        let further = routes.further.iter().find(|(_, known)| is_it(known));
+        self.kcp.set_arrival(further.map_or(PathId::FIRST, |(id, _)| *id));
+    }
+
+    /// The application wants a further path from `local`. `reply` tells whether the peer takes it.
+    pub(in super::super) fn want_path(
+        &mut self,
+        now: Instant,
+        local: LocalIp,
+        reply: oneshot::Sender<io::Result<PathId>>,
+    ) {
+        self.kcp.ask_for_paths();
+        self.routes.get_or_insert_default().wanted.push((local, reply));
+        self.open_wanted_paths(now);
+    }
+
+    /// Opens the paths that the application wants, once the peer has shown whether it takes them.
+    pub(super) fn open_wanted_paths(&mut self, now: Instant) {
+        let Some(accepts) = self.kcp.peer_accepts_paths() else { return };
+        let Some(routes) = &mut self.routes else { return };
+        for (local, reply) in routes.wanted.drain(..) {
+            let path = Path { local, ..self.path };
+            let is_known = self.path.local == local
+                || routes.further.iter().any(|(_, known)| known.local == local);
+            let added = if is_known {
+                let text = "the connection has a path from this address already";
+                Err(io::Error::new(io::ErrorKind::AddrInUse, text))
+            } else if accepts {
+                self.kcp.add_path(now).map_err(unsupported)
+            } else {
+                Err(unsupported(AddPathError::NotSupported))
+            };
+            if let Ok(id) = added {
+                routes.further.push((id, path));
+            }
+            drop(reply.send(added));
+        }
+    }
+
+    /// The peer has answered a PATH_CHALLENGE on a further path that it has announced. Returns false if the
+    /// connection does not take it; the key of the path that it replaces is to be forgotten.
+    pub(in super::super) fn add_peer_path(
+        &mut self,
+        now: Instant,
+        path: Path,
+    ) -> Option<(PathId, Option<Key>)> {
+        let (id, rtt) = self.kcp.announced_path(now, path)?;
+        if id == PathId::FIRST {
+            return None;
+        }
+        if !self.kcp.add_peer_path(now, id, rtt) {
+            return None;
+        }
+        let conv = self.shared.conv;
+        let further = &mut self.routes.get_or_insert_default().further;
+        let known = further.iter_mut().find(|(known, _)| *known == id);
+        let replaced = match known {
+            Some((_, known)) => Some((std::mem::replace(known, path).peer, conv)),
+            None => {
+                further.push((id, path));
+                None
+            }
+        };
+        Some((id, replaced.filter(|(peer, _)| *peer != path.peer)))
+    }
+
+    /// Whether the peer has announced `path` as the new address of the first one.
+    pub(in super::super) fn has_announced_first(&self, now: Instant, path: Path) -> bool {
+        self.kcp.announced_path(now, path).is_some_and(|(id, _)| id == PathId::FIRST)
+    }
+
+    /// Removes a path. Returns false if it is unknown or the last one that answers.
+    pub(in super::super) fn remove_path(&mut self, now: Instant, id: PathId) -> bool {
+        let removed = self.kcp.remove_path(now, id);
+        if removed && let Some(routes) = &mut self.routes {
+            routes.further.retain(|(known, _)| *known != id);
+        }
+        removed
+    }
+
+    /// The system sends nothing from the local IP of `path` any more.
+    pub(in super::super) fn on_source_gone(&mut self, now: Instant, path: Path) {
+        let further = self.routes.iter().flat_map(|routes| &routes.further);
+        let gone = further.into_iter().find(|(_, known)| *known == path).map(|(id, _)| *id);
+        if let Some(id) = gone {
+            self.kcp.on_path_lost(now, id);
+        } else if self.path == path {
+            self.set_local_ip(LocalIp::ANY);
+        }
+    }
+
+    /// Appends what leaves on other paths than data. Returns the number of datagrams.
+    pub(super) fn transmit_on_paths(&mut self, now: Instant, out: &mut PacketWriter<'_>) -> usize {
+        let mut count = 0;
+        while !out.tx.is_full()
+            && let Some(id) = self.kcp.next_transmit_path(now)
+        {
+            let (path, kcp) = (self.path_of(id), &mut self.kcp);
+            let (before, mut len) = (out.tx.bytes(), 0);
+            let write = |tail: &mut Vec<u8>| match kcp.poll_transmit_on_path(now, tail) {
+                Some(sent) => {
+                    len = sent.len;
+                    Written::Other
+                }
+                None => Written::Nothing,
+            };
+            let sent = out.codec.encode(now, out.tx, path, SendExtras::default(), write);
+            if sent == 0 {
+                break;
+            }
+            self.kcp.on_out_of_band_sent(now, out.tx.bytes() - before - len);
+            count += sent;
+        }
+        count
+    }
+}
+
+fn unsupported(error: AddPathError) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, error)
+}
