@@ -31,7 +31,8 @@ use crate::shared::requests::{Drain, Opened, Rebind, Request, RequestQueue, Time
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
 use crate::sys::transport::Transport;
-use crate::sys::{MAX_DATAGRAM, RefusalWatch, Socket, TransportSocket, UdpSocket, check_route};
+use crate::sys::{MAX_DATAGRAM, RefusalWatch, Socket, TransportSocket, UdpSocket};
+use crate::sys::{check_route, watch_network};
 use crate::util::path::{canonical, destination, unspecified};
 use crate::util::sync::Arc;
 
@@ -542,6 +543,8 @@ impl Endpoint {
         let bound = Bound::new(&socket, &config.socket);
         let endpoint = Self::spawn(socket, config, context)?;
         port_reuse::register(&endpoint.requests, bound);
+        let watcher = Arc::downgrade(&endpoint.requests);
+        watch_network(watcher);
         Ok(endpoint)
     }
 

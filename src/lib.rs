@@ -110,6 +110,8 @@
 //!   server takes [`KcpListener::incoming`].
 //! * `tokio-util`: [`KcpListener`] is a `tokio_util::net::Listener`.
 //! * `legacy-ciphers`: kcp-go's older ciphers.
+//! * `netlink`: on Linux, connections that this side opened notice changes of the host's addresses and routes,
+//!   so that an idle one migrates at once. Each process gets a thread, which sleeps between changes.
 //! * `aws-lc-rs` (default): AEADs from AWS-LC, which needs a C compiler. Without it they come from
 //!   RustCrypto, in pure Rust: the same packets, at a third of the speed on x86-64.
 //! * `tracing` (default): lifecycle events of connections.

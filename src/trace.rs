@@ -88,6 +88,13 @@ pub(crate) fn further_connection(peer: SocketAddr, conv: u32) {
     );
 }
 
+/// Changes of addresses and routes are not reported. At most once a process.
+#[cfg(all(feature = "netlink", target_os = "linux"))]
+pub(crate) fn network_not_watched(error: &std::io::Error) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(%error, "changes of addresses and routes go unnoticed: permit netlink sockets (NETLINK_ROUTE)");
+}
+
 /// Size of a kernel socket buffer in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {

@@ -7,6 +7,9 @@ mod common;
 
 #[path = "addresses/hosts.rs"]
 mod hosts;
+#[cfg(feature = "netlink")]
+#[path = "addresses/roaming.rs"]
+mod roaming;
 #[path = "addresses/two_hosts.rs"]
 mod two_hosts;
 

@@ -63,6 +63,7 @@ impl<S: Socket> Driver<S> {
             _ => {}
         }
         self.routing.update_replaces(peer);
+        self.record_source(peer);
         Ok(Opened { handle: Handle::new(shared), waits })
     }
 

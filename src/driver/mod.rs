@@ -8,8 +8,8 @@
 //! A turn is bounded: it receives and sends a fixed number of datagrams and leaves the rest to the next turn.
 //! It serves connections in the order of their readiness, each with a quota (tests/fairness.rs).
 //!
-//! `accept`, `exit`, `migration`, `receive`, `requests` and `serve` hold the methods of [`Driver`]. All other
-//! modules are types that do not depend on [`Driver`], so imports run one way.
+//! `accept`, `exit`, `migration`, `receive`, `requests`, `roaming` and `serve` hold the methods of [`Driver`].
+//! All other modules are types that do not depend on [`Driver`], so imports run one way.
 
 mod accept;
 mod admission;
@@ -23,6 +23,7 @@ mod migration;
 pub(crate) mod output;
 mod receive;
 mod requests;
+mod roaming;
 mod routing;
 mod scratch;
 mod serve;
@@ -32,8 +33,9 @@ mod tests;
 mod timer_wheel;
 mod waiters;
 
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
@@ -101,6 +103,9 @@ pub(crate) struct Driver<S: Socket> {
     input: Input,
     output: Output,
     waiters: Waiters,
+    /// The last known source address of datagrams to peers that this side has connected to; `None` if no route
+    /// led there. Empty without the feature `netlink`. See `roaming.rs`.
+    sources: HashMap<SocketAddr, Option<IpAddr>>,
     memory: Memory,
     timers: TimerWheel,
     scratch: Scratch,
@@ -143,6 +148,7 @@ impl<S: Socket> Driver<S> {
             input: Input::new(config.replay_window),
             output: Output::new(PacketCodec::new(&config, secret)),
             waiters: Waiters::default(),
+            sources: HashMap::new(),
             memory: Memory::new(&config, notifier.memory().clone()),
             timers: TimerWheel::new(now),
             config,

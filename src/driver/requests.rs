@@ -106,6 +106,7 @@ impl<S: Socket> Driver<S> {
                 self.release.undecided.push(reply);
             }
             Request::ReleasePort(reply) => self.release_port(now, reply),
+            Request::RoutesChanged => self.on_routes_changed(now),
         }
     }
 

@@ -37,6 +37,8 @@ mod replay;
 mod requests;
 mod resource_limits;
 mod retry;
+#[cfg(all(feature = "netlink", target_os = "linux"))]
+mod roaming;
 mod scalability;
 mod sim_network;
 mod sim_world;

@@ -88,6 +88,9 @@ pub(crate) enum Request {
     /// End, and reply once the socket is closed. Dropped if the port may not be released.
     #[cfg(not(loom))]
     ReleasePort(oneshot::Sender<Vec<TimeWaitEntry>>),
+    /// Addresses or routes of the host may have changed. At most one is queued.
+    #[cfg(not(loom))]
+    RoutesChanged,
     /// Stands for any request under loom, which does not model oneshot channels.
     #[cfg(loom)]
     Model,
@@ -171,6 +174,20 @@ impl RequestQueue {
             return;
         };
         queued.push(request);
+        self.pending.store(true, Ordering::Relaxed);
+        drop(requests);
+        self.notifier.wake();
+    }
+
+    /// Queues [`Request::RoutesChanged`], unless one is queued.
+    #[cfg(not(loom))]
+    pub(crate) fn push_routes_changed(&self) {
+        let is_change = |request: &Request| matches!(request, Request::RoutesChanged);
+        let mut requests = lock(&self.requests);
+        let Some(queued) = requests.as_mut().filter(|queued| !queued.iter().any(is_change)) else {
+            return;
+        };
+        queued.push(Request::RoutesChanged);
         self.pending.store(true, Ordering::Relaxed);
         drop(requests);
         self.notifier.wake();

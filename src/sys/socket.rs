@@ -4,7 +4,7 @@
 //! scripted socket and a simulated network.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::task::{Context, Poll};
 
 use super::recv_batch::RxBatch;
@@ -23,6 +23,12 @@ pub(crate) trait Socket: Send + 'static {
     /// When they cannot: port 0, or an IP version that the socket does not support.
     fn check_peer(&self, _peer: SocketAddr) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Returns the address that datagrams to `peer` leave from now, without sending one. `None`: none can
+    /// leave, or the system does not say; only asked where [`WATCHES_NETWORK`](super::WATCHES_NETWORK).
+    fn source_for(&self, _peer: SocketAddr) -> Option<IpAddr> {
+        None
     }
 
     /// Replaces the UDP socket.
@@ -108,6 +114,11 @@ impl Socket for UdpSocket {
 
     fn check_peer(&self, peer: SocketAddr) -> io::Result<()> {
         Self::check_peer(self, peer)
+    }
+
+    #[cfg(all(feature = "netlink", target_os = "linux"))]
+    fn source_for(&self, peer: SocketAddr) -> Option<IpAddr> {
+        Self::source_for(self, peer)
     }
 
     fn replace(&mut self, socket: UdpSocket) -> io::Result<()> {

@@ -17,6 +17,8 @@ use self::other::Registration;
 #[cfg(unix)]
 use self::unix::Registration;
 use super::errors::{GsoRefusal, SendFault, classify_send, gso_refusal, shut_down};
+#[cfg(all(feature = "netlink", target_os = "linux"))]
+use super::netlink::source_for;
 use super::options::{
     CLASS_SEND_HAS_GSO, CLASS_SEND_STATES_SOURCE, MAX_UNFRAGMENTED_V6, SavedOptions, bind,
     bind_group, can_state_source, enable_pktinfo, families, has_traffic_class, may_be_source,
@@ -344,6 +346,11 @@ impl UdpSocket {
 impl UdpSocket {
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.io.socket().local_addr()
+    }
+
+    #[cfg(all(feature = "netlink", target_os = "linux"))]
+    pub(crate) fn source_for(&self, peer: SocketAddr) -> Option<IpAddr> {
+        source_for(self.io.socket(), peer)
     }
 
     pub(crate) fn check_peer(&self, peer: SocketAddr) -> io::Result<()> {

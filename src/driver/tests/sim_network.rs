@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::task::{Context, Poll};
 
 use crate::sys::{RxBatch, Socket, Transmit};
@@ -72,6 +72,9 @@ pub(super) struct Net {
     pub(super) limits: HashMap<SocketAddr, usize>,
     /// Sockets on which sends would block, and until when in microseconds.
     pub(super) blocked: HashMap<SocketAddr, u64>,
+    /// Source addresses of datagrams from a socket to a peer, in place of the socket's own; `None`: no route
+    /// leads there.
+    pub(super) sources: HashMap<(SocketAddr, SocketAddr), Option<IpAddr>>,
     /// Sockets that permit IP fragmentation.
     pub(super) ip_fragmentation: HashSet<SocketAddr>,
     /// Everything sent since the last `log` call; `None` before the first.
@@ -98,6 +101,7 @@ impl Net {
             fates: HashMap::new(),
             limits: HashMap::new(),
             blocked: HashMap::new(),
+            sources: HashMap::new(),
             ip_fragmentation: HashSet::new(),
             log: None,
             sent: 0,
@@ -177,6 +181,11 @@ pub(super) struct SimSocket {
 impl Socket for SimSocket {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.addr)
+    }
+
+    fn source_for(&self, peer: SocketAddr) -> Option<IpAddr> {
+        let net = lock(&self.net);
+        net.sources.get(&(self.addr, peer)).copied().unwrap_or_else(|| Some(self.addr.ip()))
     }
 
     fn set_ip_fragmentation(&mut self, allow: bool) {
