@@ -541,7 +541,8 @@ impl<S: Socket> Driver<S> {
         }
         let Routing { conns, peers, .. } = &mut self.routing;
         if let Some(conn) = conns.get_mut(id.slot as usize) {
-            let fec = peers.fec_sender(conn.peer(), &mut self.memory);
+            let is_first = conn.is_on_first_path();
+            let fec = is_first.then(|| peers.fec_sender(conn.peer(), &mut self.memory)).flatten();
             let sent = conn.transmit(now, &mut self.output.writer(fec), 1);
             self.output.spend(sent);
         }

@@ -85,10 +85,13 @@ impl<S: Socket> Driver<S> {
                 }
             }
             Request::RemovePath { id, path, reply } => {
-                let removed =
-                    self.routing.get_mut(id).is_some_and(|conn| conn.remove_path(now, path));
+                let Some(conn) = self.routing.get_mut(id) else { return };
+                let removed = conn.remove_path(now, path);
+                if let Some(key) = removed.flatten() {
+                    self.routing.demux.remove_further(key, id);
+                }
                 // A caller that is gone needs no reply.
-                let _ = reply.send(removed);
+                let _ = reply.send(removed.is_some());
                 self.routing.schedule(id);
             }
             Request::Paths { id, reply } => {

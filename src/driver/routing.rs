@@ -186,10 +186,10 @@ impl Routing {
     pub(super) fn share_path(&mut self, id: ConnId) {
         let slot = id.slot as usize;
         let conn = self.get(id).filter(|conn| !conn.is_unvalidated());
-        let Some(path) = conn.map(Conn::path) else { return };
+        let Some(path) = conn.map(Conn::active_path) else { return };
         let Some(other) = self.peers.sharer(path.peer, id.slot) else { return };
         if let Some((conn, other)) = self.conns.get2_mut(slot, other)
-            && other.path() == path
+            && other.active_path() == path
             && !other.is_unvalidated()
         {
             conn.share_path(other);
@@ -201,8 +201,11 @@ impl Routing {
     /// to a PATH_CHALLENGE, shows which one it uses.
     pub(super) fn on_source_gone(&mut self, now: Instant, path: Path) {
         for slot in self.peers.slots(path.peer) {
-            if let Some(conn) = self.conns.get_mut(slot) {
-                conn.on_source_gone(now, path);
+            if let Some(conn) = self.conns.get_mut(slot)
+                && conn.on_source_gone(now, path)
+                && conn.mark_ready()
+            {
+                self.ready.push_back(conn.id());
             }
         }
     }
@@ -342,6 +345,18 @@ impl Demux {
         !self.live.contains_key(&key) && *self.further.entry(key).or_insert(id) == id
     }
 
+    /// A connection has ended, also under the key of a further path.
+    pub(super) fn end_further(&mut self, now: Instant, key: Key, id: ConnId, time_wait: TimeWait) {
+        if self.further.get(&key) == Some(&id) {
+            self.insert_time_wait(key, now + TIME_WAIT_DURATION, time_wait);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn further(&self) -> usize {
+        self.further.len()
+    }
+
     pub(super) fn remove_further(&mut self, key: Key, id: ConnId) {
         if self.further.get(&key) == Some(&id) {
             self.further.remove(&key);
@@ -384,7 +399,7 @@ impl Demux {
     pub(super) fn find(&self, key: &Key) -> Option<ConnId> {
         match &self.recent {
             Some((recent, id)) if recent == key => Some(*id),
-            _ => self.live.get(key).copied(),
+            _ => self.live.get(key).or_else(|| self.further.get(key)).copied(),
         }
     }
 

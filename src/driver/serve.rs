@@ -169,7 +169,7 @@ impl<S: Socket> Driver<S> {
         }
         let deadline = conn.deadline(now, |at| self.timers.coalesced_deadline(now, at));
         let (peer, conv) = conn.key();
-        let fec = peers.fec_deadline(peer, conv);
+        let fec = peers.fec_deadline(peer, conv).filter(|_| conn.is_on_first_path());
         self.timers.set(slot, earliest([deadline, fec]));
         unfinished
     }
@@ -185,7 +185,9 @@ impl<S: Socket> Driver<S> {
             let Routing { conns, peers, .. } = &mut self.routing;
             let Some(conn) = conns.get_mut(slot) else { return Ok(None) };
             let limit = if self.output.blocked { 0 } else { quota.min(self.output.budget) };
-            let fec = peers.fec_sender(conn.peer(), &mut self.memory);
+            // FEC belongs to the first path: the peer decodes parity of that address only.
+            let is_first = conn.is_on_first_path();
+            let fec = is_first.then(|| peers.fec_sender(conn.peer(), &mut self.memory)).flatten();
             let sent = conn.transmit(now, &mut self.output.writer(fec), limit);
             quota = quota.saturating_sub(sent);
             self.output.spend(sent);
@@ -211,15 +213,18 @@ impl<S: Socket> Driver<S> {
         let Some(mut conn) = self.routing.conns.try_remove(slot) else { return };
         self.extend_time_wait(now, &time_wait, conn.rto());
         let (key, peer) = (conn.key(), conn.peer());
-        for further in conn.further_keys() {
-            self.routing.demux.remove_further(further, id);
-        }
         if conn.is_simultaneous_passive_open() || conn.has_forged_initial() || conn.is_unanswered()
         {
             // A later initial segment may be the peer's own, and no peer has to learn of this end.
             self.routing.demux.forget(key, id);
         } else {
+            for further in conn.further_keys() {
+                self.routing.demux.end_further(now, further, id, time_wait);
+            }
             self.routing.demux.remove(now, key, id, time_wait);
+        }
+        for further in conn.further_keys() {
+            self.routing.demux.remove_further(further, id);
         }
         self.routing.peers.leave(peer, id.slot, &mut self.memory);
         if conn.is_opened_by_peer() {

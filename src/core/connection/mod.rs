@@ -616,6 +616,9 @@ impl Kcp {
             }
             Setting::Mtu(mtu) => {
                 self.send.path.mtu.on_max_mtu_changed(mtu);
+                if let Some(paths) = &mut self.paths {
+                    paths.limit_mtu(mtu);
+                }
                 self.update_mss();
             }
             Setting::RateLimit(rate) => self.rate_limiter.set_rate(rate),
@@ -717,6 +720,7 @@ impl Kcp {
     pub fn handle_timeout(&mut self, now: Instant) {
         let (now, started) = (self.clock.at(now), self.has_started());
         if self.close_reason.is_some() {
+            self.rotate_reset(now);
             self.close_state.reset_mut().expire(now);
             return;
         }

@@ -8,10 +8,13 @@ use crate::core::connection::Kcp;
 use crate::core::connection::output::Transmitted;
 use crate::core::keepalive::{PingId, Role};
 use crate::core::path::set::{Change, MAX_PATHS, PathId, PathSegment, PathSet, PathState};
-use crate::core::segment::{Command, ControlType, HEADER_LEN, Header};
+use crate::core::segment::{Command, ControlType, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::util::earliest;
 use crate::util::path::Path;
+
+/// ACKs of a datagram that leaves on another path than data, whose size counts for the path of data only.
+const MAX_ACKS: usize = 16;
 
 /// A path in the eyes of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +50,9 @@ impl Kcp {
     /// forged datagram. To be called before the first datagram.
     pub fn accept_paths(&mut self) {
         self.accepts_paths = true;
+        if let Some(repair) = &mut self.repair {
+            repair.hello.accept_paths();
+        }
     }
 
     /// Asks the peer whether it accepts further paths; the answer comes after a round trip.
@@ -166,7 +172,7 @@ impl Kcp {
         let now = self.clock.tick(now);
         let (start, mut sent) = (out.len(), Transmitted::default());
         if !self.write_path_segment(now, out) && self.acks_leave_elsewhere().is_some() {
-            self.append_acks(self.current_mtu() / HEADER_LEN, out, &mut sent);
+            self.append_acks(MAX_ACKS, out, &mut sent);
         }
         let len = out.len() - start;
         (len > 0).then(|| self.on_datagram_sent(now, len, sent))
@@ -181,21 +187,27 @@ impl Kcp {
         let new = || PingId { sn, cookie: keepalive.next_cookie() };
         let rtt = &self.send.path.rtt;
         let segment = self.paths.as_mut().and_then(|paths| paths.poll(now, rtt, new));
-        let Some((path, segment)) = segment else { return false };
+        let Some((path, segment, announces)) = segment else { return false };
         match segment {
             PathSegment::Answer(PingId { sn, cookie }) => {
+                self.announce(path, announces, out);
                 let capability = self.close_state.capability();
                 self.header(Command::Ack, capability, sn, cookie, 0).emit(out);
             }
-            PathSegment::Ping { ping, announces } => {
-                if announces {
-                    let kind = ControlType::Path as u8;
-                    self.header(Command::Control, kind, Sn(path.0.into()), Ts(0), 0).emit(out);
-                }
+            PathSegment::Ping(ping) => {
+                self.announce(path, announces, out);
                 self.new_ping(ping).emit(out);
             }
         }
         true
+    }
+
+    /// Appends the number of the path, before a ping or the answer to one: a NAT may have changed the address.
+    fn announce(&mut self, path: PathId, announces: bool, out: &mut Vec<u8>) {
+        if announces {
+            let kind = ControlType::Path as u8;
+            self.header(Command::Control, kind, Sn(path.0.into()), Ts(0), 0).emit(out);
+        }
     }
 
     /// The path of ACKs, if data leaves on another one.
@@ -218,7 +230,7 @@ impl Kcp {
     /// When a path has something to do: a ping, an answer, or a change because an answer is overdue.
     pub(super) fn paths_deadline(&self) -> Option<Micros> {
         let paths = self.paths.as_ref().filter(|_| self.may_ping_paths())?;
-        let overdue = if paths.has_other() { self.send.overdue_at() } else { None };
+        let overdue = if paths.awaits_answers() { self.send.overdue_at() } else { None };
         earliest([paths.deadline(), overdue])
     }
 
@@ -229,10 +241,7 @@ impl Kcp {
         if !paths.on_pong(now, self.arrival, PingId::named_by(header), rtt) {
             return false;
         }
-        let change = match paths.better(&self.send.path.rtt) {
-            Some(to) => Change::Switch { to, resend: false },
-            None => Change::None,
-        };
+        let change = paths.prefer_better(rtt);
         self.change_path(now, change);
         true
     }
@@ -241,13 +250,24 @@ impl Kcp {
     pub(super) fn check_paths(&mut self, now: Micros) {
         let Some(paths) = &mut self.paths else { return };
         let mut change = paths.handle_timeout(now);
-        if change == Change::None
-            && paths.has_other()
-            && self.send.overdue_at().is_some_and(|at| at <= now)
-        {
-            change = paths.leave_active(now);
+        if paths.is_active_silent() && change == Change::None {
+            change = paths.prefer_better(&self.send.path.rtt);
+        }
+        if change == Change::None && paths.awaits_answers() {
+            let fin_at = self.close_state.fin_deadline();
+            let answers_at = earliest([self.send.overdue_at(), fin_at]);
+            if answers_at.is_some_and(|at| at <= now) {
+                change = paths.leave_active(now);
+            }
         }
         self.change_path(now, change);
+    }
+
+    /// A RST is unanswered: it leaves on another path next time.
+    pub(super) fn rotate_reset(&mut self, now: Micros) {
+        let is_due = self.close_state.reset_deadline().is_some_and(|at| at <= now);
+        let change = self.paths.as_mut().filter(|_| is_due).map(|paths| paths.leave_active(now));
+        self.change_path(now, change.unwrap_or(Change::None));
     }
 
     fn change_path(&mut self, now: Micros, change: Change) {

@@ -321,10 +321,12 @@ impl MtuDiscovery {
         discovery
     }
 
+    /// Takes over what the caller adds to datagrams. The largest size is one of the path: the system may have
+    /// lowered it.
     pub(crate) fn take_settings(&mut self, other: &Self) {
-        let settings = |of: &Self| (of.max_mtu, of.overhead, of.fec_header);
-        if settings(self) != settings(other) {
-            (self.max_mtu, self.overhead, self.fec_header) = settings(other);
+        let overhead = |of: &Self| (of.overhead, of.fec_header);
+        if overhead(self) != overhead(other) {
+            (self.overhead, self.fec_header) = overhead(other);
             self.stop_probing();
         }
     }
@@ -414,6 +416,14 @@ impl MtuDiscovery {
         match self.state.probing() {
             Some(probing) => !validated && probing.ping_count > 1,
             None => self.oversized_since().is_some(),
+        }
+    }
+
+    /// Data leaves on this path from now on. Segments in flight before `nxt` may be longer than it carries.
+    pub(crate) fn on_path_used(&mut self, now: Micros, nxt: Sn, in_flight: bool) {
+        let oversized = Oversized { until: nxt, last_progress: now };
+        if let Some(reduced) = self.state.reduced_mut() {
+            reduced.oversized = in_flight.then_some(oversized);
         }
     }
 

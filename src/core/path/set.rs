@@ -21,8 +21,10 @@ const IDLE_INTERVAL: u64 = 15_000_000;
 const RETURN_INTERVAL: u64 = 100_000;
 /// Least wait for a pong, microseconds.
 const MIN_PONG_WAIT: u64 = 100_000;
-/// Longest interval of pings on a silent path, microseconds.
-const MAX_SILENT_INTERVAL: u64 = 2_000_000;
+/// Divisor of the time that a path has been silent: the interval of its pings.
+const SILENCE_DIVISOR: u64 = 8;
+/// A ping that never leaves.
+const NEVER: Micros = Micros(u64::MAX);
 /// Unanswered pings after which a path is silent.
 const MAX_PINGS: u8 = 3;
 /// Pongs in a row after which a silent path may carry data again. They double with each silence, up to the
@@ -67,15 +69,18 @@ struct SentPing {
     id: PingId,
     first_sent: Micros,
     sent: Micros,
-    /// Transmissions, 1 at least.
-    count: u8,
 }
 
 #[derive(Debug)]
 struct Entry {
     id: PathId,
     state: PathState,
+    /// The unanswered ping.
     ping: Option<SentPing>,
+    /// The latest ping and its first transmission, answered or not.
+    last_ping: Option<(PingId, Micros)>,
+    /// Unanswered transmissions in a row.
+    unanswered: u8,
     /// When a ping leaves. It leaves again then if it is unanswered.
     next_ping: Micros,
     /// Pongs in a row since the path was silent.
@@ -132,9 +137,18 @@ impl PathSet {
     }
 
     fn push(&mut self, id: PathId, now: Micros, state: PathState, send: Option<Box<SendPath>>) {
-        let (ping, next_ping, pongs, silent_since) = (None, now, 0, now);
-        let needed = PONGS_AFTER_SILENCE;
-        self.entries.push(Entry { id, state, ping, next_ping, pongs, needed, silent_since, send });
+        self.entries.push(Entry {
+            id,
+            state,
+            ping: None,
+            last_ping: None,
+            unanswered: 0,
+            next_ping: now,
+            pongs: 0,
+            needed: PONGS_AFTER_SILENCE,
+            silent_since: now,
+            send,
+        });
     }
 
     /// Adds a path that has to be validated. `None` if there are [`MAX_PATHS`].
@@ -217,7 +231,9 @@ impl PathSet {
 impl PathSet {
     /// Data of the peer arrived on `path`.
     pub(crate) fn on_data(&mut self, now: Micros, path: PathId) {
-        self.ack_path = path;
+        if self.entry(path).is_some() {
+            self.ack_path = path;
+        }
         self.on_used(now);
     }
 
@@ -230,13 +246,16 @@ impl PathSet {
         self.last_used = now;
     }
 
-    /// A datagram with something new arrived on `path`, which needs no ping for a while. The side that announces
-    /// paths pings first.
+    /// A datagram with something new arrived on `path`. The active one needs no ping for a while; pings measure
+    /// the others.
     pub(crate) fn on_arrival(&mut self, now: Micros, path: PathId) {
-        let interval = if self.announces { self.interval(now) } else { self.interval(now) / 2 * 3 };
-        let Some(entry) = self.entry_mut(path) else { return };
-        if entry.state == PathState::Usable && entry.ping.is_none() {
-            entry.next_ping = now.add_micros(interval);
+        let next = now.add_micros(self.interval(now));
+        if path == self.active
+            && let Some(entry) = self.entry_mut(path)
+            && entry.state == PathState::Usable
+            && entry.ping.is_none()
+        {
+            entry.next_ping = next;
         }
     }
 
@@ -247,10 +266,12 @@ impl PathSet {
 
     /// A ping of the peer arrived on `path`.
     pub(crate) fn on_ping(&mut self, now: Micros, path: PathId, ping: PingId) {
-        if let Some(entry) = self.entry_mut(path)
-            && entry.state == PathState::Validating
-        {
-            // The peer's PATH_CHALLENGE: a ping after its answer is answered too.
+        let announces = self.announces;
+        // A path that was removed answers nothing.
+        let Some(entry) = self.entry_mut(path) else { return };
+        // It may be a PATH_CHALLENGE, and the peer has to learn which path it is about.
+        let may_be_challenge = announces && entry.state != PathState::Usable;
+        if may_be_challenge || entry.next_ping == NEVER {
             entry.next_ping = now;
         }
         self.answers.retain(|known| *known != (path, ping));
@@ -262,7 +283,13 @@ impl PathSet {
 
     /// Whether this side has sent the ping, on any path.
     pub(crate) fn has_sent(&self, ping: PingId) -> bool {
-        self.entries.iter().any(|entry| entry.ping.is_some_and(|sent| sent.id == ping))
+        self.entries.iter().any(|entry| entry.last_ping.is_some_and(|(sent, _)| sent == ping))
+    }
+
+    /// The same, if the ping was first sent within [`COOKIE_LIFE`].
+    pub(crate) fn has_sent_lately(&self, now: Micros, ping: PingId) -> bool {
+        let is_it = |(sent, at): (PingId, Micros)| sent == ping && now.since(at) <= COOKIE_LIFE;
+        self.entries.iter().any(|entry| entry.last_ping.is_some_and(is_it))
     }
 
     /// An ACK arrived on `path` that may be a pong. Returns whether it is. `rtt`: of the active path.
@@ -274,14 +301,20 @@ impl PathSet {
         rtt: &mut RttEstimator,
     ) -> bool {
         let interval = self.interval(now);
+        // Any path that answers is better than a silent one.
+        let any_is_better = self.is_active_silent();
         let Some(entry) = self.entry_mut(path) else { return false };
         let Some(sent) = entry.ping.take_if(|sent| sent.id == ping) else { return false };
-        if sent.count == 1 {
-            let rtt = entry.send.as_deref_mut().map_or(rtt, |send| &mut send.rtt);
-            rtt.on_sample(now, now.since(sent.sent));
+        entry.unanswered = 0;
+        if sent.sent == sent.first_sent {
+            match entry.send.as_deref_mut() {
+                Some(send) => send.rtt.on_rare_sample(now, now.since(sent.sent)),
+                None => rtt.on_sample(now, now.since(sent.sent)),
+            }
         }
         entry.pongs = entry.pongs.saturating_add(1);
-        let is_back = entry.state != PathState::Silent || entry.pongs >= entry.needed;
+        let is_steady = entry.state != PathState::Silent || entry.pongs >= entry.needed;
+        let is_back = is_steady || any_is_better;
         if is_back {
             entry.state = PathState::Usable;
         }
@@ -293,15 +326,22 @@ impl PathSet {
         true
     }
 
-    /// The path that is better than the active one, if any. `rtt`: of the active path.
-    pub(crate) fn better(&self, rtt: &RttEstimator) -> Option<PathId> {
+    /// What follows if another path is better than the active one. `rtt`: of the active path.
+    pub(crate) fn prefer_better(&self, rtt: &RttEstimator) -> Change {
+        let resend = self.is_active_silent();
+        let srtt = rtt.srtt().unwrap_or(u64::MAX);
+        let is_better = |of: u64| resend || of.saturating_add(of / 4 + BETTER_BY) < srtt;
+        self.best_other()
+            .filter(|(of, _)| is_better(*of))
+            .map_or(Change::None, |(_, to)| Change::Switch { to, resend })
+    }
+
+    /// The usable path with the shortest smoothed RTT, except for the active one.
+    fn best_other(&self) -> Option<(u64, PathId)> {
         let srtt = |entry: &Entry| entry.send.as_deref().and_then(|send| send.rtt.srtt());
-        let usable = self.entries.iter().filter(|entry| entry.state == PathState::Usable);
-        let best = usable.filter_map(|entry| Some((srtt(entry)?, entry.id))).min()?;
-        let active = self.entry(self.active)?;
-        let is_better = active.state != PathState::Usable
-            || rtt.srtt().is_some_and(|srtt| best.0 / 4 * 5 + BETTER_BY < srtt);
-        is_better.then_some(best.1)
+        let others = self.entries.iter().filter(|entry| entry.id != self.active);
+        let usable = others.filter(|entry| entry.state == PathState::Usable);
+        usable.map(|entry| (srtt(entry).unwrap_or(u64::MAX), entry.id)).min()
     }
 
     /// The active path is silent: the best of the usable paths takes over.
@@ -310,18 +350,18 @@ impl PathSet {
         if let Some(entry) = self.entry_mut(active) {
             entry.on_silent(now);
         }
-        let srtt = |entry: &Entry| {
-            entry.send.as_deref().and_then(|send| send.rtt.srtt()).unwrap_or(u64::MAX)
-        };
-        let usable = self.entries.iter();
-        let usable = usable.filter(|entry| entry.id != active && entry.state == PathState::Usable);
-        let best = usable.min_by_key(|entry| srtt(entry)).map(|entry| entry.id);
-        best.map_or(Change::None, |to| Change::Switch { to, resend: true })
+        let best = self.best_other();
+        best.map_or(Change::None, |(_, to)| Change::Switch { to, resend: true })
     }
 
-    /// Whether another path could take over.
-    pub(crate) fn has_other(&self) -> bool {
-        self.entries.iter().any(|entry| entry.id != self.active && entry.state == PathState::Usable)
+    /// Whether an overdue answer would say something new: the active path counts as usable, and there is another.
+    pub(crate) fn awaits_answers(&self) -> bool {
+        self.entries.len() > 1 && !self.is_active_silent()
+    }
+
+    /// Whether the active path is silent.
+    pub(crate) fn is_active_silent(&self) -> bool {
+        self.entry(self.active).is_none_or(|entry| entry.state != PathState::Usable)
     }
 
     /// Makes `to` the active path: gives `swap` its state, which then holds the state of the last one.
@@ -343,14 +383,14 @@ impl PathSet {
 
 impl Entry {
     fn on_silent(&mut self, now: Micros) {
-        if self.state != PathState::Silent {
+        if self.state == PathState::Usable {
             self.needed = match now.since(self.silent_since) < FORGIVEN_AFTER {
                 true => self.needed.saturating_mul(2).min(MAX_PONGS_AFTER_SILENCE),
                 false => self.needed,
             };
         }
         (self.state, self.pongs, self.silent_since) = (PathState::Silent, 0, now);
-        self.next_ping = now;
+        (self.next_ping, self.unanswered) = (now, 0);
     }
 
     fn rto(&self, rtt: &RttEstimator) -> u64 {
@@ -363,44 +403,56 @@ impl Entry {
 pub(crate) enum PathSegment {
     /// Answers a ping of the peer.
     Answer(PingId),
-    /// A ping; `announces`: a PATH segment precedes it, since a NAT may have changed the address.
-    Ping { ping: PingId, announces: bool },
+    Ping(PingId),
+}
+
+/// Settings.
+impl PathSet {
+    /// Limits the datagram size of all paths but the active one.
+    pub(crate) fn limit_mtu(&mut self, mtu: u16) {
+        for send in self.entries.iter_mut().filter_map(|entry| entry.send.as_deref_mut()) {
+            if mtu < send.mtu.max_mtu() {
+                send.mtu.on_max_mtu_changed(mtu);
+            }
+        }
+    }
 }
 
 /// What leaves on the paths.
 impl PathSet {
-    /// The next segment that is due, and its path. `new`: number of a new ping, and its cookie. `rtt`: of the
+    /// The next segment that is due, its path, and whether the number of the path precedes it. `new`: number of a new ping, and its cookie. `rtt`: of the
     /// active path.
     pub(crate) fn poll(
         &mut self,
         now: Micros,
         rtt: &RttEstimator,
         new: impl FnOnce() -> PingId,
-    ) -> Option<(PathId, PathSegment)> {
+    ) -> Option<(PathId, PathSegment, bool)> {
+        let announces = self.announces;
         if !self.answers.is_empty() {
             let (path, ping) = self.answers.remove(0);
-            return Some((path, PathSegment::Answer(ping)));
+            return Some((path, PathSegment::Answer(ping), announces));
         }
-        let announces = self.announces;
         let entry = self.entries.iter_mut().find(|entry| entry.next_ping <= now)?;
-        let wait = (2 * entry.rto(rtt)).max(MIN_PONG_WAIT);
         let fresh = entry.ping.filter(|ping| now.since(ping.first_sent) < COOKIE_LIFE);
-        let mut sent =
-            fresh.unwrap_or_else(|| SentPing { id: new(), first_sent: now, sent: now, count: 0 });
-        sent.count = sent.count.saturating_add(1);
+        let mut sent = fresh.unwrap_or_else(|| SentPing { id: new(), first_sent: now, sent: now });
         sent.sent = now;
-        if sent.count > 1 {
+        (entry.ping, entry.last_ping) = (Some(sent), Some((sent.id, sent.first_sent)));
+        if entry.unanswered > 0 {
             entry.pongs = 0;
         }
-        let interval = match entry.state {
-            PathState::Usable => wait,
+        entry.unanswered = entry.unanswered.saturating_add(1);
+        let wait = (2 * entry.rto(rtt)).max(MIN_PONG_WAIT);
+        let silence = now.since(entry.silent_since);
+        entry.next_ping = match entry.state {
+            PathState::Usable => now.add_micros(wait),
+            // The address may belong to another host by now.
+            PathState::Silent if !announces && silence >= FORGIVEN_AFTER => NEVER,
             PathState::Silent | PathState::Validating => {
-                (wait << sent.count.min(5).saturating_sub(1)).min(MAX_SILENT_INTERVAL.max(wait))
+                now.add_micros((silence / SILENCE_DIVISOR).clamp(wait, IDLE_INTERVAL.max(wait)))
             }
         };
-        entry.ping = Some(sent);
-        entry.next_ping = now.add_micros(interval);
-        Some((entry.id, PathSegment::Ping { ping: sent.id, announces }))
+        Some((entry.id, PathSegment::Ping(sent.id), announces))
     }
 
     /// The path of what [`Self::poll`] returns at `now`.
@@ -423,7 +475,8 @@ impl PathSet {
         }
         if let Some(entry) = self.entry_mut(id) {
             entry.on_silent(now);
-            entry.next_ping = now.add_micros(MAX_SILENT_INTERVAL);
+            // Nothing leaves there now.
+            entry.next_ping = now.add_micros(MIN_PONG_WAIT);
         }
         Change::None
     }
@@ -439,7 +492,7 @@ impl PathSet {
     pub(crate) fn handle_timeout(&mut self, now: Micros) -> Change {
         for entry in &mut self.entries {
             let is_unanswered =
-                entry.ping.is_some_and(|ping| ping.count >= MAX_PINGS && now >= entry.next_ping);
+                entry.ping.is_some() && entry.unanswered >= MAX_PINGS && now >= entry.next_ping;
             if is_unanswered && entry.state == PathState::Usable {
                 if entry.id == self.active {
                     return self.leave_active(now);

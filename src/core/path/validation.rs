@@ -114,11 +114,11 @@ impl PathValidator {
         let announced = announced_path(datagram);
         self.candidates.retain(|known| now.since(known.first_sent) < CHALLENGE_LIFETIME);
         if let Some(known) = self.candidates.iter_mut().find(|known| known.path == path) {
+            known.announced = announced.or(known.announced);
             if known.challenge.is_answered_by(datagram, known.una..sent.end) {
                 return PathValidation::Validated;
             }
             known.last_new = last_new.or(known.last_new);
-            known.announced = announced.or(known.announced);
             if now.since(known.last_sent) < MIN_CHALLENGE_INTERVAL {
                 return PathValidation::Unvalidated;
             }

@@ -74,6 +74,11 @@ pub(crate) struct LossDetector {
     acked_xmit_seqs: VecDeque<u64>,
     /// The latest acknowledged transmission, modulo 2^32, including segments that `una` has passed.
     latest_acked: u32,
+    /// First transmission on this path since data leaves on it. Earlier ones left on another path, and only their
+    /// timeout says that they are lost, see [`Self::begin_at`].
+    first_xmit_seq: u64,
+    /// RTO of that other path, microseconds.
+    other_rto: u32,
     /// Round-trip time of the latest of `acked_xmit_seqs`, microseconds (RFC 8985 `RACK.rtt`).
     latest_rtt: u64,
     /// Reordering window, microseconds (RFC 8985 `RACK.reo_wnd`).
@@ -97,6 +102,8 @@ impl LossDetector {
             limits_pto: false,
             acked_xmit_seqs: VecDeque::new(),
             latest_acked: 0,
+            first_xmit_seq: 0,
+            other_rto: 0,
             latest_rtt: 0,
             reo_wnd: 0,
             confirmed_losses: 0,
@@ -116,10 +123,17 @@ impl LossDetector {
         (self.max_backoff, self.limits_pto) = (other.max_backoff, other.limits_pto);
     }
 
-    /// The latest acknowledged transmission of all paths, modulo 2^32: earlier ones left on another path.
-    pub(crate) fn begin_at(&mut self, next: u64) {
+    /// Data leaves on this path from transmission `next` on. `other_rto`: RTO of the last path, microseconds.
+    pub(crate) fn begin_at(&mut self, next: u64, other_rto: u64) {
         self.acked_xmit_seqs.clear();
         self.latest_acked = low(next).wrapping_sub(1);
+        self.first_xmit_seq = next;
+        self.other_rto = u32::try_from(other_rto).unwrap_or(u32::MAX);
+    }
+
+    /// Whether a transmission was acknowledged since [`Self::begin_at`].
+    pub(crate) fn has_acked(&self) -> bool {
+        self.has_acked_since(self.first_xmit_seq)
     }
 
     pub(crate) fn set_timing(&mut self, preset: &Timing) {
@@ -152,6 +166,9 @@ impl LossDetector {
 
     /// Transmission `xmit_seq` was acknowledged for the first time, `rtt` microseconds after it left.
     pub(crate) fn on_ack(&mut self, xmit_seq: u64, rtt: u64) {
+        if xmit_seq < self.first_xmit_seq {
+            return;
+        }
         let keep = self.acks_kept();
         let acked = &mut self.acked_xmit_seqs;
         if acked.back().is_none_or(|&latest| xmit_seq > latest) {
@@ -217,6 +234,12 @@ impl LossDetector {
         no_new_data: bool,
     ) -> (Micros, LossTrigger) {
         let rto = self.backed_off_rto(rtt, segment.backoff_level(), in_flight);
+        if segment.xmit_seq < self.first_xmit_seq {
+            return (
+                segment.last_sent.add_micros(rto.max(self.other_rto.into())),
+                LossTrigger::Rto,
+            );
+        }
         let timeout = (segment.last_sent.add_micros(rto), LossTrigger::Rto);
         let overtaken = |by: u8| {
             self.acked_xmit_seqs
@@ -415,7 +438,7 @@ impl PtoBackoff {
 /// lifetime of a challenge (`core/path/validation.rs`).
 const CHALLENGE_WAIT: u64 = 10_000_000;
 /// Segments that leave again when a path is validated: the initial congestion window of RFC 9002 7.2.
-const MAX_PATH_PROBES: u32 = 10;
+pub(crate) const MAX_PATH_PROBES: u32 = 10;
 
 /// Retransmissions without a sign of loss after a path has changed: segments that left on the old path would
 /// otherwise wait for an RTO.
@@ -457,9 +480,9 @@ impl PathProbes {
         (self.left, self.before) = (MAX_PATH_PROBES, next);
     }
 
-    /// The old path is silent: all segments leave on another one.
-    pub(crate) fn on_path_silent(&mut self, next: u64) {
-        (self.left, self.before) = (u32::MAX, next);
+    /// The old path is silent: `count` segments in flight leave on another one.
+    pub(crate) fn on_path_silent(&mut self, next: u64, count: u32) {
+        (self.left, self.before) = (count, next);
     }
 
     /// Whether `segment` left on the old path, and may leave again.
@@ -513,7 +536,8 @@ const REDUNDANT_ABOVE: u32 = 8;
 /// pace of slow start, not at [`MAX_TOKENS`] per round trip (RFC 9937 `SafeACK`). Retransmissions are then at
 /// most twice the segments acknowledged, plus the same constants.
 ///
-/// The limit applies with any congestion control, and with none. kcp-go has no such limit.
+/// The limit applies with any congestion control, and with none. kcp-go has no such limit. [`PathProbes`] do not
+/// count: a window per change of path, if anything was acknowledged since the last one, else ten segments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetransmitBudget {
     tokens: u32,
@@ -526,15 +550,10 @@ impl RetransmitBudget {
         Self { tokens: MAX_TOKENS, grant_at: Micros(0) }
     }
 
-    /// The path is silent, and what is in flight may leave once more on another one.
-    pub(crate) fn on_path_silent(&mut self, in_flight: u32) {
-        self.tokens = self.tokens.max(in_flight).max(MAX_TOKENS);
-    }
-
     /// `count` segments were acknowledged for the first time, by number or by `una`.
     #[inline]
     pub(crate) fn on_acked(&mut self, count: u32) {
-        self.tokens = self.tokens.max(self.tokens.saturating_add(count).min(MAX_TOKENS));
+        self.tokens = self.tokens.saturating_add(count).min(MAX_TOKENS);
     }
 
     /// A retransmission was acknowledged on a path whose rate a model limits. `in_flight`: segments from

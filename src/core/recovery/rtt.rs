@@ -106,6 +106,15 @@ impl RttEstimator {
         self.smooth(now, rtt);
     }
 
+    /// A sample of a path that has one in seconds. The path may be another one by now, so a sample far from the
+    /// smoothed RTT replaces it.
+    pub(crate) fn on_rare_sample(&mut self, now: Micros, rtt: u64) {
+        if self.srtt.is_some_and(|srtt| rtt.abs_diff(srtt) > srtt / 2) {
+            *self = self.with_settings();
+        }
+        self.on_sample(now, rtt);
+    }
+
     /// A sample from an earlier transmission than the latest, by its echoed timestamp of 1 ms resolution. It
     /// does not lower the minimum. After an outage such an ACK may be as old as the outage, and is ignored.
     pub(crate) fn on_sample_of_earlier(&mut self, now: Micros, rtt: u64) {

@@ -83,6 +83,11 @@ impl Hello {
         }
     }
 
+    /// This side accepts further paths.
+    pub(crate) fn accept_paths(&mut self) {
+        self.capabilities.0 |= ACCEPTS_PATHS;
+    }
+
     /// Asks for the peer's capabilities, once.
     pub(crate) fn start(&mut self) {
         if let Request::Idle = self.request {

@@ -310,7 +310,7 @@ impl Sender {
         if self.path.pacer.is_blocked(now) {
             return None;
         }
-        if let Some((sn, len)) = self.next_path_probe(now) {
+        if let Some((sn, len)) = self.next_path_probe() {
             let transmission = Transmission::Retransmit(sn, LossTrigger::PathChanged);
             return Some(SendCandidate { len, transmission });
         }

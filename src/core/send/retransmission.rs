@@ -39,7 +39,7 @@ impl Sender {
         };
         let copies = self.redundancy.copies.as_ref().and_then(|redundant| redundant.deadline());
         let is_probing = self.path.probes.is_active() && self.oldest_of_old_path().is_some();
-        let probe = is_probing.then(|| may_leave_at(Micros(0)));
+        let probe = is_probing.then(|| self.path.pacer.resume_at());
         earliest([lost_at.map(may_leave_at), copies, probe])
     }
 
@@ -207,8 +207,8 @@ impl Sender {
 
     /// The oldest segment that left on the old path, and its length in bytes.
     #[inline]
-    pub(super) fn next_path_probe(&self, now: Micros) -> Option<(Sn, usize)> {
-        if !self.path.probes.is_active() || !self.retransmit_budget.may_retransmit(now) {
+    pub(super) fn next_path_probe(&self) -> Option<(Sn, usize)> {
+        if !self.path.probes.is_active() {
             return None;
         }
         let sn = self.oldest_of_old_path()?;
@@ -230,7 +230,6 @@ impl Sender {
         stats.retransmit.timeout += 1;
         let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level());
         self.sent_segments.mark_retransmitted(now, sn, level, self.retransmits_in_order());
-        self.retransmit_budget.on_retransmit(now, self.path.rtt.srtt_or_rto());
         self.path.probes.on_sent();
         if self.oldest_of_old_path().is_none() {
             self.path.probes.stop();

@@ -527,7 +527,7 @@ impl Conn {
     }
 
     pub(super) fn set_local_ip(&mut self, local: LocalIp) {
-        if self.path.local != local {
+        if self.path.local != local && self.is_on_first_path() {
             self.kcp.leave_path();
         }
         self.path.local = local;
@@ -559,9 +559,11 @@ impl Conn {
     pub(super) fn migrate(&mut self, now: Instant, path: Path) {
         let is_rebinding = self.path.peer.ip() == path.peer.ip() && self.path.local == path.local;
         self.path = path;
-        self.kcp.leave_path();
-        if !is_rebinding {
-            self.kcp.on_path_changed(now);
+        if self.is_on_first_path() {
+            self.kcp.leave_path();
+            if !is_rebinding {
+                self.kcp.on_path_changed(now);
+            }
         }
         self.kcp.on_path_validated(now);
         self.span.migrated(path.peer);

@@ -181,7 +181,7 @@ impl Conn {
         self.rate_limited_until = None;
         let mut count = 0;
         let mut stream_is_done = false;
-        if self.has_routes() {
+        if self.has_routes() && limit > 0 {
             count += self.transmit_on_paths(now, out);
         }
         while count < limit && !out.tx.is_full() {

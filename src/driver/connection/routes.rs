@@ -79,7 +79,8 @@ impl Conn {
         let Some(routes) = &mut self.routes else { return };
         for (local, reply) in routes.wanted.drain(..) {
             let path = Path { local, ..self.path };
-            let is_known = self.path.local == local
+            let has_first = self.kcp.paths().any(|path| path.id == PathId::FIRST);
+            let is_known = (has_first && self.path.local == local)
                 || routes.further.iter().any(|(_, known)| known.local == local);
             let added = if is_known {
                 let text = "the connection has a path from this address already";
@@ -128,17 +129,24 @@ impl Conn {
         self.kcp.announced_path(now, path).is_some_and(|(id, _)| id == PathId::FIRST)
     }
 
-    /// Removes a path. Returns false if it is unknown or the last one that answers.
-    pub(in super::super) fn remove_path(&mut self, now: Instant, id: PathId) -> bool {
-        let removed = self.kcp.remove_path(now, id);
-        if removed && let Some(routes) = &mut self.routes {
-            routes.further.retain(|(known, _)| *known != id);
+    /// Removes a path. Returns `None` if it is unknown or the last one that answers, otherwise its key if it is
+    /// a further one.
+    pub(in super::super) fn remove_path(
+        &mut self,
+        now: Instant,
+        id: PathId,
+    ) -> Option<Option<Key>> {
+        if !self.kcp.remove_path(now, id) {
+            return None;
         }
-        removed
+        let further = &mut self.routes.as_mut()?.further;
+        let index = further.iter().position(|(known, _)| *known == id);
+        Some(index.map(|index| (further.swap_remove(index).1.peer, self.shared.conv)))
     }
 
-    /// The system sends nothing from the local IP of `path` any more.
-    pub(in super::super) fn on_source_gone(&mut self, now: Instant, path: Path) {
+    /// The system sends nothing from the local IP of `path` any more. Returns whether the connection has to be
+    /// served.
+    pub(in super::super) fn on_source_gone(&mut self, now: Instant, path: Path) -> bool {
         let further = self.routes.iter().flat_map(|routes| &routes.further);
         let gone = further.into_iter().find(|(_, known)| *known == path).map(|(id, _)| *id);
         if let Some(id) = gone {
@@ -146,6 +154,13 @@ impl Conn {
         } else if self.path == path {
             self.set_local_ip(LocalIp::ANY);
         }
+        gone.is_some()
+    }
+
+    /// Whether data leaves on the path that opened the connection.
+    #[inline]
+    pub(in super::super) fn is_on_first_path(&self) -> bool {
+        self.routes.is_none() || self.kcp.active_path() == PathId::FIRST
     }
 
     /// Appends what leaves on other paths than data. Returns the number of datagrams.

@@ -305,12 +305,12 @@ fn messages(
     arrivals
 }
 
-/// The seed of the environment, or the first `count` ones. Prints each.
+/// The first `count` seeds; `KCP_TEST_SEED` selects one, `KCP_TEST_SEEDS` sets their number. Prints each.
 pub(super) fn seeds(count: u64) -> impl Iterator<Item = u64> {
-    let chosen: Option<u64> =
-        std::env::var("KCP_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seeds = chosen.map_or(0..count, |seed| seed..seed + 1);
-    seeds.inspect(|seed| println!("KCP_TEST_SEED={seed} cargo test --lib driver::tests::migration"))
+    let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
+    let count = number("KCP_TEST_SEEDS").unwrap_or(count);
+    let seeds = number("KCP_TEST_SEED").map_or(0..count, |seed| seed..seed + 1);
+    seeds.inspect(|seed| println!("KCP_TEST_SEED={seed} cargo test --lib driver::tests"))
 }
 
 /// A change of the client's address.

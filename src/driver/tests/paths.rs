@@ -3,11 +3,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::fixtures::{CLIENT, Pair, SECOND, SERVER, micros};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, micros, pattern};
 use super::migration::{aead, seeds};
 use super::sim_world::{World, addr};
-use crate::config::Config;
+use crate::config::{AutoRedundancy, Config, Redundancy};
 use crate::core::path::set::{PathId, PathState};
+use crate::error::ConnectionError;
 use crate::testkit::link::LinkConfig;
 use crate::testkit::rng::Rng;
 use crate::util::path::LocalIp;
@@ -51,9 +54,11 @@ fn ready(seed: u64, rtt: [u64; 2]) -> Pair {
     let mut pair = two_paths(seed, rtt, &aead());
     assert_eq!(add_path(&mut pair, second()).unwrap(), PathId(1));
     pair.world.run_for(2 * SECOND);
-    let both = [(PathId(0), PathState::Usable, true), (PathId(1), PathState::Usable, false)];
-    assert_eq!(paths(&mut pair, CLIENT), both);
-    assert_eq!(paths(&mut pair, SERVER), both);
+    for host in [CLIENT, SERVER] {
+        let usable = paths(&mut pair, host).into_iter().map(|(id, state, _)| (id, state));
+        let both = [(PathId(0), PathState::Usable), (PathId(1), PathState::Usable)];
+        assert_eq!(usable.collect::<Vec<_>>(), both);
+    }
     pair
 }
 
@@ -65,14 +70,16 @@ fn messages(
     mut events: Vec<(u64, Box<dyn FnMut(&mut World)>)>,
 ) -> [u64; 2] {
     let start = pair.world.elapsed();
-    let (mut written, mut got, mut last, mut gaps) = (0, [0; 2], [None; 2], [0; 2]);
+    let (mut written, mut sent, mut got) = (0, [0; 2], [0; 2]);
+    let (mut last, mut gaps) = ([None; 2], [0; 2]);
     loop {
         let Pair { world, client, server, .. } = pair;
         let passed = world.elapsed() - start;
         if passed < micros(time) && passed / 10_000 >= written {
             written += 1;
-            for from in [&*client, &*server] {
-                assert_eq!(from.try_write(&[7; LEN]).unwrap(), LEN);
+            for (way, from) in [&*client, &*server].into_iter().enumerate() {
+                // A full buffer refuses the message.
+                sent[way] += from.try_write(&[7; LEN]).unwrap_or(0);
             }
         }
         if events.first().is_some_and(|(at, _)| passed >= *at) {
@@ -94,8 +101,8 @@ fn messages(
             break;
         }
     }
-    let written = LEN * usize::try_from(written).unwrap();
-    assert_eq!(got, [written; 2], "each byte exactly once");
+    let errors = (pair.client.error(), pair.server.error());
+    assert_eq!((got, errors), (sent, (None, None)), "each byte exactly once");
     gaps.map(|gap| gap / 1_000)
 }
 
@@ -188,4 +195,353 @@ fn path_from_an_address_that_has_one_is_refused() {
     let mut pair = ready(1, [50, 50]);
     let error = add_path(&mut pair, second()).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+}
+
+/// Transfers `len` bytes to the server, changes the world at `at` microseconds, and returns the milliseconds until
+/// the end of the stream.
+fn transfer(pair: &mut Pair, len: usize, at: u64, mut event: impl FnMut(&mut World)) -> u64 {
+    let start = pair.world.elapsed();
+    let Pair { world, client, server, .. } = pair;
+    let (data, mut written, mut got, mut is_done) = (pattern(len), 0, Vec::new(), false);
+    let mut event = Some(&mut event);
+    while !is_done {
+        let passed = world.elapsed() - start;
+        assert!(passed < micros(MINUTE), "{} of {len} bytes arrived", got.len());
+        if let Ok(bytes) = client.try_write(&data[written..]) {
+            written += bytes;
+        }
+        if written == len && !is_done {
+            client.handle().send.close();
+        }
+        if passed >= at
+            && let Some(event) = event.take()
+        {
+            event(world);
+        }
+        world.run_for(Duration::from_millis(1));
+        let mut buf = [0; 65_536];
+        while let Ok(bytes) = server.try_read(&mut buf) {
+            got.extend_from_slice(&buf[..bytes]);
+            is_done = bytes == 0;
+            if is_done {
+                break;
+            }
+        }
+    }
+    assert!(got == data, "other bytes than were sent");
+    (pair.world.elapsed() - start) / 1_000
+}
+
+#[test]
+fn standby_saves_a_transfer_and_its_end_when_the_first_path_dies() {
+    for seed in seeds(10) {
+        let mut rng = Rng::new(seed);
+        for rtt in [[50, 50], [20, 200]] {
+            let mut pair = ready(seed, rtt);
+            let (len, at) = (rng.size(1, 2_000_000), rng.below(1_000_000));
+            let ways = rng.pick(&[[true, true], [true, false], [false, true]]);
+            let time = transfer(&mut pair, len, at, |world| cut(world, ways, true));
+            println!("{len} bytes, cut {ways:?} after {} ms: {time} ms", at / 1_000);
+        }
+    }
+}
+
+#[test]
+fn standby_passes_a_path_with_a_smaller_mtu_again_and_again() {
+    let mut pair = ready(1, [50, 50]);
+    for (from, to) in [(second(), addr(SERVER)), (addr(SERVER), second())] {
+        pair.world.set_link(
+            from,
+            to,
+            LinkConfig { mtu: 700, fragments: true, ..LinkConfig::delay(25_000) },
+        );
+    }
+    let event = |at, is_cut| -> (u64, Box<dyn FnMut(&mut World)>) {
+        (at, Box::new(move |world| cut(world, [true, true], is_cut)))
+    };
+    // Full segments are in flight each time.
+    let events = vec![event(500_000, true), event(30_000_000, false), event(120_000_000, true)];
+    bulk(&mut pair, 160 * SECOND, events);
+    assert!(paths(&mut pair, CLIENT)[1].2);
+}
+
+/// Writes as much as the stream takes for `time`, and checks that all of it arrives.
+fn bulk(pair: &mut Pair, time: Duration, mut events: Vec<(u64, Box<dyn FnMut(&mut World)>)>) {
+    let (start, mut written, mut got, mut stalled) = (pair.world.elapsed(), 0, 0, 0);
+    while written > got || pair.world.elapsed() - start < micros(time) {
+        let Pair { world, client, server, .. } = pair;
+        let passed = world.elapsed() - start;
+        if events.first().is_some_and(|(at, _)| passed >= *at) {
+            events.remove(0).1(world);
+        }
+        // Some 1 Mbit/s, in full segments.
+        if passed < micros(time) && passed / 20 > written as u64 {
+            written += client.try_write(&[7; 2_800]).unwrap_or(0);
+        }
+        world.run_for(Duration::from_millis(10));
+        let (mut buf, before) = ([0; 65_536], got);
+        while let Ok(bytes) = server.try_read(&mut buf) {
+            got += bytes;
+        }
+        stalled = if got > before { 0 } else { stalled + 10 };
+        assert!(stalled < 30_000, "{got} of {written} bytes after {} ms", passed / 1_000);
+    }
+    assert_eq!((pair.client.error(), pair.server.error()), (None, None));
+}
+
+#[test]
+fn paths_that_flap_stall_messages_for_a_moment_only() {
+    for (period, limit) in [(100_000, 400), (1_000_000, 150)] {
+        for seed in seeds(5) {
+            let mut pair = ready(seed, [50, 60]);
+            let flap = |i: u64| -> (u64, Box<dyn FnMut(&mut World)>) {
+                (i * period, Box::new(move |world| cut(world, [true, true], i % 2 == 0)))
+            };
+            let gaps =
+                messages(&mut pair, 10 * SECOND, (1..10_000_000 / period).map(flap).collect());
+            println!("flaps each {} ms: {gaps:?} ms", period / 1_000);
+            assert!(gaps.iter().all(|gap| *gap <= limit), "{gaps:?}");
+        }
+    }
+}
+
+#[test]
+fn path_behind_a_nat_that_forgets_is_found_again() {
+    for which in [addr(CLIENT), second()] {
+        let mut pair = ready(1, [50, 80]);
+        let forget: Box<dyn FnMut(&mut World)> = Box::new(move |world| {
+            world.set_outside(which, SocketAddr::from(([192, 0, 2, 1], 999)));
+        });
+        let gaps = messages(&mut pair, 15 * SECOND, vec![(1_000_000, forget)]);
+        println!("{which} is forgotten: {gaps:?} ms");
+        assert!(gaps.iter().all(|gap| *gap <= 150), "{gaps:?}");
+        for host in [CLIENT, SERVER] {
+            let usable = paths(&mut pair, host);
+            assert!(usable.iter().all(|path| path.1 == PathState::Usable), "{usable:?}");
+        }
+        assert_eq!(pair.listener.stats().connections.current, 1);
+    }
+}
+
+#[test]
+fn path_that_is_idle_when_it_dies_delays_the_next_message_for_a_moment() {
+    let mut pair = ready(1, [50, 60]);
+    pair.world.run_for(MINUTE);
+    cut(&pair.world, [true, true], true);
+    let gaps = messages(&mut pair, SECOND, Vec::new());
+    assert!(gaps.iter().all(|gap| *gap <= 120), "{gaps:?}");
+    pair.world.run_for(3 * MINUTE);
+    assert_eq!((pair.client.error(), pair.server.error()), (None, None));
+}
+
+#[test]
+fn last_path_is_not_removed_and_the_active_one_hands_over() {
+    let mut pair = ready(1, [50, 60]);
+    let remove = |pair: &mut Pair, id| {
+        pair.world.finish(SECOND, pair.client.remove_path(PathId(id))).map_err(|error| error.kind())
+    };
+    assert_eq!(remove(&mut pair, 3), Err(std::io::ErrorKind::InvalidInput), "unknown");
+    assert_eq!(remove(&mut pair, 0), Ok(()));
+    assert_eq!(paths(&mut pair, CLIENT), [(PathId(1), PathState::Usable, true)]);
+    assert_eq!(remove(&mut pair, 1), Err(std::io::ErrorKind::InvalidInput), "the last one");
+    let gaps = messages(&mut pair, 3 * SECOND, Vec::new());
+    assert!(gaps.iter().all(|gap| *gap <= 120), "{gaps:?}");
+}
+
+#[test]
+fn ends_leave_no_key_of_a_further_path() {
+    for aborts in [false, true] {
+        let mut pair = ready(1, [50, 60]);
+        assert_eq!(pair.world.driver_of(SERVER).routing.demux.further(), 1);
+        let Pair { mut world, client, server, .. } = pair;
+        if aborts {
+            client.abort();
+        } else {
+            drop(client);
+        }
+        drop(server);
+        world.run_for(MINUTE);
+        assert_eq!(world.driver_of(SERVER).routing.demux.further(), 0);
+        world.driver_of(SERVER).check_invariants();
+    }
+}
+
+#[test]
+fn peer_that_announces_a_hundred_paths_has_three_more() {
+    let mut pair = ready(1, [50, 60]);
+    for i in 0..100 {
+        // The NAT gives the path another address before each announcement.
+        pair.world.set_outside(second(), SocketAddr::from(([192, 0, 2, i], 999)));
+        pair.client.network_changed();
+        pair.world.run_for(SECOND / 2);
+        pair.world.driver_of(SERVER).check_invariants();
+    }
+    assert_eq!(pair.world.driver_of(SERVER).routing.demux.further(), 1);
+    assert_eq!(paths(&mut pair, SERVER).len(), 2);
+}
+
+#[test]
+fn announcement_that_is_replayed_from_elsewhere_gains_no_path() {
+    let mut pair = two_paths(1, [50, 60], &aead());
+    pair.world.log();
+    add_path(&mut pair, second()).unwrap();
+    pair.world.run_for(3 * SECOND);
+    let announced = pair.world.log().into_iter().filter(|sent| sent.from == second());
+    let announced: Vec<_> = announced.collect();
+    let thief = addr(99);
+    pair.world.port(99);
+    for sent in &announced {
+        pair.world.inject(thief, SERVER, &sent.datagram);
+        pair.world.run_for(SECOND / 10);
+    }
+    let answers = pair.world.log().into_iter().filter(|sent| sent.to == thief);
+    let bytes: usize = answers.map(|sent| sent.datagram.len()).sum();
+    let sent: usize = announced.iter().map(|sent| sent.datagram.len()).sum();
+    assert!(!announced.is_empty() && bytes <= sent, "{bytes} bytes for {sent}");
+    assert_eq!(pair.world.driver_of(SERVER).routing.demux.further(), 1);
+    assert_eq!(paths(&mut pair, SERVER).len(), 2);
+    let gaps = messages(&mut pair, 2 * SECOND, Vec::new());
+    assert!(gaps.iter().all(|gap| *gap <= 20), "{gaps:?}");
+}
+
+/// A link drawn at random: what a disturbance may make of a path.
+fn any_link(rng: &mut Rng) -> LinkConfig {
+    LinkConfig {
+        delay: rng.spread(200, 300_000),
+        jitter: rng.below(30_000),
+        keep_order: rng.chance(500_000),
+        loss: rng.pick(&[0, 0, 10_000, 100_000, 500_000]),
+        duplicate: rng.pick(&[0, 0, 20_000]),
+        rate: rng.pick(&[None, None, Some(1_000_000), Some(10_000_000)]),
+        queue: 50_000,
+        ..LinkConfig::delay(0)
+    }
+}
+
+/// The law: whatever happened to both paths before, messages flow within 15 s once one of them is steady, and each
+/// byte arrives exactly once.
+#[test]
+fn steady_path_carries_the_messages_whatever_happened_before() {
+    let server = addr(SERVER);
+    for seed in seeds(60) {
+        let mut rng = Rng::new(seed);
+        let mut pair = ready(seed, [rng.range(10, 200), rng.range(10, 200)]);
+        let ends = [addr(CLIENT), second()];
+        let mut events: Vec<(u64, Box<dyn FnMut(&mut World)>)> = Vec::new();
+        for _ in 0..rng.range(1, 12) {
+            let (mut draw, end) = (Rng::new(rng.next()), rng.pick(&ends));
+            let event = move |world: &mut World| match draw.below(4) {
+                0 => world.cut(end, server, draw.chance(500_000)),
+                1 => world.cut(server, end, draw.chance(500_000)),
+                2 => world.set_link(end, server, any_link(&mut draw)),
+                _ => world.set_link(server, end, any_link(&mut draw)),
+            };
+            events.push((rng.below(10_000_000), Box::new(event)));
+        }
+        events.sort_by_key(|(at, _)| *at);
+        let (steady, delay) = (rng.pick(&ends), rng.range(1_000, 100_000));
+        let is_other_dead = rng.chance(500_000);
+        events.push((
+            10_000_000,
+            Box::new(move |world| {
+                for end in ends {
+                    world.cut(end, server, is_other_dead && end != steady);
+                    world.cut(server, end, is_other_dead && end != steady);
+                }
+                world.set_link(steady, server, LinkConfig::delay(delay));
+                world.set_link(server, steady, LinkConfig::delay(delay));
+            }),
+        ));
+        messages(&mut pair, 25 * SECOND, events);
+        let gaps = messages(&mut pair, 5 * SECOND, Vec::new());
+        println!("seed {seed}: steady {steady} of {} ms, gaps {gaps:?} ms", delay / 500);
+        // A retransmission on the steady path, beside another one that loses.
+        let limit = 3 * (2 * delay / 1_000) + 150;
+        assert!(gaps.iter().all(|gap| *gap <= limit), "{gaps:?} above {limit} ms");
+        pair.world.driver_of(SERVER).check_invariants();
+    }
+}
+
+#[test]
+fn path_is_added_beside_automatic_redundancy() {
+    let config = aead().redundancy(Redundancy::Auto(AutoRedundancy::default()));
+    let mut pair = two_paths(1, [50, 50], &config);
+    assert_eq!(add_path(&mut pair, second()).unwrap(), PathId(1));
+}
+
+#[test]
+fn datagrams_arrive_on_a_further_path() {
+    let mut pair = ready(1, [50, 60]);
+    let (out, back) = (pair.client.datagrams(), pair.server.datagrams());
+    out.send(b"one").unwrap();
+    pair.world.run_for(SECOND / 5);
+    cut(&pair.world, [true, true], true);
+    messages(&mut pair, SECOND, Vec::new());
+    out.send(b"two").unwrap();
+    pair.world.run_for(SECOND / 5);
+    let Pair { world, .. } = &mut pair;
+    world.finish(SECOND, async {
+        assert_eq!(back.recv().await.unwrap(), "one");
+        assert_eq!(back.recv().await.unwrap(), "two");
+    });
+}
+
+#[test]
+fn listener_that_removes_a_path_keeps_no_key() {
+    let mut pair = ready(1, [50, 60]);
+    let Pair { world, server, .. } = &mut pair;
+    world.finish(SECOND, server.remove_path(PathId(1))).unwrap();
+    assert_eq!(world.driver_of(SERVER).routing.demux.further(), 0);
+}
+
+#[test]
+fn last_acknowledgement_of_a_close_on_a_further_path_may_be_lost() {
+    for seed in seeds(20) {
+        let mut pair = ready(seed, [50, 60]);
+        cut(&pair.world, [true, true], true);
+        messages(&mut pair, SECOND, Vec::new());
+        let Pair { mut world, mut client, mut server, endpoint: _endpoint, listener: _listener } =
+            pair;
+        let lossy = LinkConfig { loss: 300_000, ..LinkConfig::delay(30_000) };
+        world.set_link(addr(SERVER), second(), lossy.clone());
+        world.set_link(second(), addr(SERVER), lossy);
+        world.spawn(async move {
+            server.shutdown().await.unwrap();
+            assert_eq!(server.read(&mut [0; 10]).await.unwrap(), 0);
+        });
+        world.finish(MINUTE, async {
+            client.shutdown().await.unwrap();
+            assert_eq!(client.read(&mut [0; 10]).await.unwrap(), 0);
+        });
+    }
+}
+
+#[test]
+fn abort_reaches_a_peer_whose_latest_segment_is_a_ping_of_a_path() {
+    for on_first in [true, false] {
+        let mut pair = ready(1, [50, 60]);
+        pair.world.run_for(MINUTE / 2);
+        if on_first {
+            cut(&pair.world, [true, true], true);
+        }
+        let Pair { mut world, client, server, .. } = pair;
+        server.abort();
+        let error = world.finish(10 * SECOND, client.closed());
+        assert_eq!(error, ConnectionError::Reset);
+    }
+}
+
+#[test]
+fn removed_path_is_pinged_for_a_minute_only() {
+    let mut pair = ready(1, [50, 60]);
+    let Pair { world, client, .. } = &mut pair;
+    world.finish(SECOND, client.remove_path(PathId(1))).unwrap();
+    world.run_for(2 * MINUTE);
+    world.log();
+    world.run_for(10 * MINUTE);
+    let log = world.log();
+    assert_eq!(log.iter().filter(|sent| sent.to == second()).count(), 0);
+    // The other one is kept alive.
+    assert!(log.iter().any(|sent| sent.to == addr(CLIENT)));
+    assert_eq!(client.error(), None);
 }

@@ -112,8 +112,8 @@ impl Net {
 
     pub(super) fn send(&mut self, from: SocketAddr, to: SocketAddr, datagram: &[u8]) {
         self.sent += 1;
-        let socket = from;
-        let from = self.outside.get(&socket).copied().unwrap_or(socket);
+        let socket = self.further.get(&from).copied().unwrap_or(from);
+        let from = self.outside.get(&from).copied().unwrap_or(from);
         if let Some(log) = &mut self.log {
             log.push(Sent { from, to, datagram: datagram.to_vec() });
         }
@@ -157,12 +157,15 @@ impl Net {
                 continue;
             }
             let inside = self.outside.iter().find(|(_, outside)| **outside == to);
-            let (socket, local) = match (self.further.get(&to), inside) {
-                (Some(socket), _) => (*socket, LocalIp::of_destination(to.ip())),
-                (None, Some((socket, _))) => (*socket, LocalIp::ANY),
+            let to = match inside {
+                Some((inside, _)) => *inside,
                 // The NAT has forgotten this address.
-                (None, None) if self.outside.contains_key(&to) => continue,
-                (None, None) => (to, LocalIp::ANY),
+                None if self.outside.contains_key(&to) => continue,
+                None => to,
+            };
+            let (socket, local) = match self.further.get(&to) {
+                Some(socket) => (*socket, LocalIp::of_destination(to.ip())),
+                None => (to, LocalIp::ANY),
             };
             if let Some(inbox) = self.inboxes.get_mut(&socket).filter(|inbox| inbox.len() < INBOX) {
                 inbox.push_back((Path { peer: from, local }, datagram));

@@ -297,7 +297,12 @@ impl World {
 
     /// Peers see `host` at another address from now on, and datagrams to the last one are lost.
     pub(super) fn move_to(&self, host: u8, outside: SocketAddr) {
-        lock(&self.net).outside.insert(addr(host), outside);
+        self.set_outside(addr(host), outside);
+    }
+
+    /// A NAT gives an address another one.
+    pub(super) fn set_outside(&self, inside: SocketAddr, outside: SocketAddr) {
+        lock(&self.net).outside.insert(inside, outside);
     }
 
     pub(super) fn now(&self) -> Instant {
