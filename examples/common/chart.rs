@@ -25,6 +25,7 @@ const STYLE: &str = "
     .curve { fill: none; stroke: #2f81c7; stroke-width: 1.5; stroke-linejoin: round }
     .label { stroke: #c2410c; stroke-width: 1.5; stroke-dasharray: 5 3 }
     .label-text { fill: #c2410c; font-weight: 600 }
+    .span { fill: #c2410c; fill-opacity: 0.12 }
     @media (prefers-color-scheme: dark) {
         text { fill: #e6edf3 }
         .page { fill: #0d1117 }
@@ -35,6 +36,7 @@ const STYLE: &str = "
         .curve { stroke: #58a6ff }
         .label { stroke: #f0883e }
         .label-text { fill: #f0883e }
+        .span { fill: #f0883e; fill-opacity: 0.2 }
     }
 ";
 
@@ -139,22 +141,50 @@ pub(crate) struct Panel<'a> {
 
 /// Draws the panels over a common time axis, each with a scale of its own. Values are not negative.
 pub(crate) fn over_time(title: &str, note: &str, panels: &[Panel<'_>]) -> String {
-    draw_panels(title, note, panels, 0.001)
+    draw_panels(title, note, panels, 0.001, None)
 }
 
 /// The same with one scale for all panels, which compares them.
 pub(crate) fn compared_over_time(title: &str, note: &str, panels: &[Panel<'_>]) -> String {
-    draw_panels(title, note, panels, panels.iter().map(Panel::most).fold(0.001, f64::max))
+    draw_panels(title, note, panels, most_of(panels), None)
+}
+
+/// The same with a span of time shaded in all panels: its begin and end in seconds.
+pub(crate) fn compared_with_a_span(
+    title: &str,
+    note: &str,
+    panels: &[Panel<'_>],
+    span: [f64; 2],
+) -> String {
+    draw_panels(title, note, panels, most_of(panels), Some(span))
+}
+
+fn most_of(panels: &[Panel<'_>]) -> f64 {
+    panels.iter().map(Panel::most).fold(0.001, f64::max)
 }
 
 /// `least`: value that each scale reaches at least.
-fn draw_panels(title: &str, note: &str, panels: &[Panel<'_>], least: f64) -> String {
+fn draw_panels(
+    title: &str,
+    note: &str,
+    panels: &[Panel<'_>],
+    least: f64,
+    span: Option<[f64; 2]>,
+) -> String {
     let height = TOP + PANEL * panels.len().saturating_sub(1) as f64 + PLOT + FOOT;
     let mut picture = Picture::new(height, title, note);
     let end = panels.iter().flat_map(|panel| panel.points.last()).map(|(time, _)| *time);
     let end = end.fold(0.001, f64::max);
     for (index, panel) in panels.iter().enumerate() {
-        draw_panel(&mut picture, TOP + PANEL * index as f64, end, least, panel);
+        let top = TOP + PANEL * index as f64;
+        if let Some([from, to]) = span {
+            let [from, to] = [from, to].map(|time| LEFT + time.min(end) / end * (RIGHT - LEFT));
+            picture.add(format_args!(
+                r#"<rect class="span" x="{from:.1}" y="{top:.1}" width="{:.1}" height="{PLOT}"/>"#,
+                to - from
+            ));
+        }
+        draw_panel(&mut picture, top, end, least, panel);
     }
     picture.finish()
 }

@@ -1,10 +1,10 @@
-//! One end of a path: a network namespace with one device.
+//! One end of a path: a network namespace with a device for each cable.
 //!
 //! It owns a thread that lives in the namespace and starts whatever else is to live there. The
 //! namespace has no name and ends with those who are in it, so nothing is left behind however the
 //! process ends.
 
-use std::ffi::CStr;
+use std::ffi::CString;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -21,17 +21,23 @@ use nix::sched::{CloneFlags, unshare};
 use crate::netlink;
 use crate::tun::Tun;
 
-const DEVICE: &CStr = c"path";
+/// Beginning of the name of each device; the number of the cable follows.
+const DEVICE: &str = "path";
 /// Packets that the kernel holds while the relay is not running.
 const QUEUE: u32 = 65_536;
 const MTU: u32 = 1_500;
+/// The routing table of the second cable; the next ones have the numbers above.
+const TABLE: u32 = 101;
 
 type Job = Box<dyn FnOnce() + Send>;
 
 /// One end of a [`Path`](crate::Path).
 pub struct End {
+    /// On the first cable.
     address: Ipv4Addr,
-    device: Arc<Tun>,
+    /// One for each cable.
+    addresses: Vec<Ipv4Addr>,
+    devices: Vec<Arc<Tun>>,
     /// Jobs for the thread in the namespace. It ends when this is closed.
     jobs: Sender<Job>,
 }
@@ -50,25 +56,34 @@ pub struct KernelCounts {
 }
 
 impl End {
-    pub(crate) fn new(address: Ipv4Addr) -> anyhow::Result<Self> {
+    /// `address`: on the first cable; `others`: one for each further cable.
+    pub(crate) fn new(address: Ipv4Addr, others: &[Ipv4Addr]) -> anyhow::Result<Self> {
+        let addresses = [&[address], others].concat();
         let (jobs, work) = channel();
         let (reply, answer) = channel();
+        let at = addresses.clone();
         thread::Builder::new().name(format!("end {address}")).spawn(move || {
             // The creator of this end has the answer, or is gone.
-            let made = enter(address);
+            let made = enter(&at);
             let usable = made.is_ok();
             if reply.send(made).is_ok() && usable {
                 serve(&work);
             }
         })?;
-        let device = answer.recv().map_err(|_| anyhow!("the thread of {address} is gone"))??;
-        Ok(Self { address, device: Arc::new(device), jobs })
+        let devices = answer.recv().map_err(|_| anyhow!("the thread of {address} is gone"))??;
+        Ok(Self { address, addresses, devices: devices.into_iter().map(Arc::new).collect(), jobs })
     }
 
-    /// The address of this end. There is no other at this end beside loopback.
+    /// The address of this end on the first cable. With one cable there is no other beside loopback.
     #[must_use]
     pub fn address(&self) -> Ipv4Addr {
         self.address
+    }
+
+    /// The address of this end on each cable.
+    #[must_use]
+    pub fn addresses(&self) -> &[Ipv4Addr] {
+        &self.addresses
     }
 
     /// Starts a command at this end.
@@ -118,8 +133,9 @@ impl End {
         })?
     }
 
-    pub(crate) fn device(&self) -> Arc<Tun> {
-        self.device.clone()
+    /// The device of each cable.
+    pub(crate) fn devices(&self) -> &[Arc<Tun>] {
+        &self.devices
     }
 
     /// Has the thread of this end do something short.
@@ -134,7 +150,7 @@ impl End {
 
 impl fmt::Debug for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("End").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("End").field("addresses", &self.addresses).finish_non_exhaustive()
     }
 }
 
@@ -144,8 +160,8 @@ fn serve(work: &Receiver<Job>) {
     }
 }
 
-/// Puts this thread into a namespace of its own and makes the device there.
-fn enter(address: Ipv4Addr) -> anyhow::Result<Tun> {
+/// Puts this thread into a namespace of its own and makes the devices there.
+fn enter(addresses: &[Ipv4Addr]) -> anyhow::Result<Vec<Tun>> {
     unshare(CloneFlags::CLONE_NEWNET).map_err(|error| match error {
         Errno::EPERM => anyhow!(
             "the system denies a network namespace: run this as root (in a container, with \
@@ -155,7 +171,17 @@ fn enter(address: Ipv4Addr) -> anyhow::Result<Tun> {
     })?;
     // A new namespace has its loopback down, and always as device 1.
     netlink::up(1).context("loopback in the new namespace")?;
-    Tun::new(DEVICE, address, MTU, QUEUE)
+    let mut devices = Vec::new();
+    for (cable, address) in addresses.iter().enumerate() {
+        let device = Tun::new(&CString::new(format!("{DEVICE}{cable}"))?, *address, MTU, QUEUE)?;
+        if cable > 0 {
+            let table = TABLE + u32::try_from(cable)? - 1;
+            netlink::route_from(*address, device.index(), table)
+                .with_context(|| format!("the route from {address}"))?;
+        }
+        devices.push(device);
+    }
+    Ok(devices)
 }
 
 /// A counter of `/proc/net/snmp`: one line has the names, the next the values.
@@ -165,15 +191,16 @@ fn udp_counter(text: &str, name: &str) -> Option<u64> {
     lines.next()?.split_whitespace().nth(place)?.parse().ok()
 }
 
-/// Packets that the device could not take for sending, of `/proc/net/dev`.
+/// Packets that the devices could not take for sending, of `/proc/net/dev`.
 fn device_drops(text: &str) -> Option<u64> {
     let of_device = |line: &str| -> Option<u64> {
         let (name, counters) = line.split_once(':')?;
         // Eight of what was received come first, then bytes, packets, errors, drops.
-        (name.trim().as_bytes() == DEVICE.to_bytes())
+        name.trim()
+            .starts_with(DEVICE)
             .then(|| counters.split_whitespace().nth(11)?.parse().ok())?
     };
-    text.lines().find_map(of_device)
+    text.lines().filter_map(of_device).reduce(|sum, drops| sum + drops)
 }
 
 #[cfg(test)]
@@ -193,8 +220,9 @@ mod tests {
         let devices = "Inter-|   Receive  |  Transmit\n\
                        face |bytes packets errs drop|bytes packets errs drop\n\
                        \x20   lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n\
-                       \x20 path: 1 2 3 4 5 6 7 8 9 10 11 99 13 14 15 16\n";
-        assert_eq!(device_drops(devices), Some(99));
+                       \x20path0: 1 2 3 4 5 6 7 8 9 10 11 99 13 14 15 16\n\
+                       \x20path1: 1 2 3 4 5 6 7 8 9 10 11 5 13 14 15 16\n";
+        assert_eq!(device_drops(devices), Some(104));
         assert_eq!(device_drops("lo: 1 2 3"), None);
     }
 }

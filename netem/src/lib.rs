@@ -3,9 +3,10 @@
 //! A [`Link`] decides what happens to the packets of one direction; [`LossyLink`] is a simple one. Two links
 //! carry packets in a `Path` or a [`Relay`].
 //!
-//! A `Path` has two network namespaces at its ends, and needs Linux. All of IPv4 crosses it packet by
-//! packet, the kernel's TCP included: the devices at the ends have no segmentation offload, so the kernel
-//! cuts what a program writes before it gets there. A [`Relay`] carries datagrams on loopback, anywhere.
+//! A `Path` has two network namespaces at its ends, with one cable or several between them, and needs Linux.
+//! All of IPv4 crosses it packet by packet, the kernel's TCP included: the devices at the ends have no
+//! segmentation offload, so the kernel cuts what a program writes before it gets there. A [`Relay`] carries
+//! datagrams on loopback, anywhere.
 
 #![warn(missing_debug_implementations, missing_docs, unnameable_types, unreachable_pub)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]

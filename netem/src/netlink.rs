@@ -1,4 +1,5 @@
-//! `ip link set` and `ip address add` for the namespace of the calling thread.
+//! `ip link set`, `ip address add`, `ip route add` and `ip rule add` for the namespace of the calling
+//! thread.
 //!
 //! By netlink, since root of the namespace may use it: the older ioctl wants root of the whole system for
 //! the length of a queue.
@@ -10,6 +11,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 const NEW_LINK: u16 = 16;
 const NEW_ADDRESS: u16 = 20;
+const NEW_ROUTE: u16 = 24;
+const NEW_RULE: u16 = 32;
 const REQUEST_AND_ACK: u16 = 1 | 4;
 const CREATE: u16 = 0x400;
 const UP: u32 = 1;
@@ -20,6 +23,14 @@ const MTU: u16 = 4;
 const QUEUE_LENGTH: u16 = 13;
 const ADDRESS: u16 = 1;
 const LOCAL: u16 = 2;
+
+// Attributes of a route, and of a rule.
+const OUTPUT: u16 = 4;
+const ROUTE_TABLE: u16 = 15;
+const SOURCE: u16 = 2;
+const RULE_TABLE: u16 = 15;
+/// The action of a rule that names a table.
+const TO_TABLE: u8 = 1;
 
 /// Bits of a network of two hosts.
 const PREFIX: u8 = 30;
@@ -45,6 +56,25 @@ pub(crate) fn add_address(device: u32, address: Ipv4Addr) -> io::Result<()> {
         body.extend(attribute(name, address.octets()));
     }
     request(NEW_ADDRESS, CREATE, &body)
+}
+
+/// What leaves from the address leaves on the device: `ip route add default dev DEVICE table TABLE`, then
+/// `ip rule add from ADDRESS table TABLE`.
+pub(crate) fn route_from(address: Ipv4Addr, device: u32, table: u32) -> io::Result<()> {
+    // Family, length of the destination and of the source, type of service, table (in an attribute),
+    // protocol, scope, type, flags.
+    let family = libc::AF_INET as u8;
+    let mut route = vec![family, 0, 0, 0, 0];
+    route.extend([libc::RTPROT_BOOT, libc::RT_SCOPE_LINK, libc::RTN_UNICAST, 0, 0, 0, 0]);
+    route.extend(attribute(OUTPUT, device.to_ne_bytes()));
+    route.extend(attribute(ROUTE_TABLE, table.to_ne_bytes()));
+    request(NEW_ROUTE, CREATE, &route)?;
+    // Family, length of the destination and of the source, type of service, table (in an attribute), two
+    // bytes without a meaning, what to do, flags.
+    let mut rule = vec![family, 0, 32, 0, 0, 0, 0, TO_TABLE, 0, 0, 0, 0];
+    rule.extend(attribute(SOURCE, address.octets()));
+    rule.extend(attribute(RULE_TABLE, table.to_ne_bytes()));
+    request(NEW_RULE, CREATE, &rule)
 }
 
 fn set(device: u32, attributes: &[u8]) -> io::Result<()> {

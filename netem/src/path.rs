@@ -2,10 +2,12 @@
 
 use std::io::{self, PipeWriter};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use crate::end::End;
 use crate::link::Link;
 use crate::pump::{Clock, Pump};
+use crate::tun::Tun;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
@@ -18,8 +20,8 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 pub struct Path<L: Link> {
     server: End,
     client: End,
-    /// Client to server, server to client. Empty only while it ends.
-    pumps: Option<[Pump<L::Counts>; 2]>,
+    /// Client to server and server to client, of each cable. Empty only while it ends.
+    pumps: Vec<[Pump<L::Counts>; 2]>,
     stop: Option<PipeWriter>,
 }
 
@@ -30,16 +32,38 @@ impl<L: Link> Path<L> {
     ///
     /// No permission, see [`allow`](crate::allow); no TUN device.
     pub fn new(up: L, down: L) -> anyhow::Result<Self> {
-        let (server, client) = (End::new(SERVER)?, End::new(CLIENT)?);
-        let (stopped, stop) = io::pipe()?;
-        let (at_server, at_client) = (server.device(), client.device());
-        let clock = Clock::new();
-        let pump = |link, from, to, stopped, name| {
-            Pump::start(link, from, to, stopped, clock.clone(), name)
+        Self::with_cables([[up, down]])
+    }
+
+    /// The same with up to eight cables, each with two directions. On cable N the ends have the addresses
+    /// 10.77.N.1 and 10.77.N.2, and packets with such a source leave on this cable. The client reaches each
+    /// address of the server over each cable.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new); no policy routing.
+    pub fn with_cables<const N: usize>(cables: [[L; 2]; N]) -> anyhow::Result<Self> {
+        const { assert!(0 < N && N <= 8) };
+        let on_cables = |address: Ipv4Addr| {
+            let [a, b, _, d] = address.octets();
+            (1..N as u8).map(|cable| Ipv4Addr::new(a, b, cable, d)).collect::<Vec<_>>()
         };
-        let up = pump(up, at_client.clone(), at_server.clone(), stopped.try_clone()?, "up")?;
-        let down = pump(down, at_server, at_client, stopped, "down")?;
-        Ok(Self { server, client, pumps: Some([up, down]), stop: Some(stop) })
+        let server = End::new(SERVER, &on_cables(SERVER))?;
+        let client = End::new(CLIENT, &on_cables(CLIENT))?;
+        let (stopped, stop) = io::pipe()?;
+        let clock = Clock::new();
+        let pump = |link, from: &Arc<Tun>, to: &Arc<Tun>, name| {
+            let stopped = stopped.try_clone()?;
+            Pump::start(link, from.clone(), to.clone(), stopped, clock.clone(), name)
+        };
+        let mut pumps = Vec::new();
+        for ([up, down], (at_server, at_client)) in
+            cables.into_iter().zip(server.devices().iter().zip(client.devices()))
+        {
+            let up = pump(up, at_client, at_server, "up")?;
+            pumps.push([up, pump(down, at_server, at_client, "down")?]);
+        }
+        Ok(Self { server, client, pumps, stop: Some(stop) })
     }
 
     /// The end with the address 10.77.0.1.
@@ -54,7 +78,7 @@ impl<L: Link> Path<L> {
         &self.client
     }
 
-    /// Counters from client to server so far.
+    /// Counters from client to server so far, on the first cable.
     ///
     /// # Errors
     ///
@@ -63,7 +87,7 @@ impl<L: Link> Path<L> {
         self.counts(0)
     }
 
-    /// Counters from server to client so far.
+    /// Counters from server to client so far, on the first cable.
     ///
     /// # Errors
     ///
@@ -73,7 +97,7 @@ impl<L: Link> Path<L> {
     }
 
     fn counts(&self, direction: usize) -> io::Result<L::Counts> {
-        let pump = self.pumps.as_ref().and_then(|pumps| pumps.get(direction));
+        let pump = self.pumps.first().and_then(|pumps| pumps.get(direction));
         pump.map_or_else(|| Err(io::Error::other("the path is gone")), Pump::counts)
     }
 }
@@ -82,6 +106,6 @@ impl<L: Link> Drop for Path<L> {
     fn drop(&mut self) {
         // The threads see that their pipe has no writer any more.
         self.stop = None;
-        self.pumps.take().into_iter().flatten().for_each(Pump::join);
+        std::mem::take(&mut self.pumps).into_iter().flatten().for_each(Pump::join);
     }
 }

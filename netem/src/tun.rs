@@ -19,6 +19,8 @@ const FLAGS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Tun {
     file: File,
+    /// Its number in the namespace.
+    index: u32,
 }
 
 impl Tun {
@@ -42,7 +44,11 @@ impl Tun {
         )?;
         netlink::add_address(index, address).context("the address of the TUN device")?;
         netlink::configure(index, mtu, queue).context("the queue of the TUN device")?;
-        Ok(Self { file })
+        Ok(Self { file, index })
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.index
     }
 
     /// Takes a packet from the kernel, or fails with `WouldBlock`.

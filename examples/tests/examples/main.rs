@@ -13,6 +13,7 @@ mod process_end;
 mod proxy;
 #[path = "../../common/sums.rs"]
 mod sums;
+mod two_paths;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Full};
