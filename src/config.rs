@@ -22,7 +22,7 @@ pub(crate) use self::kcp::{
     CONNECTION_COST, DEFAULT_WINDOW, IP_UDP_HEADERS, KcpConfig, SEGMENT_CHARGE, SEGMENT_COST,
     SEGMENT_HEADER, check_mtu, check_timeout, check_windows,
 };
-pub use self::limits::{AcceptFilter, Limits, Migration, PacketFilter};
+pub use self::limits::{AcceptFilter, Limits, Migration, PacketFilter, PathMode};
 pub use self::redundancy::{AutoRedundancy, Redundancy};
 pub(crate) use self::socket::SocketConfig;
 
@@ -69,6 +69,7 @@ pub struct Config {
     pub(crate) recv_buffer: usize,
     pub(crate) linger: Duration,
     pub(crate) duplicates: u8,
+    pub(crate) path_mode: PathMode,
 }
 
 impl Default for Config {
@@ -90,6 +91,7 @@ impl Default for Config {
             recv_buffer: 256 * 1024,
             linger: Duration::from_secs(10),
             duplicates: 0,
+            path_mode: PathMode::Standby,
         }
     }
 }
@@ -459,6 +461,14 @@ impl Config {
         self
     }
 
+    /// Sets what this side sends on the paths of a connection with several
+    /// ([`KcpStream::add_path`](crate::KcpStream::add_path)). Default [`PathMode::Standby`].
+    #[must_use]
+    pub fn path_mode(mut self, mode: PathMode) -> Self {
+        self.path_mode = mode;
+        self
+    }
+
     /// Sets whether `connect` returns at once, so that the first data leaves with the opening segment
     /// (0-RTT data in TLS 1.3 and QUIC) instead of a round trip later. Default `false`: `connect` waits for
     /// the peer. Always on without [`close_notify`](Self::close_notify), since listeners of this crate take
@@ -622,11 +632,9 @@ impl Config {
 
     /// Which migrations of peers are allowed.
     pub(crate) fn allowed_migration(&self) -> Migration {
-        self.migration.unwrap_or(if self.cipher.is_aead() && self.socket.shards == 1 {
-            Migration::Authenticated
-        } else {
-            Migration::Off
-        })
+        let authenticates = self.cipher.is_aead() && self.socket.shards == 1;
+        let default = if authenticates { Migration::Authenticated } else { Migration::Off };
+        self.migration.unwrap_or(default)
     }
 }
 

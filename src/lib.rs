@@ -171,7 +171,8 @@ mod trace;
 
 pub use config::{
     AcceptFilter, AckPolicy, AutoRedundancy, Config, CongestionControl, KeepaliveInterval,
-    KeepaliveSide, Limits, Migration, Mode, PacketFilter, Redundancy, Timing, WritePolicy,
+    KeepaliveSide, Limits, Migration, Mode, PacketFilter, PathMode, Redundancy, Timing,
+    WritePolicy,
 };
 #[cfg(not(loom))]
 pub use core::path::set::{PathId, PathState};

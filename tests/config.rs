@@ -12,8 +12,8 @@ use common::{
 };
 use kcpx::{
     AckPolicy, Algorithm, AutoRedundancy, Cipher, Config, ConfigError, CongestionControl, Endpoint,
-    FecConfig, KcpListener, KcpStream, KeepaliveInterval, Key, Limits, Migration, Mode, Redundancy,
-    Timing, WritePolicy,
+    FecConfig, KcpListener, KcpStream, KeepaliveInterval, Key, Limits, Migration, Mode, PathMode,
+    Redundancy, Timing, WritePolicy,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -311,6 +311,7 @@ fn pairs() -> Vec<(Config, &'static str)> {
             "migration requires an AEAD cipher",
         ),
         (with_cipher(aead).migration(Migration::Authenticated), ""),
+        (new().path_mode(PathMode::Duplicate), ""),
         #[cfg(target_os = "linux")]
         (with_cipher(aead).shards(2), ""),
         (new().migration(Migration::AnyCipher), "migration requires a cipher that has a key"),

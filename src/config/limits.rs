@@ -1,4 +1,4 @@
-//! Limits on connections, migration, and filters: application functions that the driver calls for datagrams
+//! Limits on connections, migration, several paths, and filters: application functions that the driver calls for datagrams
 //! and new connections.
 
 use std::fmt;
@@ -168,6 +168,26 @@ pub enum Migration {
     /// With any cipher that has a key. Without an AEAD, an attacker on the path can alter packets and
     /// redirect the connection.
     AnyCipher,
+}
+
+/// What a side sends on the paths of a connection with several. Each side chooses for its own data.
+///
+/// ```
+/// use kcpx::{Config, PathMode};
+///
+/// let config = Config::new().path_mode(PathMode::Duplicate);
+/// # assert!(config.validate().is_ok());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PathMode {
+    /// Data on the path with the shortest round trip. Another one takes over when an answer is overdue. The
+    /// default.
+    Standby,
+    /// Messages on all paths that answer: the first copy counts, and a message is lost only if each copy is. Costs
+    /// the bytes once more for each further path. Transfers, which are not limited by their application, leave as
+    /// with [`PathMode::Standby`].
+    Duplicate,
 }
 
 impl Migration {

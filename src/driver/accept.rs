@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use rand_core::Rng;
 
-use crate::config::Migration;
+use crate::config::{Migration, PathMode};
 use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::open::{InitialHash, OpenedBy};
 use crate::core::segment::Header;
@@ -111,6 +111,9 @@ impl<S: Socket> Driver<S> {
         kcp.set_overhead(cipher, fec_header)?;
         if self.config.allowed_migration() == Migration::Authenticated {
             kcp.accept_paths();
+        }
+        if self.config.path_mode == PathMode::Duplicate {
+            kcp.copy_on_paths();
         }
         // One side pings later than its peer, so that not both do. By default that is the active opener,
         // since the pings of a server to many peers leave at coalesced deadlines (`timer_wheel`).

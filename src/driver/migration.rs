@@ -45,13 +45,17 @@ impl<S: Socket> Driver<S> {
                 self.output.send_at_once(now, path, || Some(conn.kcp.path_challenge(challenge)));
             }
             PathValidation::Validated => {
-                let (announced, has_several) = (conn.add_peer_path(now, path), conn.has_routes());
-                match announced {
-                    Some((_, replaced)) => self.on_path_added(id, path, replaced),
-                    // A NAT has changed the address of one of several paths: its next ping says of which.
-                    None if has_several && !conn.has_announced_first(now, path) => {}
-                    None => self.migrate(now, id, path),
+                let has_several = conn.has_several_paths();
+                let names_first = conn.has_announced_first(now, path);
+                let (old, limits) = (conn.peer().ip(), &self.config.limits);
+                if !self.admission.may_move(old, from.ip(), limits) {
+                    Refusal::MaxPerSource.count(&mut self.stats);
+                } else if let Some(replaced) = conn.add_peer_path(now, path) {
+                    self.on_path_added(id, path, replaced);
+                } else if !has_several || names_first {
+                    self.migrate(now, id, path);
                 }
+                // Else a NAT has changed the address of one of several paths: its next ping says of which.
                 self.deliver(now, id, datagram, PacketType::Regular);
             }
         }

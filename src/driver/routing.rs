@@ -18,7 +18,6 @@ use slab::Slab;
 
 use crate::config::Config;
 use crate::core::open::{InitialHash, InitialSegment, assign_conv};
-use crate::core::path::set::MAX_PATHS;
 use crate::core::segment::{self, HEADER_LEN, Header};
 use crate::core::time_wait::{TIME_WAIT_DURATION, TimeWait, TimeWaitOutcome};
 use crate::driver::connection::{Conn, Key};
@@ -210,12 +209,12 @@ impl Routing {
         }
     }
 
-    /// The operating system refused a datagram of `size` bytes to `dst` (EMSGSIZE). Handled like a Packet Too
-    /// Big message (RFC 8899 4.6): lowers the MTU of every connection to `dst`.
-    pub(super) fn on_message_too_big(&mut self, now: Instant, dst: SocketAddr, size: usize) {
-        for slot in self.peers.slots(dst) {
+    /// The operating system refused a datagram of `size` bytes on `path` (EMSGSIZE). Handled like a Packet Too
+    /// Big message (RFC 8899 4.6): lowers the MTU of every connection to that peer.
+    pub(super) fn on_message_too_big(&mut self, now: Instant, path: Path, size: usize) {
+        for slot in self.peers.slots(path.peer) {
             if let Some(conn) = self.conns.get_mut(slot) {
-                conn.on_message_too_big(now, size);
+                conn.on_message_too_big(now, path, size);
             }
         }
     }
@@ -517,12 +516,18 @@ impl Demux {
     /// `count` connections exist.
     #[cfg(feature = "_testkit")]
     pub(super) fn check_invariants(&self, count: usize) {
+        use crate::core::path::set::MAX_PATHS;
+
         if let Some(convs) = &self.live_convs {
             let (ids, has_shards) = (lock(convs).len(), Arc::strong_count(convs) > 1);
             let live = self.live.len();
             assert!(ids == live || (has_shards && ids > live), "{ids} ids of {live} connections");
         }
-        assert!(self.further.len() < count.max(1) * MAX_PATHS, "{} further", self.further.len());
+        assert!(
+            self.further.len() < count.max(1) * usize::from(MAX_PATHS),
+            "{} further",
+            self.further.len()
+        );
         assert!(self.live.len() <= count, "{} keys of {count} connections", self.live.len());
         let indexed: usize = self.by_conv.values().map(Vec::len).sum();
         assert!(indexed <= count, "{indexed} by id of {count} connections");

@@ -243,8 +243,8 @@ impl<S: Socket> Driver<S> {
             return Ok(());
         }
         let flushed = self.output.flush(&mut self.socket, &mut self.stats);
-        for (dst, size) in self.output.tx.take_too_large() {
-            self.routing.on_message_too_big(self.last_turn, dst, size);
+        for (path, size) in self.output.tx.take_too_large() {
+            self.routing.on_message_too_big(self.last_turn, path, size);
         }
         for path in self.output.tx.take_gone() {
             self.routing.on_source_gone(self.last_turn, path);

@@ -36,7 +36,8 @@ impl KcpStream {
     /// Adds a path from another address of this host, such as the one of a second network interface. Data leaves
     /// on the path with the shorter round trip; the other is kept warm by a ping each 5 s, and takes over when an
     /// answer is overdue by a quarter of the round trip and its variation. What is in flight then leaves again on
-    /// it. Each side does this for its own data.
+    /// it. Each side does this for its own data. With [`PathMode::Duplicate`](crate::PathMode::Duplicate) messages
+    /// leave on all paths.
     ///
     /// Returns once the peer has accepted several paths. The path carries data once the peer has answered on it,
     /// see [`Self::paths`].
@@ -46,8 +47,9 @@ impl KcpStream {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](io::ErrorKind::Unsupported) when the peer is another implementation, when either side has
-    /// no AEAD cipher or several shards, when the peer opened the connection, or when it has four paths.
+    /// [`Unsupported`](io::ErrorKind::Unsupported) when the peer is another implementation, when its
+    /// [`migration`](crate::Config::migration) is not `Authenticated`, the default with an AEAD cipher and one
+    /// shard, when the peer opened the connection, or when it has four paths.
     /// [`AddrInUse`](io::ErrorKind::AddrInUse) when it has a path from `local`.
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) when the socket is bound to one address, or `local` is of
     /// another IP version than the peer. The connection's error when it has ended.
@@ -93,13 +95,13 @@ impl KcpStream {
         self.ask(|reply| Request::AddPath { id, local, reply }).await?
     }
 
-    /// Removes a path. Data that left on it leaves again on another one. The first path can be removed too. The
-    /// peer stops using it once its pings stay unanswered.
+    /// Removes a path. Data that left on it leaves again on another one. The first path can be removed too, and
+    /// cannot be added again. The peer stops using a removed path once its pings stay unanswered.
     ///
     /// # Errors
     ///
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) when the path is unknown or the last one on which the peer
-    /// has answered. The connection's error when it has ended.
+    /// has answered, or when the peer opened the connection. The connection's error when it has ended.
     ///
     /// # Cancel safety
     ///
@@ -109,7 +111,10 @@ impl KcpStream {
         if self.ask(|reply| Request::RemovePath { id, path, reply }).await? {
             return Ok(());
         }
-        let text = format!("path {} is unknown, or no other path answers", path.number());
+        let text = format!(
+            "path {} is unknown, is the last one that answers, or was opened by the peer",
+            path.number()
+        );
         Err(io::Error::new(io::ErrorKind::InvalidInput, text))
     }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::config::Config;
 use crate::driver::fec::FecSender;
 use crate::driver::output::send_batch::SendBatch;
-use crate::driver::output::{PacketCodec, PacketWriter};
+use crate::driver::output::{Copies, PacketCodec, PacketWriter};
 use crate::fec::FecConfig;
 use crate::proto::Kcp;
 use crate::util::path::Path;
@@ -32,7 +32,8 @@ impl Transmitter {
         let mut in_gso_batch = false;
         loop {
             let to = Path::to(to);
-            let appended = self.writer().transmit(now, kcp, to, 0, in_gso_batch, usize::MAX);
+            let appended =
+                self.writer().transmit(now, kcp, to, Copies::default(), in_gso_batch, usize::MAX);
             self.tx.drain(&mut send);
             // As in the driver: data behind a GSO batch follows if it is due.
             if appended.datagrams == 0 && !in_gso_batch {

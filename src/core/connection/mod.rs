@@ -96,6 +96,8 @@ pub struct Kcp {
     path_validator: PathValidator,
     /// `Some` with several paths.
     paths: Option<Box<PathSet>>,
+    /// Whether messages leave on all paths.
+    copies_on_paths: bool,
     /// Whether the peer may announce further paths.
     accepts_paths: bool,
     /// The path of the datagram that is processed.
@@ -223,6 +225,7 @@ impl Kcp {
             address_proof: AddressProof::default(),
             path_validator: PathValidator::default(),
             paths: None,
+            copies_on_paths: false,
             accepts_paths: false,
             arrival: PathId::FIRST,
             sent_overhead: 0,
@@ -672,7 +675,6 @@ impl Kcp {
             counted(self.oversized_deadline()),
             counted(self.initial_deadline()),
             counted(self.hello_deadline()),
-            counted(self.paths_deadline()),
             counted(self.send.repair_deadline()),
             counted(self.send.bundling_deadline()),
         ]);
@@ -686,7 +688,11 @@ impl Kcp {
         let resume = resume.map(|at| self.rate_limiter.blocked_until(at).unwrap_or(at));
         let rate_limited =
             self.rate_limiter.next().filter(ahead).filter(|&at| self.has_work_at(at));
-        let next = earliest([counted(work), counted(resume), counted(rate_limited)]);
+        let mut next = earliest([counted(work), counted(resume), counted(rate_limited)]);
+        if self.paths.is_some() {
+            // The rate limit does not delay pings.
+            next = earliest([next, counted(self.paths_deadline())]);
+        }
         next.map(|at| self.clock.instant(at))
     }
 

@@ -55,6 +55,26 @@ impl Kcp {
         }
     }
 
+    /// Sets that messages leave on all paths: the caller copies datagrams to [`Kcp::copy_paths`].
+    pub fn copy_on_paths(&mut self) {
+        self.copies_on_paths = true;
+    }
+
+    /// The paths on which a copy of each datagram with data is to leave now, and the largest datagram of each.
+    pub fn copy_paths(&mut self) -> impl Iterator<Item = (PathId, usize)> + '_ {
+        let copies = self.copies_on_paths && self.send.is_latency_bound();
+        self.update_copy_wait(copies);
+        let paths = self.paths.iter().filter(move |_| copies);
+        paths.flat_map(|paths| paths.others())
+    }
+
+    /// Loss detection waits for the answer to the slowest copy.
+    fn update_copy_wait(&mut self, copies: bool) {
+        let paths = self.paths.as_ref().filter(|_| copies);
+        let wait = paths.map_or(0, |paths| paths.copy_wait(&self.send.path.rtt));
+        self.send.path.loss.set_copy_wait(wait);
+    }
+
     /// Asks the peer whether it accepts further paths; the answer comes after a round trip.
     pub fn ask_for_paths(&mut self) {
         self.repair_state().hello.start_for_datagrams();
@@ -159,7 +179,8 @@ impl Kcp {
         let paths = self.paths.as_ref()?;
         let now = self.clock.at(now);
         let segment = if self.may_ping_paths() { paths.next(now) } else { None };
-        segment.or_else(|| self.acks_leave_elsewhere().filter(|_| self.acks_due(now)))
+        let acks = self.close_reason.is_none() && self.acks_due(now);
+        segment.or_else(|| self.acks_leave_elsewhere().filter(|_| acks))
     }
 
     /// Appends the datagram of [`Kcp::next_transmit_path`].
@@ -210,6 +231,13 @@ impl Kcp {
         }
     }
 
+    /// The operating system refused a datagram of `size` bytes on a path without data (EMSGSIZE).
+    pub(crate) fn on_message_too_big_on(&mut self, id: PathId, size: usize) {
+        if let Some(paths) = &mut self.paths {
+            paths.on_message_too_big(id, size);
+        }
+    }
+
     /// The path of ACKs, if data leaves on another one.
     #[inline]
     pub(super) fn acks_leave_elsewhere(&self) -> Option<PathId> {
@@ -219,8 +247,8 @@ impl Kcp {
     /// Whether [`Self::poll_transmit_on_path`] would append a ping or an answer.
     #[inline]
     pub(super) fn has_path_work_at(&self, at: Micros) -> bool {
-        let pings = |paths: &PathSet| paths.deadline().is_some_and(|deadline| deadline <= at);
-        self.paths.as_ref().is_some_and(|paths| self.may_ping_paths() && pings(paths))
+        let paths = self.paths.as_ref();
+        paths.is_some_and(|paths| self.may_ping_paths() && paths.next(at).is_some())
     }
 
     fn may_ping_paths(&self) -> bool {
@@ -265,8 +293,10 @@ impl Kcp {
 
     /// A RST is unanswered: it leaves on another path next time.
     pub(super) fn rotate_reset(&mut self, now: Micros) {
-        let is_due = self.close_state.reset_deadline().is_some_and(|at| at <= now);
-        let change = self.paths.as_mut().filter(|_| is_due).map(|paths| paths.leave_active(now));
+        // 0 before the first one.
+        let is_due = |at: Micros| at > Micros(0) && at <= now;
+        let is_due = self.close_state.reset_deadline().is_some_and(is_due);
+        let change = self.paths.as_ref().filter(|_| is_due).map(|paths| paths.rotate());
         self.change_path(now, change.unwrap_or(Change::None));
     }
 

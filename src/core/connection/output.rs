@@ -255,6 +255,9 @@ impl Kcp {
     /// As [`Self::on_datagram_sent`], and sets `is_last`.
     fn on_data_sent(&mut self, now: Micros, len: usize, sent: Transmitted) -> Transmitted {
         let sent = self.on_datagram_sent(now, len, sent);
+        if let Some(paths) = self.paths.as_mut().filter(|_| sent.segments > 0) {
+            paths.on_used(now);
+        }
         let is_last = !sent.gso_follows && !self.has_work_at(now);
         if is_last {
             // ACKs wait for the end of a GSO batch, and no batch is open.

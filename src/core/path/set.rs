@@ -12,7 +12,7 @@ use crate::core::send::path::SendPath;
 use crate::util::earliest;
 
 /// Most paths of a connection.
-pub(crate) const MAX_PATHS: usize = 4;
+pub(crate) const MAX_PATHS: u8 = 4;
 /// Interval of pings on a path without data, while the connection is in use, microseconds.
 const WARM_INTERVAL: u64 = 5_000_000;
 /// The same while it is not: the default interval of keepalive.
@@ -25,8 +25,8 @@ const MIN_PONG_WAIT: u64 = 100_000;
 const SILENCE_DIVISOR: u64 = 8;
 /// A ping that never leaves.
 const NEVER: Micros = Micros(u64::MAX);
-/// Unanswered pings after which a path is silent.
-const MAX_PINGS: u8 = 3;
+/// Unanswered pings after which a path is silent: at 10 % loss both ways, three in a row are lost too often.
+const MAX_PINGS: u8 = 5;
 /// Pongs in a row after which a silent path may carry data again. They double with each silence, up to the
 /// second number, and halve after a minute without one.
 const PONGS_AFTER_SILENCE: u8 = 3;
@@ -34,6 +34,8 @@ const MAX_PONGS_AFTER_SILENCE: u8 = 48;
 const FORGIVEN_AFTER: u64 = 60_000_000;
 /// A path is better if its smoothed RTT is this much shorter, microseconds, and by a quarter.
 const BETTER_BY: u64 = 5_000;
+/// Wait for the answer to a copy beyond its round trip, microseconds.
+const COPY_MARGIN: u64 = 2_000;
 /// Pings of the peer that wait for their answer.
 const MAX_ANSWERS: usize = 4;
 
@@ -54,12 +56,14 @@ impl PathId {
 
 /// What is known of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PathState {
     /// No ping was answered yet. Entered when the path is added; left when a ping is answered.
     Validating,
     /// The peer answers. Entered on a pong; left when an answer is overdue.
     Usable,
-    /// The peer does not answer. Entered when an answer is overdue; left after pongs in a row.
+    /// The peer does not answer. Entered when an answer is overdue; left after several pongs, or after one while
+    /// data leaves on a silent path too.
     Silent,
 }
 
@@ -116,8 +120,6 @@ pub(crate) struct PathSet {
     announces: bool,
     /// When data last left or arrived.
     last_used: Micros,
-    /// How often data has changed its path.
-    switches: u64,
 }
 
 impl PathSet {
@@ -130,7 +132,6 @@ impl PathSet {
             answers: Vec::new(),
             announces,
             last_used: now,
-            switches: 0,
         };
         set.push(PathId::FIRST, now, PathState::Usable, None);
         set
@@ -154,7 +155,7 @@ impl PathSet {
     /// Adds a path that has to be validated. `None` if there are [`MAX_PATHS`].
     pub(crate) fn add(&mut self, now: Micros, send: SendPath) -> Option<PathId> {
         let free = |number: &u8| self.entries.iter().all(|entry| entry.id.0 != *number);
-        let id = PathId((1..MAX_PATHS as u8).find(free)?);
+        let id = PathId((1..MAX_PATHS).find(free)?);
         self.push(id, now, PathState::Validating, Some(Box::new(send)));
         Some(id)
     }
@@ -162,7 +163,7 @@ impl PathSet {
     /// Adds a path of the peer, which has answered a PATH_CHALLENGE on it, or replaces it. `None` if there are
     /// [`MAX_PATHS`].
     pub(crate) fn add_validated(&mut self, now: Micros, id: PathId, send: SendPath) -> Option<()> {
-        if id == PathId::FIRST || usize::from(id.0) >= MAX_PATHS {
+        if id == PathId::FIRST || id.0 >= MAX_PATHS {
             return None;
         }
         if id == self.active {
@@ -241,7 +242,8 @@ impl PathSet {
     pub(crate) fn on_used(&mut self, now: Micros) {
         if now.since(self.last_used) >= WARM_INTERVAL {
             let latest = now.add_micros(WARM_INTERVAL);
-            self.entries.iter_mut().for_each(|entry| entry.next_ping = entry.next_ping.min(latest));
+            let usable = self.entries.iter_mut().filter(|entry| entry.state == PathState::Usable);
+            usable.for_each(|entry| entry.next_ping = entry.next_ping.min(latest));
         }
         self.last_used = now;
     }
@@ -270,7 +272,11 @@ impl PathSet {
         // A path that was removed answers nothing.
         let Some(entry) = self.entry_mut(path) else { return };
         // It may be a PATH_CHALLENGE, and the peer has to learn which path it is about.
-        let may_be_challenge = announces && entry.state != PathState::Usable;
+        let may_be_challenge = match entry.state {
+            PathState::Usable => false,
+            PathState::Validating => announces,
+            PathState::Silent => announces && entry.ping.is_none(),
+        };
         if may_be_challenge || entry.next_ping == NEVER {
             entry.next_ping = now;
         }
@@ -354,6 +360,22 @@ impl PathSet {
         best.map_or(Change::None, |(_, to)| Change::Switch { to, resend: true })
     }
 
+    /// The usable paths that are not the active one, and the largest datagram of each.
+    pub(crate) fn others(&self) -> impl Iterator<Item = (PathId, usize)> + '_ {
+        let usable = self.entries.iter().filter(|entry| entry.state == PathState::Usable);
+        usable.filter_map(|entry| Some((entry.id, entry.send.as_deref()?.mtu.current_mtu())))
+    }
+
+    /// How much longer than on the active path the answer to a copy may take, microseconds. `rtt`: of the active
+    /// path.
+    pub(crate) fn copy_wait(&self, rtt: &RttEstimator) -> u64 {
+        let sends = self.entries.iter().filter(|entry| entry.state == PathState::Usable);
+        let sends = sends.filter_map(|entry| entry.send.as_deref());
+        // With one sample in seconds its variation is unknown; the reordering window grows if this is too short.
+        let waits = sends.filter_map(|send| send.rtt.srtt().map(|srtt| srtt + COPY_MARGIN));
+        waits.max().unwrap_or(0).saturating_sub(rtt.srtt().unwrap_or(0))
+    }
+
     /// Whether an overdue answer would say something new: the active path counts as usable, and there is another.
     pub(crate) fn awaits_answers(&self) -> bool {
         self.entries.len() > 1 && !self.is_active_silent()
@@ -362,6 +384,15 @@ impl PathSet {
     /// Whether the active path is silent.
     pub(crate) fn is_active_silent(&self) -> bool {
         self.entry(self.active).is_none_or(|entry| entry.state != PathState::Usable)
+    }
+
+    /// The next path in turn that has ever answered.
+    pub(crate) fn rotate(&self) -> Change {
+        let tried =
+            |entry: &&Entry| entry.state != PathState::Validating && entry.id != self.active;
+        let later = self.entries.iter().filter(tried).filter(|entry| entry.id > self.active);
+        let next = later.chain(self.entries.iter().filter(tried)).next();
+        next.map_or(Change::None, |entry| Change::Switch { to: entry.id, resend: false })
     }
 
     /// Makes `to` the active path: gives `swap` its state, which then holds the state of the last one.
@@ -377,11 +408,20 @@ impl PathSet {
             self.ack_path = to;
         }
         self.active = to;
-        self.switches += 1;
     }
 }
 
 impl Entry {
+    /// Whether enough pings of a usable path are unanswered.
+    fn is_overdue(&self) -> bool {
+        self.state == PathState::Usable && self.ping.is_some() && self.unanswered >= MAX_PINGS
+    }
+
+    /// Whether a ping leaves; not before [`PathSet::handle_timeout`] has seen that the last one is overdue.
+    fn is_ping_due(&self, now: Micros) -> bool {
+        self.next_ping <= now && !self.is_overdue()
+    }
+
     fn on_silent(&mut self, now: Micros) {
         if self.state == PathState::Usable {
             self.needed = match now.since(self.silent_since) < FORGIVEN_AFTER {
@@ -406,8 +446,16 @@ pub(crate) enum PathSegment {
     Ping(PingId),
 }
 
-/// Settings.
+/// Datagram sizes.
 impl PathSet {
+    /// The operating system refused a datagram of `size` bytes on a path that is not the active one.
+    pub(crate) fn on_message_too_big(&mut self, id: PathId, size: usize) {
+        let send = self.entry_mut(id).and_then(|entry| entry.send.as_deref_mut());
+        if let Some(send) = send {
+            send.mtu.on_message_too_big(size);
+        }
+    }
+
     /// Limits the datagram size of all paths but the active one.
     pub(crate) fn limit_mtu(&mut self, mtu: u16) {
         for send in self.entries.iter_mut().filter_map(|entry| entry.send.as_deref_mut()) {
@@ -420,8 +468,8 @@ impl PathSet {
 
 /// What leaves on the paths.
 impl PathSet {
-    /// The next segment that is due, its path, and whether the number of the path precedes it. `new`: number of a new ping, and its cookie. `rtt`: of the
-    /// active path.
+    /// The next segment that is due, its path, and whether the number of the path precedes it. `new`: number and
+    /// cookie of a new ping. `rtt`: of the active path.
     pub(crate) fn poll(
         &mut self,
         now: Micros,
@@ -433,13 +481,13 @@ impl PathSet {
             let (path, ping) = self.answers.remove(0);
             return Some((path, PathSegment::Answer(ping), announces));
         }
-        let entry = self.entries.iter_mut().find(|entry| entry.next_ping <= now)?;
+        let entry = self.entries.iter_mut().find(|entry| entry.is_ping_due(now))?;
         let fresh = entry.ping.filter(|ping| now.since(ping.first_sent) < COOKIE_LIFE);
         let mut sent = fresh.unwrap_or_else(|| SentPing { id: new(), first_sent: now, sent: now });
         sent.sent = now;
         (entry.ping, entry.last_ping) = (Some(sent), Some((sent.id, sent.first_sent)));
         if entry.unanswered > 0 {
-            entry.pongs = 0;
+            entry.pongs /= 2;
         }
         entry.unanswered = entry.unanswered.saturating_add(1);
         let wait = (2 * entry.rto(rtt)).max(MIN_PONG_WAIT);
@@ -458,9 +506,8 @@ impl PathSet {
     /// The path of what [`Self::poll`] returns at `now`.
     pub(crate) fn next(&self, now: Micros) -> Option<PathId> {
         let answer = self.answers.first().map(|(path, _)| *path);
-        let ping =
-            || self.entries.iter().find(|entry| entry.next_ping <= now).map(|entry| entry.id);
-        answer.or_else(ping)
+        let due = || self.entries.iter().find(|entry| entry.is_ping_due(now));
+        answer.or_else(|| due().map(|entry| entry.id))
     }
 
     /// A path has to be tried again at once: the network has changed.
@@ -470,15 +517,16 @@ impl PathSet {
 
     /// The system sends nothing on the path. Returns what follows.
     pub(crate) fn on_lost(&mut self, now: Micros, id: PathId) -> Change {
-        if id == self.active {
-            return self.leave_active(now);
-        }
-        if let Some(entry) = self.entry_mut(id) {
+        let is_usable = self.entry(id).is_some_and(|entry| entry.state == PathState::Usable);
+        let change =
+            if id == self.active && is_usable { self.leave_active(now) } else { Change::None };
+        let Some(entry) = self.entry_mut(id) else { return change };
+        if entry.state == PathState::Usable {
             entry.on_silent(now);
-            // Nothing leaves there now.
-            entry.next_ping = now.add_micros(MIN_PONG_WAIT);
         }
-        Change::None
+        // Nothing leaves there now.
+        entry.next_ping = entry.next_ping.max(now.add_micros(MIN_PONG_WAIT));
+        change
     }
 
     /// When [`Self::poll`] has something to send next.
@@ -491,9 +539,7 @@ impl PathSet {
     /// Handles pings that stay unanswered: after [`MAX_PINGS`] the path is silent.
     pub(crate) fn handle_timeout(&mut self, now: Micros) -> Change {
         for entry in &mut self.entries {
-            let is_unanswered =
-                entry.ping.is_some() && entry.unanswered >= MAX_PINGS && now >= entry.next_ping;
-            if is_unanswered && entry.state == PathState::Usable {
+            if entry.is_overdue() && now >= entry.next_ping {
                 if entry.id == self.active {
                     return self.leave_active(now);
                 }

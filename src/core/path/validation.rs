@@ -179,7 +179,7 @@ fn announced_path(datagram: &[u8]) -> Option<PathId> {
             && ControlType::from_frg(header.frg) == Some(ControlType::Path)
     };
     let number = Segments::new(datagram).map(|(header, _)| header).find(is_path)?.sn.0;
-    u8::try_from(number).ok().filter(|number| usize::from(*number) < MAX_PATHS).map(PathId)
+    u8::try_from(number).ok().filter(|number| *number < MAX_PATHS).map(PathId)
 }
 
 #[cfg(test)]

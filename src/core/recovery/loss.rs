@@ -41,8 +41,6 @@ pub(crate) enum LossTrigger {
     EarlyRetransmit,
     /// The retransmission timeout expired (RFC 6298 5.4).
     Rto,
-    /// The segment left on a path that is gone ([`PathProbes`]).
-    PathChanged,
 }
 
 /// Loss detection: fast retransmit (RFC 5681 3.2), early retransmit (RFC 5827) and RTO (RFC 6298), by order
@@ -74,11 +72,12 @@ pub(crate) struct LossDetector {
     acked_xmit_seqs: VecDeque<u64>,
     /// The latest acknowledged transmission, modulo 2^32, including segments that `una` has passed.
     latest_acked: u32,
-    /// First transmission on this path since data leaves on it. Earlier ones left on another path, and only their
-    /// timeout says that they are lost, see [`Self::begin_at`].
+    /// First transmission on this path since data leaves on it. Earlier ones left on another path.
     first_xmit_seq: u64,
     /// RTO of that other path, microseconds.
     other_rto: u32,
+    /// How much longer the answer to a copy on another path may take, microseconds.
+    copy_wait: u32,
     /// Round-trip time of the latest of `acked_xmit_seqs`, microseconds (RFC 8985 `RACK.rtt`).
     latest_rtt: u64,
     /// Reordering window, microseconds (RFC 8985 `RACK.reo_wnd`).
@@ -104,6 +103,7 @@ impl LossDetector {
             latest_acked: 0,
             first_xmit_seq: 0,
             other_rto: 0,
+            copy_wait: 0,
             latest_rtt: 0,
             reo_wnd: 0,
             confirmed_losses: 0,
@@ -125,10 +125,21 @@ impl LossDetector {
 
     /// Data leaves on this path from transmission `next` on. `other_rto`: RTO of the last path, microseconds.
     pub(crate) fn begin_at(&mut self, next: u64, other_rto: u64) {
+        self.other_rto = u32::try_from(other_rto).unwrap_or(u32::MAX);
         self.acked_xmit_seqs.clear();
         self.latest_acked = low(next).wrapping_sub(1);
         self.first_xmit_seq = next;
-        self.other_rto = u32::try_from(other_rto).unwrap_or(u32::MAX);
+    }
+
+    /// Sets how much longer the answer to a copy on another path may take, microseconds: a segment is lost only if
+    /// each copy is.
+    pub(crate) fn set_copy_wait(&mut self, wait: u64) {
+        self.copy_wait = u32::try_from(wait).unwrap_or(u32::MAX);
+    }
+
+    /// The same.
+    pub(crate) fn copy_wait(&self) -> u64 {
+        self.copy_wait.into()
     }
 
     /// Whether a transmission was acknowledged since [`Self::begin_at`].
@@ -234,13 +245,8 @@ impl LossDetector {
         no_new_data: bool,
     ) -> (Micros, LossTrigger) {
         let rto = self.backed_off_rto(rtt, segment.backoff_level(), in_flight);
-        if segment.xmit_seq < self.first_xmit_seq {
-            return (
-                segment.last_sent.add_micros(rto.max(self.other_rto.into())),
-                LossTrigger::Rto,
-            );
-        }
-        let timeout = (segment.last_sent.add_micros(rto), LossTrigger::Rto);
+        let sent = segment.last_sent.add_micros(self.copy_wait.into());
+        let timeout = (sent.add_micros(rto), LossTrigger::Rto);
         let overtaken = |by: u8| {
             self.acked_xmit_seqs
                 .len()
@@ -248,17 +254,23 @@ impl LossDetector {
                 .and_then(|i| self.acked_xmit_seqs.get(i))
                 .is_some_and(|&acked| acked > segment.xmit_seq)
         };
-        let sent = segment.last_sent;
         let by_ack = if self.fast_resend.is_some_and(|count| overtaken(count.get())) {
-            (sent.add_micros(self.latest_rtt + self.reo_wnd), LossTrigger::FastRetransmit)
+            (sent.add_micros(self.rtt_of(segment) + self.reo_wnd), LossTrigger::FastRetransmit)
         } else if no_new_data && overtaken(1) {
             let reo_wnd = self.reo_wnd.max(MIN_EARLY_REO_WND);
-            (sent.add_micros(self.latest_rtt + reo_wnd), LossTrigger::EarlyRetransmit)
+            (sent.add_micros(self.rtt_of(segment) + reo_wnd), LossTrigger::EarlyRetransmit)
         } else {
             return timeout;
         };
         // A loss that ACKs have shown does not wait, even if RTOs do.
         if by_ack.0 <= timeout.0 || self.postpones_rto() { by_ack } else { timeout }
+    }
+
+    /// Time in which the ACK of a transmission arrives: the latest round trip, or the RTO of the path on which it
+    /// left.
+    fn rtt_of(&self, segment: &SentSegment) -> u64 {
+        let is_other = segment.xmit_seq < self.first_xmit_seq;
+        self.latest_rtt.max(if is_other { self.other_rto.into() } else { 0 })
     }
 
     /// Least time between a segment's last transmission and its loss, microseconds: a cheap lower bound of

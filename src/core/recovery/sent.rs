@@ -432,6 +432,7 @@ impl SentSegments {
     }
 
     /// The earliest transmission in each list that is in use.
+    #[inline]
     pub(crate) fn oldest_per_list(&self) -> impl Iterator<Item = (Sn, SentSegment)> {
         let mut lists = self.occupied | u16::from(!self.runs.all_acked());
         iter::from_fn(move || {

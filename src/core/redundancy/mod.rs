@@ -268,6 +268,7 @@ impl Redundancy {
     /// Passes candidates for the next loss to `is_wanted` and returns the first that is wanted: the oldest
     /// segment of each list, and behind a segment that waits for parity one segment for each of a few groups.
     /// For `no_new_data` see [`LossDetector::lost_at`].
+    #[inline]
     pub(crate) fn find_loss(
         &self,
         in_flight: &InFlight<'_>,

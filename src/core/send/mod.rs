@@ -7,6 +7,7 @@
 
 mod acks;
 pub(crate) mod buffer;
+mod multipath;
 pub(crate) mod path;
 pub(crate) mod remote_window;
 mod retransmission;
@@ -59,6 +60,10 @@ enum Transmission {
     Retransmit(Sn, LossTrigger),
     /// Another copy of a retransmission.
     FurtherCopy(Sn),
+    /// The segment left on a path that is gone ([`PathProbes`]).
+    ///
+    /// [`PathProbes`]: crate::core::recovery::loss::PathProbes
+    PathProbe(Sn),
 }
 
 impl SendCandidate {
@@ -310,9 +315,10 @@ impl Sender {
         if self.path.pacer.is_blocked(now) {
             return None;
         }
-        if let Some((sn, len)) = self.next_path_probe() {
-            let transmission = Transmission::Retransmit(sn, LossTrigger::PathChanged);
-            return Some(SendCandidate { len, transmission });
+        if self.path.probes.is_active()
+            && let Some((sn, len)) = self.next_path_probe()
+        {
+            return Some(SendCandidate { len, transmission: Transmission::PathProbe(sn) });
         }
         let new = self.next_new(now, may_send_new);
         if self.retransmit_budget.may_retransmit(now)
@@ -350,10 +356,6 @@ impl Sender {
     ) -> Option<OutgoingSegment<'_>> {
         let (sn, sent_as) = match next.transmission {
             Transmission::New => return self.transmit_new(now, ts, stats),
-            Transmission::Retransmit(sn, LossTrigger::PathChanged) => {
-                self.retransmit_on_new_path(now, sn, stats);
-                (sn, SentAs::RedundantCopy)
-            }
             Transmission::Retransmit(sn, trigger) => {
                 let lost = self.sent_segments.get(sn).map(|segment| segment.xmit_seq);
                 let is_first = self.retransmit(now, sn, trigger, stats);
@@ -362,6 +364,10 @@ impl Sender {
             }
             Transmission::FurtherCopy(sn) => {
                 self.retransmit_copy(now, sn, stats);
+                (sn, SentAs::RedundantCopy)
+            }
+            Transmission::PathProbe(sn) => {
+                self.retransmit_on_new_path(now, sn, stats);
                 (sn, SentAs::RedundantCopy)
             }
         };

@@ -38,9 +38,8 @@ impl Sender {
             at.max(self.path.pacer.resume_at()).max(self.retransmit_budget.available_at())
         };
         let copies = self.redundancy.copies.as_ref().and_then(|redundant| redundant.deadline());
-        let is_probing = self.path.probes.is_active() && self.oldest_of_old_path().is_some();
-        let probe = is_probing.then(|| self.path.pacer.resume_at());
-        earliest([lost_at.map(may_leave_at), copies, probe])
+        let deadline = earliest([lost_at.map(may_leave_at), copies]);
+        if self.path.probes.is_active() { self.with_path_probe(deadline) } else { deadline }
     }
 
     /// Microseconds that an RTO waits for the ACK of newer data; 0 if it does not wait.
@@ -150,8 +149,6 @@ impl Sender {
                 self.reduce_cwnd(sn);
                 level
             }
-            // See `retransmit_on_new_path`.
-            LossTrigger::PathChanged => level,
             LossTrigger::Rto => {
                 stats.retransmit.timeout += 1;
                 let window = self.effective_window();
@@ -206,13 +203,17 @@ impl Sender {
     }
 
     /// The oldest segment that left on the old path, and its length in bytes.
-    #[inline]
+    #[cold]
     pub(super) fn next_path_probe(&self) -> Option<(Sn, usize)> {
-        if !self.path.probes.is_active() {
-            return None;
-        }
         let sn = self.oldest_of_old_path()?;
         Some((sn, self.sent_segments.payload(sn)?.len()))
+    }
+
+    /// The earlier of `deadline` and the time of [`Self::next_path_probe`].
+    #[cold]
+    fn with_path_probe(&self, deadline: Option<Micros>) -> Option<Micros> {
+        let probe = self.oldest_of_old_path().map(|_| self.path.pacer.resume_at());
+        earliest([deadline, probe])
     }
 
     /// The lowest number among the segments that left on the old path and that the peer's window admits.
@@ -226,6 +227,7 @@ impl Sender {
 
     /// Records that `sn`, which left on the old path, leaves again. Neither loss rate nor congestion control
     /// count it.
+    #[cold]
     pub(super) fn retransmit_on_new_path(&mut self, now: Micros, sn: Sn, stats: &mut Counters) {
         stats.retransmit.timeout += 1;
         let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level());
@@ -244,6 +246,7 @@ impl Sender {
     }
 
     /// See [`Redundancy::find_loss`](crate::core::redundancy::Redundancy::find_loss).
+    #[inline]
     pub(super) fn find_loss(
         &self,
         no_new_data: bool,

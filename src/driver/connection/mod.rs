@@ -1,27 +1,30 @@
 //! One connection in the driver: the state machine of `core`, the queues it shares with the handles, and its
 //! lifecycle.
 //!
-//! `closing` and `queues` hold further methods of [`Conn`]; `lifecycle` is a type that does not depend on it.
+//! `closing`, `queues` and `routes` hold further methods of [`Conn`]; `lifecycle` is a type that does not depend on it.
 
 mod closing;
 mod lifecycle;
 mod queues;
 mod routes;
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use tokio::sync::oneshot;
 
 use crate::config::{CONNECTION_COST, Config, Setting};
 use crate::core::connection::{Kcp, PacketType};
 use crate::core::open::{InitialHash, OpenedBy};
+use crate::core::path::set::PathId;
 use crate::core::path::validation::{PathChallenge, PathValidation};
 use crate::core::segment::InputError;
 use crate::core::seq::Sn;
 use crate::driver::connection::lifecycle::{Lifecycle, Reported};
-use crate::driver::connection::routes::Routes;
 use crate::driver::memory::{Holder, Memory, SHORT_QUOTA};
+use crate::driver::output::PathCopies;
 use crate::error::ConnectionError;
 use crate::shared::connection::{Handle, Shared};
 use crate::shared::notifier::ConnId;
@@ -103,6 +106,17 @@ pub(super) struct Conn {
     counted_lingering: bool,
     /// True while this connection is counted in `Output::oversized_connections`.
     counted_oversized: bool,
+}
+
+/// The further paths of a connection, boxed since most have none.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    /// All paths but [`PathId::FIRST`], which [`Conn`] has.
+    further: Vec<(PathId, Path)>,
+    /// The paths on which datagrams with data leave too.
+    copies: PathCopies,
+    /// Paths that the application wants, until the peer has shown whether it takes them.
+    wanted: Vec<(LocalIp, oneshot::Sender<io::Result<PathId>>)>,
 }
 
 /// The work of the driver after a received datagram.
@@ -228,7 +242,11 @@ impl Conn {
 
     /// A datagram of `size` bytes was refused for its size (EMSGSIZE; RFC 8899 4.6). Over IPv6 an ICMP
     /// message may have set the MTU of the route; over IPv4 these messages are ignored (`sys/options.rs`).
-    pub(super) fn on_message_too_big(&mut self, now: Instant, size: usize) {
+    pub(super) fn on_message_too_big(&mut self, now: Instant, path: Path, size: usize) {
+        if let Some(id) = self.inactive_path(path) {
+            self.kcp.on_message_too_big_on(id, size);
+            return;
+        }
         if self.path.peer.ip().to_canonical().is_ipv6() {
             self.kcp.on_packet_too_big(now, size);
         } else if let Some(mtu) = self.kcp.on_message_too_big(size) {
@@ -564,8 +582,8 @@ impl Conn {
             if !is_rebinding {
                 self.kcp.on_path_changed(now);
             }
+            self.kcp.on_path_validated(now);
         }
-        self.kcp.on_path_validated(now);
         self.span.migrated(path.peer);
         self.shared.set_path(path);
     }

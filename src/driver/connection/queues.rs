@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::driver::connection::Conn;
 use crate::driver::connection::lifecycle::Lifecycle;
-use crate::driver::output::PacketWriter;
+use crate::driver::output::{Copies, PacketWriter};
 use crate::driver::scratch::Scratch;
 use crate::error::ConnectionError;
 use crate::shared::memory_use::CHUNK_CHARGE;
@@ -215,7 +215,10 @@ impl Conn {
         let (mut count, mut in_gso_batch) = (0, false);
         let mut is_done;
         loop {
-            let (path, copies, max) = (self.active_path(), self.duplicates, limit - count);
+            self.choose_copy_paths();
+            let (path, max) = (self.active_path(), limit - count);
+            let on_paths = self.routes.as_deref_mut().map(|routes| &mut routes.copies);
+            let copies = Copies { duplicates: self.duplicates, on_paths };
             let appended = out.transmit(now, &mut self.kcp, path, copies, in_gso_batch, max);
             let sent_nothing = appended.datagrams == 0;
             // After the end of a GSO batch another kind of datagram may be due.

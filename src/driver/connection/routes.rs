@@ -8,24 +8,20 @@ use tokio::sync::oneshot;
 
 use crate::core::connection::multipath::{AddPathError, PathInfo};
 use crate::core::path::set::PathId;
-use crate::driver::connection::{Conn, Key};
+use crate::driver::connection::{Conn, Key, Routes};
 use crate::driver::output::{PacketWriter, SendExtras, Written};
 use crate::util::path::{LocalIp, Path};
-
-/// The further paths of a connection, boxed since most have none.
-#[derive(Debug, Default)]
-pub(super) struct Routes {
-    /// All paths but [`PathId::FIRST`], which [`Conn`] has.
-    further: Vec<(PathId, Path)>,
-    /// Paths that the application wants, until the peer has shown whether it takes them.
-    wanted: Vec<(LocalIp, oneshot::Sender<io::Result<PathId>>)>,
-}
 
 impl Conn {
     /// Whether the connection has, or had, further paths.
     #[inline]
     pub(in super::super) fn has_routes(&self) -> bool {
         self.routes.is_some()
+    }
+
+    /// Whether the connection has several paths.
+    pub(in super::super) fn has_several_paths(&self) -> bool {
+        self.routes.as_ref().is_some_and(|routes| !routes.further.is_empty())
     }
 
     /// The names of the further paths on the wire, as seen by a listener.
@@ -68,6 +64,10 @@ impl Conn {
         local: LocalIp,
         reply: oneshot::Sender<io::Result<PathId>>,
     ) {
+        if self.is_opened_by_peer() {
+            drop(reply.send(Err(unsupported(AddPathError::OpenedByPeer))));
+            return;
+        }
         self.kcp.ask_for_paths();
         self.routes.get_or_insert_default().wanted.push((local, reply));
         self.open_wanted_paths(now);
@@ -97,13 +97,13 @@ impl Conn {
         }
     }
 
-    /// The peer has answered a PATH_CHALLENGE on a further path that it has announced. Returns false if the
-    /// connection does not take it; the key of the path that it replaces is to be forgotten.
+    /// The peer has answered a PATH_CHALLENGE on a further path that it has announced. Returns `None` if the
+    /// connection does not take it, otherwise the key of the path that it replaces, which is to be forgotten.
     pub(in super::super) fn add_peer_path(
         &mut self,
         now: Instant,
         path: Path,
-    ) -> Option<(PathId, Option<Key>)> {
+    ) -> Option<Option<Key>> {
         let (id, rtt) = self.kcp.announced_path(now, path)?;
         if id == PathId::FIRST {
             return None;
@@ -121,7 +121,7 @@ impl Conn {
                 None
             }
         };
-        Some((id, replaced.filter(|(peer, _)| *peer != path.peer)))
+        Some(replaced.filter(|(peer, _)| *peer != path.peer))
     }
 
     /// Whether the peer has announced `path` as the new address of the first one.
@@ -136,7 +136,8 @@ impl Conn {
         now: Instant,
         id: PathId,
     ) -> Option<Option<Key>> {
-        if !self.kcp.remove_path(now, id) {
+        // The peer would announce it again.
+        if self.is_opened_by_peer() || !self.kcp.remove_path(now, id) {
             return None;
         }
         let further = &mut self.routes.as_mut()?.further;
@@ -157,10 +158,30 @@ impl Conn {
         gone.is_some()
     }
 
+    /// The number of `path`, if it is one of several on which no data leaves.
+    pub(super) fn inactive_path(&self, path: Path) -> Option<PathId> {
+        let routes = self.routes.as_ref()?;
+        let further = routes.further.iter().find(|(_, known)| *known == path);
+        let id = further.map_or(PathId::FIRST, |(id, _)| *id);
+        (id != self.kcp.active_path()).then_some(id)
+    }
+
     /// Whether data leaves on the path that opened the connection.
     #[inline]
     pub(in super::super) fn is_on_first_path(&self) -> bool {
         self.routes.is_none() || self.kcp.active_path() == PathId::FIRST
+    }
+
+    /// Chooses the other paths on which the next datagram with data leaves too.
+    #[inline]
+    pub(super) fn choose_copy_paths(&mut self) {
+        let Some(routes) = &mut self.routes else { return };
+        let Routes { copies, further, .. } = &mut **routes;
+        copies.paths.clear();
+        copies.paths.extend(self.kcp.copy_paths().map(|(id, mtu)| {
+            let found = further.iter().find(|(known, _)| *known == id);
+            (found.map_or(self.path, |(_, path)| *path), mtu)
+        }));
     }
 
     /// Appends what leaves on other paths than data. Returns the number of datagrams.

@@ -444,6 +444,24 @@ pub(crate) struct PacketWriter<'a> {
     pub(crate) fec: Option<&'a mut FecSender>,
 }
 
+/// Copies of the datagrams of [`PacketWriter::transmit`].
+#[derive(Debug, Default)]
+pub(crate) struct Copies<'a> {
+    /// On the same path (kcp-go SetDUP).
+    pub(crate) duplicates: u8,
+    /// On other paths; `None` without further paths.
+    pub(crate) on_paths: Option<&'a mut PathCopies>,
+}
+
+/// Other paths on which datagrams with data leave too.
+#[derive(Debug, Default)]
+pub(crate) struct PathCopies {
+    /// Each with its largest KCP datagram, bytes.
+    pub(crate) paths: Vec<(Path, usize)>,
+    /// The latest datagram.
+    datagram: Vec<u8>,
+}
+
 /// Datagrams that [`PacketWriter::transmit`] appended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Appended {
@@ -456,7 +474,7 @@ pub(crate) struct Appended {
 }
 
 impl PacketWriter<'_> {
-    /// Appends the next datagram of `kcp`, with `duplicates` copies and the parity that it completes.
+    /// Appends the next datagram of `kcp`, with its copies and the parity that it completes.
     ///
     /// `in_gso_batch`: [`Appended::in_gso_batch`] of the datagram before, if nothing else left after it. Up
     /// to `max` datagrams of the GSO batch are then appended at once, unless each has copies.
@@ -465,13 +483,15 @@ impl PacketWriter<'_> {
         now: Instant,
         kcp: &mut Kcp,
         path: Path,
-        duplicates: u8,
+        copies: Copies<'_>,
         mut in_gso_batch: bool,
         max: usize,
     ) -> Appended {
+        let Copies { duplicates, on_paths } = copies;
         let may_send_extras = kcp.send_budget().may_send_extras();
         self.update_fec(kcp);
-        if in_gso_batch && duplicates == 0 {
+        let mut copies = on_paths.filter(|copies| !copies.paths.is_empty());
+        if in_gso_batch && duplicates == 0 && copies.is_none() {
             return self.transmit_run(now, kcp, path, max);
         }
         let flow = if self.fec.is_some() { kcp.flow_timing() } else { FlowTiming::default() };
@@ -479,12 +499,19 @@ impl PacketWriter<'_> {
         let (mut len, mut is_last) = (0, false);
         let write = |tail: &mut Vec<u8>| {
             let (mut new_segments, mut is_repair) = (1, false);
+            let (start, mut has_data) = (tail.len(), true);
             if in_gso_batch {
                 let size = kcp.current_mtu();
                 len = size * kcp.poll_transmit_more(1, Framing::default(), tail);
             } else if let Some(sent) = kcp.poll_transmit(now, tail) {
                 (len, in_gso_batch, is_last) = (sent.len, sent.gso_follows, sent.is_last);
                 (new_segments, is_repair) = (sent.new_segments, sent.is_repair);
+                has_data = sent.segments > 0;
+            }
+            if let Some(copies) = &mut copies {
+                copies.datagram.clear();
+                let written = tail.get(start..).filter(|_| has_data);
+                copies.datagram.extend_from_slice(written.unwrap_or_default());
             }
             match len {
                 0 => Written::Nothing,
@@ -495,7 +522,19 @@ impl PacketWriter<'_> {
         };
         let fec = self.fec.as_deref_mut().map(|fec| (fec, &flow));
         let extras = SendExtras { fec, duplicates, may_send_extras };
-        let datagrams = self.codec.encode(now, self.tx, path, extras, write);
+        let mut datagrams = self.codec.encode(now, self.tx, path, extras, write);
+        if let Some(copies) = copies.filter(|copies| !copies.datagram.is_empty()) {
+            for (path, mtu) in &copies.paths {
+                if copies.datagram.len() > *mtu {
+                    continue;
+                }
+                let write = |tail: &mut Vec<u8>| {
+                    tail.extend_from_slice(&copies.datagram);
+                    Written::Other
+                };
+                datagrams += self.codec.encode(now, self.tx, *path, SendExtras::default(), write);
+            }
+        }
         if datagrams > 0 {
             kcp.on_out_of_band_sent(now, self.tx.bytes() - before - len);
             in_gso_batch &= !self.report_closed_group(now, kcp);

@@ -9,7 +9,6 @@ use std::array;
 use std::io;
 use std::iter;
 use std::mem;
-use std::net::SocketAddr;
 
 use crate::stats::EndpointStats;
 use crate::sys::{SendFault, Socket, Transmit, classify_send, count};
@@ -50,9 +49,9 @@ pub(crate) struct SendBatch {
     sealed: (usize, usize),
     /// Datagrams and bytes already sent.
     sent: (usize, usize),
-    /// Destinations of datagrams that failed with EMSGSIZE since the last `take_too_large`, and their size in
+    /// Paths of datagrams that failed with EMSGSIZE since the last `take_too_large`, and their size in
     /// bytes.
-    too_large: Vec<(SocketAddr, usize)>,
+    too_large: Vec<(Path, usize)>,
     /// Paths whose local IP the system did not take since the last `take_gone`.
     gone: Vec<Path>,
     /// The last transient error since the last `take_fault`.
@@ -178,7 +177,7 @@ impl SendBatch {
 
     /// Destinations of datagrams above the MTU of the route, which failed with EMSGSIZE or left in IP
     /// fragments, and their size in bytes.
-    pub(crate) fn take_too_large(&mut self) -> Vec<(SocketAddr, usize)> {
+    pub(crate) fn take_too_large(&mut self) -> Vec<(Path, usize)> {
         mem::take(&mut self.too_large)
     }
 
@@ -223,7 +222,7 @@ impl SendBatch {
                 self.gone.push(path);
             }
             if socket.take_above_route_mtu() {
-                self.too_large.push((dst, segment_size));
+                self.too_large.push((path, segment_size));
             }
             match sent {
                 Ok(accepted) => {
@@ -242,7 +241,7 @@ impl SendBatch {
                     fault => {
                         count(&mut stats.send_errors, &error);
                         if fault == SendFault::TooLarge {
-                            self.too_large.push((dst, segment_size));
+                            self.too_large.push((path, segment_size));
                         }
                         self.fault = Some(error);
                         self.sent = (self.sent.0 + packets, self.sent.1 + bytes);
@@ -282,6 +281,7 @@ impl SendBatch {
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::net::SocketAddr;
     use std::task::{Context, Poll};
 
     use super::*;

@@ -12,7 +12,7 @@ use crate::core::seq::Sn;
 use crate::crypto::{Algorithm, Cipher};
 use crate::driver::fec::FecSender;
 use crate::driver::output::send_batch::SendBatch;
-use crate::driver::output::{PacketCodec, PacketWriter};
+use crate::driver::output::{Copies, PacketCodec, PacketWriter};
 use crate::fec::{FecConfig, FecFlag, HEADER_LEN, fec_flag};
 use crate::testkit::rng::Rng;
 use crate::util::path::Path;
@@ -41,7 +41,8 @@ impl Sender {
         kcp.handle_timeout(now);
         loop {
             let mut out = PacketWriter { tx, codec, fec: fec.as_mut() };
-            let sent = out.transmit(now, kcp, Path::to(addr(1)), 0, in_gso_batch, 100);
+            let sent =
+                out.transmit(now, kcp, Path::to(addr(1)), Copies::default(), in_gso_batch, 100);
             if sent.datagrams == 0 && !in_gso_batch {
                 break;
             }

@@ -290,7 +290,7 @@ fn messages(
         }
         world.run_for(Duration::from_millis(1));
         for (way, (_, to)) in ends.iter().enumerate() {
-            let mut buf = [0; 65_536];
+            let mut buf = [0; 8_192];
             while let Ok(bytes) = to.try_read(&mut buf) {
                 got[way] += bytes;
                 arrivals[way].push(world.elapsed());

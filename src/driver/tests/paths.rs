@@ -7,13 +7,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, micros, pattern};
 use super::migration::{aead, seeds};
+use super::sim_network::Sent;
 use super::sim_world::{World, addr};
-use crate::config::{AutoRedundancy, Config, Redundancy};
+use crate::config::{AutoRedundancy, Config, PathMode, Redundancy};
 use crate::core::path::set::{PathId, PathState};
 use crate::error::ConnectionError;
 use crate::testkit::link::LinkConfig;
 use crate::testkit::rng::Rng;
-use crate::util::path::LocalIp;
+use crate::util::path::{LocalIp, Path};
+
+/// A change of the world.
+type Event = Box<dyn FnMut(&mut World)>;
 
 /// Bytes of a message.
 const LEN: usize = 100;
@@ -64,11 +68,7 @@ fn ready(seed: u64, rtt: [u64; 2]) -> Pair {
 
 /// Messages each 10 ms both ways for `time`; `at` changes the world once its time has come. Returns the longest
 /// gap between arrivals at the server and at the client, in milliseconds.
-fn messages(
-    pair: &mut Pair,
-    time: Duration,
-    mut events: Vec<(u64, Box<dyn FnMut(&mut World)>)>,
-) -> [u64; 2] {
+fn messages(pair: &mut Pair, time: Duration, mut events: Vec<(u64, Event)>) -> [u64; 2] {
     let start = pair.world.elapsed();
     let (mut written, mut sent, mut got) = (0, [0; 2], [0; 2]);
     let (mut last, mut gaps) = ([None; 2], [0; 2]);
@@ -87,7 +87,7 @@ fn messages(
         }
         world.run_for(Duration::from_millis(1));
         for (way, to) in [&*server, &*client].into_iter().enumerate() {
-            let mut buf = [0; 65_536];
+            let mut buf = [0; 8_192];
             while let Ok(bytes) = to.try_read(&mut buf) {
                 got[way] += bytes;
                 if passed < micros(time) {
@@ -127,8 +127,7 @@ fn standby_takes_over_within_one_and_a_half_round_trips() {
             for seed in seeds(20) {
                 let mut pair = ready(seed, rtt);
                 let at = 2_000_000 + Rng::new(seed).below(1_000_000);
-                let event: Box<dyn FnMut(&mut World)> =
-                    Box::new(move |world| cut(world, ways, true));
+                let event: Event = Box::new(move |world| cut(world, ways, true));
                 let gaps = messages(&mut pair, 4 * SECOND, vec![(at, event)]);
                 for (all, gap) in all.iter_mut().zip(gaps) {
                     all.push(gap);
@@ -145,9 +144,7 @@ fn standby_takes_over_within_one_and_a_half_round_trips() {
 fn standby_returns_to_the_better_path_without_a_gap() {
     for seed in seeds(5) {
         let mut pair = ready(seed, [50, 120]);
-        let event = |is_cut| -> Box<dyn FnMut(&mut World)> {
-            Box::new(move |world| cut(world, [true, true], is_cut))
-        };
+        let event = |is_cut| -> Event { Box::new(move |world| cut(world, [true, true], is_cut)) };
         let gaps = messages(&mut pair, 3 * SECOND, vec![(1_000_000, event(true))]);
         println!("away: {gaps:?} ms");
         assert!(paths(&mut pair, CLIENT)[1].2 && paths(&mut pair, SERVER)[1].2);
@@ -219,7 +216,7 @@ fn transfer(pair: &mut Pair, len: usize, at: u64, mut event: impl FnMut(&mut Wor
             event(world);
         }
         world.run_for(Duration::from_millis(1));
-        let mut buf = [0; 65_536];
+        let mut buf = [0; 8_192];
         while let Ok(bytes) = server.try_read(&mut buf) {
             got.extend_from_slice(&buf[..bytes]);
             is_done = bytes == 0;
@@ -256,7 +253,7 @@ fn standby_passes_a_path_with_a_smaller_mtu_again_and_again() {
             LinkConfig { mtu: 700, fragments: true, ..LinkConfig::delay(25_000) },
         );
     }
-    let event = |at, is_cut| -> (u64, Box<dyn FnMut(&mut World)>) {
+    let event = |at, is_cut| -> (u64, Event) {
         (at, Box::new(move |world| cut(world, [true, true], is_cut)))
     };
     // Full segments are in flight each time.
@@ -266,7 +263,7 @@ fn standby_passes_a_path_with_a_smaller_mtu_again_and_again() {
 }
 
 /// Writes as much as the stream takes for `time`, and checks that all of it arrives.
-fn bulk(pair: &mut Pair, time: Duration, mut events: Vec<(u64, Box<dyn FnMut(&mut World)>)>) {
+fn bulk(pair: &mut Pair, time: Duration, mut events: Vec<(u64, Event)>) {
     let (start, mut written, mut got, mut stalled) = (pair.world.elapsed(), 0, 0, 0);
     while written > got || pair.world.elapsed() - start < micros(time) {
         let Pair { world, client, server, .. } = pair;
@@ -279,7 +276,7 @@ fn bulk(pair: &mut Pair, time: Duration, mut events: Vec<(u64, Box<dyn FnMut(&mu
             written += client.try_write(&[7; 2_800]).unwrap_or(0);
         }
         world.run_for(Duration::from_millis(10));
-        let (mut buf, before) = ([0; 65_536], got);
+        let (mut buf, before) = ([0; 8_192], got);
         while let Ok(bytes) = server.try_read(&mut buf) {
             got += bytes;
         }
@@ -294,8 +291,8 @@ fn paths_that_flap_stall_messages_for_a_moment_only() {
     for (period, limit) in [(100_000, 400), (1_000_000, 150)] {
         for seed in seeds(5) {
             let mut pair = ready(seed, [50, 60]);
-            let flap = |i: u64| -> (u64, Box<dyn FnMut(&mut World)>) {
-                (i * period, Box::new(move |world| cut(world, [true, true], i % 2 == 0)))
+            let flap = |i: u64| -> (u64, Event) {
+                (i * period, Box::new(move |world| cut(world, [true, true], i.is_multiple_of(2))))
             };
             let gaps =
                 messages(&mut pair, 10 * SECOND, (1..10_000_000 / period).map(flap).collect());
@@ -309,7 +306,7 @@ fn paths_that_flap_stall_messages_for_a_moment_only() {
 fn path_behind_a_nat_that_forgets_is_found_again() {
     for which in [addr(CLIENT), second()] {
         let mut pair = ready(1, [50, 80]);
-        let forget: Box<dyn FnMut(&mut World)> = Box::new(move |world| {
+        let forget: Event = Box::new(move |world| {
             world.set_outside(which, SocketAddr::from(([192, 0, 2, 1], 999)));
         });
         let gaps = messages(&mut pair, 15 * SECOND, vec![(1_000_000, forget)]);
@@ -362,6 +359,7 @@ fn ends_leave_no_key_of_a_further_path() {
         drop(server);
         world.run_for(MINUTE);
         assert_eq!(world.driver_of(SERVER).routing.demux.further(), 0);
+        #[cfg(feature = "_testkit")]
         world.driver_of(SERVER).check_invariants();
     }
 }
@@ -374,6 +372,7 @@ fn peer_that_announces_a_hundred_paths_has_three_more() {
         pair.world.set_outside(second(), SocketAddr::from(([192, 0, 2, i], 999)));
         pair.client.network_changed();
         pair.world.run_for(SECOND / 2);
+        #[cfg(feature = "_testkit")]
         pair.world.driver_of(SERVER).check_invariants();
     }
     assert_eq!(pair.world.driver_of(SERVER).routing.demux.further(), 1);
@@ -427,7 +426,7 @@ fn steady_path_carries_the_messages_whatever_happened_before() {
         let mut rng = Rng::new(seed);
         let mut pair = ready(seed, [rng.range(10, 200), rng.range(10, 200)]);
         let ends = [addr(CLIENT), second()];
-        let mut events: Vec<(u64, Box<dyn FnMut(&mut World)>)> = Vec::new();
+        let mut events: Vec<(u64, Event)> = Vec::new();
         for _ in 0..rng.range(1, 12) {
             let (mut draw, end) = (Rng::new(rng.next()), rng.pick(&ends));
             let event = move |world: &mut World| match draw.below(4) {
@@ -458,6 +457,7 @@ fn steady_path_carries_the_messages_whatever_happened_before() {
         // A retransmission on the steady path, beside another one that loses.
         let limit = 3 * (2 * delay / 1_000) + 150;
         assert!(gaps.iter().all(|gap| *gap <= limit), "{gaps:?} above {limit} ms");
+        #[cfg(feature = "_testkit")]
         pair.world.driver_of(SERVER).check_invariants();
     }
 }
@@ -487,11 +487,37 @@ fn datagrams_arrive_on_a_further_path() {
 }
 
 #[test]
-fn listener_that_removes_a_path_keeps_no_key() {
+fn listener_neither_adds_nor_removes_paths_and_migration_goes_on() {
     let mut pair = ready(1, [50, 60]);
     let Pair { world, server, .. } = &mut pair;
-    world.finish(SECOND, server.remove_path(PathId(1))).unwrap();
-    assert_eq!(world.driver_of(SERVER).routing.demux.further(), 0);
+    let removed = world.finish(SECOND, server.remove_path(PathId(1)));
+    assert_eq!(removed.unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+    let mut pair = two_paths(1, [50, 60], &aead());
+    let Pair { world, server, .. } = &mut pair;
+    let local = LocalIp::of_destination([10, 0, 0, 99].into());
+    let added = world.finish(SECOND, server.add_path_from(local));
+    assert_eq!(added.unwrap_err().kind(), std::io::ErrorKind::Unsupported);
+    world.set_outside(addr(CLIENT), SocketAddr::from(([192, 0, 2, 1], 999)));
+    let gaps = messages(&mut pair, 3 * SECOND, Vec::new());
+    assert!(gaps.iter().all(|gap| *gap <= 150), "{gaps:?}");
+    assert_eq!(pair.listener.stats().connections.migrations, 1);
+}
+
+/// The system sends nothing from an address that is gone.
+#[test]
+fn address_that_is_gone_costs_a_ping_now_and_then() {
+    let mut pair = ready(1, [50, 60]);
+    cut(&pair.world, [true, true], true);
+    messages(&mut pair, SECOND, Vec::new());
+    pair.world.log();
+    let gone = Path { peer: addr(SERVER), local: LocalIp::of_destination(second().ip()) };
+    for _ in 0..1_000 {
+        let now = pair.world.now();
+        pair.world.driver_of(CLIENT).routing.on_source_gone(now, gone);
+        pair.world.run_for(Duration::from_millis(1));
+    }
+    let pings = pair.world.log().iter().filter(|sent| sent.from == second()).count();
+    assert!(pings <= 20, "{pings} datagrams");
 }
 
 #[test]
@@ -544,4 +570,90 @@ fn removed_path_is_pinged_for_a_minute_only() {
     // The other one is kept alive.
     assert!(log.iter().any(|sent| sent.to == addr(CLIENT)));
     assert_eq!(client.error(), None);
+}
+
+/// Messages each 10 ms to the server for `count` times. Returns how long each took, in microseconds.
+fn latencies(pair: &mut Pair, count: usize) -> Vec<u64> {
+    let start = pair.world.elapsed();
+    let (mut written, mut got, mut took) = (0, 0, Vec::new());
+    while took.len() < count {
+        let Pair { world, client, server, .. } = pair;
+        let passed = world.elapsed() - start;
+        if written < count && passed >= written as u64 * 10_000 {
+            assert_eq!(client.try_write(&[7; LEN]).unwrap(), LEN);
+            written += 1;
+        }
+        world.run_for(Duration::from_micros(500));
+        let mut buf = [0; 8_192];
+        while let Ok(bytes) = server.try_read(&mut buf) {
+            got += bytes;
+        }
+        while took.len() < got / LEN {
+            took.push(world.elapsed() - start - took.len() as u64 * 10_000);
+        }
+    }
+    took
+}
+
+/// The latencies of messages of which the earlier copy counts, and a retransmission a round trip later where both
+/// are lost, in order.
+fn replay(log: &[Sent], start: u64, count: usize, rtt: [u64; 2]) -> Vec<u64> {
+    let (mut took, mut last) = (Vec::new(), 0);
+    for i in 0..count as u64 {
+        let at = start + i * 10_000;
+        let leaves_now = |sent: &&Sent| {
+            sent.at >= at
+                && sent.at < at + 10_000
+                && sent.to == addr(SERVER)
+                && sent.datagram.len() > LEN
+        };
+        let first = log.iter().filter(leaves_now).take(2).filter_map(|sent| sent.arrival).min();
+        let again = at + rtt[0].max(rtt[1]) * 1_000 + rtt[0].min(rtt[1]) * 500;
+        last = first.unwrap_or(again).max(last);
+        took.push(last - at);
+    }
+    took
+}
+
+fn percentile(latencies: &[u64], per_mille: usize) -> u64 {
+    let mut sorted = latencies.to_vec();
+    sorted.sort_unstable();
+    sorted[sorted.len() * per_mille / 1_000]
+}
+
+#[test]
+fn duplicate_delivers_messages_as_the_earlier_copy_would() {
+    for (loss, jitter) in [(50_000, 0), (100_000, 0), (50_000, 5_000)] {
+        for rtt in [[50, 60], [40, 120]] {
+            let config = aead().path_mode(PathMode::Duplicate);
+            let mut pair = two_paths(1, rtt, &config);
+            add_path(&mut pair, second()).unwrap();
+            pair.world.run_for(2 * SECOND);
+            for (end, rtt) in [(addr(CLIENT), rtt[0]), (second(), rtt[1])] {
+                let link = LinkConfig { loss, jitter, ..LinkConfig::delay(rtt * 500) };
+                pair.world.set_link(end, addr(SERVER), link.clone());
+                pair.world.set_link(addr(SERVER), end, link);
+            }
+            latencies(&mut pair, 1_000);
+            pair.world.log();
+            let (start, count) = (pair.world.elapsed(), 6_000);
+            let took = latencies(&mut pair, count);
+            let log = pair.world.log();
+            let ideal = replay(&log, start, count, rtt);
+            let data =
+                log.iter().filter(|sent| sent.to == addr(SERVER) && sent.datagram.len() > LEN);
+            let wire = data.map(|sent| sent.datagram.len()).sum::<usize>() / count;
+            let of = |took: &[u64]| [500, 990, 999].map(|share| percentile(took, share) / 100);
+            println!(
+                "loss {loss}, jitter {jitter}, round trips {rtt:?}: took {:?}, replay {:?} (0.1 ms), {wire} bytes a message",
+                of(&took),
+                of(&ideal)
+            );
+            assert!(of(&took)[0] <= of(&ideal)[0] + 20 && wire <= 2 * 152 * 105 / 100);
+            // Two later acknowledgements show that both copies are lost; jitter delays them, and the replay's
+            // retransmissions have none.
+            let late = if jitter == 0 { 110 } else { 400 };
+            assert!(of(&took)[1] <= of(&ideal)[1] + late);
+        }
+    }
 }

@@ -38,6 +38,9 @@ pub(super) struct Sent {
     pub(super) from: SocketAddr,
     pub(super) to: SocketAddr,
     pub(super) datagram: Vec<u8>,
+    /// When it left, and when it arrives unless it is lost, in microseconds.
+    pub(super) at: u64,
+    pub(super) arrival: Option<u64>,
 }
 
 /// The fate of a datagram.
@@ -114,8 +117,9 @@ impl Net {
         self.sent += 1;
         let socket = self.further.get(&from).copied().unwrap_or(from);
         let from = self.outside.get(&from).copied().unwrap_or(from);
+        let at = self.now;
         if let Some(log) = &mut self.log {
-            log.push(Sent { from, to, datagram: datagram.to_vec() });
+            log.push(Sent { from, to, datagram: datagram.to_vec(), at, arrival: None });
         }
         for byte in datagram.iter().take(64) {
             self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3);
@@ -133,16 +137,20 @@ impl Net {
         let key = u64::from(from.port()) << 16 | u64::from(to.port());
         let fresh = || Link::new(path.clone(), Rng::keyed(seed, key).next());
         let link = self.links.entry((from, to)).or_insert_with(fresh);
-        let mut rank = self.last_rank;
+        let (mut rank, mut arrival) = (self.last_rank, None);
         let cut = link.config().fragments && self.ip_fragmentation.contains(&socket);
         let whole = if cut { link.config().mtu } else { usize::MAX };
         link.send(now, datagram.len().min(whole), |at, damage| {
             if damage == Damage::None {
                 rank += 1;
+                arrival = arrival.or(Some(at + late));
                 self.flying.push(Reverse((at + late, rank, from, to, datagram.to_vec())));
             }
         });
         self.last_rank = rank;
+        if let Some(sent) = self.log.as_mut().and_then(|log| log.last_mut()) {
+            sent.arrival = arrival;
+        }
     }
 
     /// Whether the socket is writable.
