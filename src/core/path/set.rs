@@ -2,8 +2,8 @@
 //! warm by pings and take over when it falls silent.
 //!
 //! Each side chooses the path of its own data. ACKs leave on the path on which data came last, since the peer
-//! listens there, and a ping is answered on the path on which it came. So a path that is dead in one direction is
-//! dead for whoever sends data over it, and nobody waits for it.
+//! listens there, and a ping is answered on the path on which it came. If a path is dead in either direction, the
+//! sender of data on it gets no answer, and leaves it.
 
 use crate::core::clock::Micros;
 use crate::core::keepalive::{COOKIE_LIFE, PingId};
@@ -27,8 +27,8 @@ const SILENCE_DIVISOR: u64 = 8;
 const NEVER: Micros = Micros(u64::MAX);
 /// Unanswered pings after which a path is silent: at 10 % loss both ways, three in a row are lost too often.
 const MAX_PINGS: u8 = 5;
-/// Pongs in a row after which a silent path may carry data again. They double with each silence, up to the
-/// second number, and halve after a minute without one.
+/// Pongs after which a silent path may carry data again; a lost one halves their count. The number doubles with
+/// each silence, up to the second one, and halves after a minute without silence.
 const PONGS_AFTER_SILENCE: u8 = 3;
 const MAX_PONGS_AFTER_SILENCE: u8 = 48;
 const FORGIVEN_AFTER: u64 = 60_000_000;
@@ -87,9 +87,9 @@ struct Entry {
     unanswered: u8,
     /// When a ping leaves. It leaves again then if it is unanswered.
     next_ping: Micros,
-    /// Pongs in a row since the path was silent.
+    /// Pongs since the path was silent; a lost one halves them.
     pongs: u8,
-    /// Pongs in a row that make a silent path usable.
+    /// Pongs that make a silent path usable.
     needed: u8,
     silent_since: Micros,
     /// What the sender knows of the path; `None` while it is the active one.

@@ -137,7 +137,7 @@ impl LossDetector {
         self.copy_wait = u32::try_from(wait).unwrap_or(u32::MAX);
     }
 
-    /// The same.
+    /// The wait of [`Self::set_copy_wait`].
     pub(crate) fn copy_wait(&self) -> u64 {
         self.copy_wait.into()
     }
