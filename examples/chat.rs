@@ -72,11 +72,12 @@ async fn main() -> Result<()> {
     log::to_stderr();
     match Args::parse().role {
         Some(Role::Server { listen }) => {
+            let interrupted = signals::interrupted();
             let listener = bind(&listen).await?;
             println!("listening on {}", listener.local_addr()?);
             tokio::select! {
                 served = serve(&listener) => served?,
-                interrupted = signals::interrupted() => interrupted?,
+                interrupted = interrupted => interrupted?,
             }
             listener.wait_idle().await;
             Ok(())

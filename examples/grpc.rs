@@ -75,9 +75,10 @@ async fn main() -> Result<()> {
     log::to_stderr();
     match Args::parse().role {
         Some(Role::Server { listen }) => {
+            let interrupted = signals::interrupted();
             let listener = bind(&listen).await?;
             println!("listening on http://{}", listener.local_addr()?);
-            serve(listener, async { drop(signals::interrupted().await) }).await
+            serve(listener, async { drop(interrupted.await) }).await
         }
         Some(Role::Client { url }) => call(url).await,
         None => demo().await,

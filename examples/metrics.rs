@@ -76,13 +76,14 @@ async fn main() -> Result<()> {
     log::to_stderr();
     match Args::parse().role {
         Some(Role::Server { listen, metrics }) => {
+            let interrupted = signals::interrupted();
             let server = Server::bind(&listen, &metrics).await?;
             println!("listening on {}", server.kcp.local_addr()?);
             println!("metrics at http://{}/metrics", server.tcp.local_addr()?);
             let endpoint = server.kcp.endpoint().clone();
             tokio::select! {
                 served = server.run() => served?,
-                interrupted = signals::interrupted() => interrupted?,
+                interrupted = interrupted => interrupted?,
             }
             endpoint.wait_idle().await;
         }

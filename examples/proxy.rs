@@ -31,7 +31,7 @@ mod tunnel;
 mod usage;
 
 use std::net::SocketAddr;
-use std::{env, thread};
+use std::{env, io, thread};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
@@ -113,13 +113,14 @@ fn runtime() -> Result<Runtime> {
 }
 
 async fn run(role: Option<Role>) -> Result<()> {
+    let interrupted = signals::interrupted();
     match role {
         Some(Role::Client { listen, remote, link }) => {
             let config = checked(link.config());
             let (endpoint, peer) = dialer(&remote, config).await?;
             let listener = TcpListener::bind(&listen).await.with_context(|| refused(&listen))?;
             println!("listening on {}", listener.local_addr()?);
-            until_interrupted(tunnel::client(&listener, &endpoint, peer)).await?;
+            until(interrupted, tunnel::client(&listener, &endpoint, peer)).await?;
             endpoint.wait_idle().await;
         }
         Some(Role::Server { listen, target, link }) => {
@@ -129,7 +130,7 @@ async fn run(role: Option<Role>) -> Result<()> {
             let listener =
                 KcpListener::bind_with(&listen, config).await.with_context(|| refused(&listen))?;
             println!("listening on {}", listener.local_addr()?);
-            until_interrupted(tunnel::server(&listener, &target)).await?;
+            until(interrupted, tunnel::server(&listener, &target)).await?;
             listener.wait_idle().await;
         }
         None => demo().await?,
@@ -155,10 +156,13 @@ async fn find(host: &str) -> Result<SocketAddr> {
     found.next().with_context(|| format!("{host:?} has no address"))
 }
 
-async fn until_interrupted(proxy: impl Future<Output = Result<()>>) -> Result<()> {
+async fn until(
+    interrupted: impl Future<Output = io::Result<()>>,
+    proxy: impl Future<Output = Result<()>>,
+) -> Result<()> {
     tokio::select! {
         ended = proxy => ended,
-        interrupted = signals::interrupted() => Ok(interrupted?),
+        interrupted = interrupted => Ok(interrupted?),
     }
 }
 

@@ -71,6 +71,7 @@ async fn main() -> Result<()> {
     log::to_stderr();
     match Args::parse().role {
         Some(Role::Server { listen, rate }) => {
+            let interrupted = signals::interrupted();
             let listener = bind(&listen).await?;
             println!("listening on {}", listener.local_addr()?);
             let (ticks, _) = broadcast::channel(QUEUE);
@@ -85,7 +86,7 @@ async fn main() -> Result<()> {
             tokio::select! {
                 () = source => {}
                 served = serve(&listener, &ticks) => served?,
-                interrupted = signals::interrupted() => interrupted?,
+                interrupted = interrupted => interrupted?,
             }
             listener.wait_idle().await;
             Ok(())

@@ -86,12 +86,13 @@ async fn main() -> Result<()> {
             let (acceptor, certificate) = identity()?;
             std::fs::write(&path, &certificate)
                 .with_context(|| format!("cannot write {}", path.display()))?;
+            let interrupted = signals::interrupted();
             let listener = bind(&listen).await?;
             println!("listening on {}", listener.local_addr()?);
             println!("the certificate is in {}", path.display());
             tokio::select! {
                 served = serve(&listener, acceptor) => served?,
-                interrupted = signals::interrupted() => interrupted?,
+                interrupted = interrupted => interrupted?,
             }
             listener.wait_idle().await;
             Ok(())

@@ -43,13 +43,14 @@ async fn main() -> Result<()> {
     let mut options = Options::new(HELP);
     let addr = options.positional().unwrap_or_else(|| "127.0.0.1:4000".into());
     options.end();
+    // Caught before a reader of the first line can send one.
+    let mut interrupted = pin!(signals::interrupted());
     let listener = KcpListener::bind(&addr).await.with_context(|| {
         format!("cannot listen on {addr:?}: expected a free HOST:PORT, as in 127.0.0.1:4000")
     })?;
     println!("listening on {}", listener.local_addr()?);
 
     let mut connections = JoinSet::new();
-    let mut interrupted = pin!(signals::interrupted());
     loop {
         let (stream, peer) = tokio::select! {
             accepted = listener.accept() => accepted.context("the endpoint has ended")?,

@@ -153,6 +153,7 @@ async fn main() -> Result<()> {
     let Args { link, role } = Args::parse();
     match role {
         Some(Role::Server { listen }) => {
+            let interrupted = signals::interrupted();
             let listener = KcpListener::bind_with(&listen, Way::Datagrams.config()?);
             let listener = listener.await.with_context(|| {
                 format!(
@@ -162,7 +163,7 @@ async fn main() -> Result<()> {
             println!("listening on {}", listener.local_addr()?);
             tokio::select! {
                 served = serve(listener) => served,
-                done = signals::interrupted() => Ok(done?),
+                interrupted = interrupted => Ok(interrupted?),
             }
         }
         Some(Role::Client { addr, way }) => {

@@ -33,6 +33,7 @@ pub(crate) async fn run(args: ServerArgs) -> Result<()> {
         .max_unvalidated(1 << 20)
         .memory(1 << 36)
         .max_connections(1 << 20);
+    let interrupted = crate::signals::interrupted();
     let config = checked(args.link.config()).limits(limits);
     let listener = KcpListener::bind_with(&args.listen, config).await.with_context(|| {
         format!("cannot listen on {:?}: expected a free HOST:PORT, as in 0.0.0.0:4010", args.listen)
@@ -40,7 +41,7 @@ pub(crate) async fn run(args: ServerArgs) -> Result<()> {
     println!("listening on {}", listener.local_addr()?);
     tokio::select! {
         ended = accept(&listener) => ended,
-        interrupted = crate::signals::interrupted() => Ok(interrupted?),
+        interrupted = interrupted => Ok(interrupted?),
     }
 }
 
