@@ -7,6 +7,7 @@ use std::time::Duration;
 use kcpx::{AutoRedundancy, Config, CongestionControl, FecConfig, Redundancy};
 use serde::Serialize;
 
+use crate::endpoint::Mode;
 use crate::figures::{Figures, Goal, Measure};
 use crate::path::{MILLIS, Path, SECOND, part_of_120};
 use crate::simulation::{self, Setup};
@@ -320,8 +321,8 @@ impl Cell {
     ) -> Result<Vec<Figures>, String> {
         seeds
             .map(|seed| {
-                let path = self.path.at_seed(seed);
-                let setup = self.setup(&path, seconds * SECOND, seed);
+                let paths = [self.path.at_seed(seed)];
+                let setup = self.setup(&paths, seconds * SECOND, seed);
                 let outcome = simulation::run(&setup)?;
                 if timeline {
                     println!("\n{}, seed {seed}", self.description(seconds));
@@ -332,7 +333,7 @@ impl Cell {
             .collect()
     }
 
-    fn setup<'a>(&self, path: &'a Path, end: u64, seed: u64) -> Setup<'a> {
+    fn setup<'a>(&self, paths: &'a [Path], end: u64, seed: u64) -> Setup<'a> {
         let mut config = self.congestion.apply(self.plan.preset());
         if let Plan::Auto(limit) = self.plan {
             let auto = AutoRedundancy::new().max_overhead(f64::from(limit) / 1e3);
@@ -371,7 +372,8 @@ impl Cell {
         let stock_server = self.stock_server;
         Setup {
             seed,
-            path,
+            paths,
+            mode: Mode::Standby,
             config,
             window,
             fec,

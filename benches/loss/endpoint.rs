@@ -1,6 +1,7 @@
 //! One end of a connection: the state machine and its FEC, joined as in the driver. No cipher.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::num::NonZeroU8;
 use std::time::{Duration, Instant};
 
@@ -16,12 +17,53 @@ enum Decoder {
     Stock(StockDecoder),
 }
 
+/// How a connection uses several paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Mode {
+    /// The default: data on the better path.
+    Standby,
+    /// Messages on all paths.
+    Duplicate,
+}
+
+impl Mode {
+    fn apply(self, kcp: &mut Kcp) {
+        match self {
+            Self::Standby => {}
+            Self::Duplicate => kcp.copy_on_paths(),
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Standby => "standby",
+            Self::Duplicate => "duplicate",
+        })
+    }
+}
+
+/// The next step of a connection with several paths.
+#[derive(Clone, Copy, Debug)]
+enum Pending {
+    Nothing,
+    /// Add this many paths, once the peer has said that it takes them.
+    Paths(usize),
+    /// Accept the connection.
+    Accept,
+}
+
+/// Bytes that a server sends before the client's address is validated: a datagram.
+const ALLOWANCE: usize = 1_400;
+
 pub(crate) struct Endpoint {
     pub(crate) kcp: Kcp,
     transmitter: Transmitter,
     decoder: Decoder,
     /// ACKs already sent: a stock receiver sends each once.
     sent_acks: HashSet<(u32, u32)>,
+    pending: Pending,
 }
 
 impl Endpoint {
@@ -51,8 +93,7 @@ impl Endpoint {
         }
         let seed = Seed::new(0, cookie_seed);
         let kcp = Kcp::new(conv, &config, now, seed).expect("the configuration is valid");
-        let decoder = Decoder::Stock(StockDecoder::default());
-        Self { kcp, transmitter: Transmitter::new(None), decoder, sent_acks: HashSet::new() }
+        Self::of(kcp, None, Decoder::Stock(StockDecoder::default()))
     }
 
     /// Both ends of a connection use the same FEC and the same rates of repair symbols and bundled copies.
@@ -75,35 +116,64 @@ impl Endpoint {
             kcp.set_bundling_rate(bundling_rate);
         }
         let decoder = fec.map_or_else(|| FecDecoder::new(None), FecDecoder::with_expected_layout);
-        let (transmitter, decoder) = (Transmitter::new(fec), Decoder::Kcpx(decoder));
-        Self { kcp, transmitter, decoder, sent_acks: HashSet::new() }
+        Self::of(kcp, fec, Decoder::Kcpx(decoder))
     }
 
-    /// Calls `send` with each datagram that leaves now, parity included.
-    pub(crate) fn transmit(&mut self, now: Instant, mut send: impl FnMut(&[u8])) {
-        let Self { kcp, transmitter, decoder, sent_acks } = self;
-        transmitter.transmit(now, kcp, |datagram| match decoder {
-            Decoder::Kcpx(_) => send(datagram),
+    fn of(kcp: Kcp, fec: Option<FecConfig>, decoder: Decoder) -> Self {
+        let (transmitter, pending) = (Transmitter::new(fec), Pending::Nothing);
+        Self { kcp, transmitter, decoder, sent_acks: HashSet::new(), pending }
+    }
+
+    /// The same with this number of paths. `opens`: it is the client.
+    pub(crate) fn with_paths(mut self, paths: usize, mode: Mode, opens: bool) -> Self {
+        self.kcp.accept_paths();
+        mode.apply(&mut self.kcp);
+        if opens {
+            self.kcp.ask_for_paths();
+            self.pending = Pending::Paths(paths - 1);
+        } else {
+            self.pending = Pending::Accept;
+        }
+        self
+    }
+
+    /// Calls `send` with each datagram that leaves now, parity included, and the number of its path.
+    pub(crate) fn transmit(&mut self, now: Instant, mut send: impl FnMut(u8, &[u8])) {
+        let Self { kcp, transmitter, decoder, sent_acks, pending } = self;
+        if let Pending::Paths(count) = *pending
+            && kcp.peer_accepts_paths() == Some(true)
+        {
+            *pending = Pending::Nothing;
+            for _ in 0..count {
+                kcp.add_path(now).expect("the peer takes paths");
+            }
+        }
+        transmitter.transmit(now, kcp, |path, datagram| match decoder {
+            Decoder::Kcpx(_) => send(path, datagram),
             Decoder::Stock(_) => {
                 let kept = without_second_acks(sent_acks, datagram);
                 if !kept.is_empty() {
-                    send(&kept);
+                    send(path, &kept);
                 }
             }
         });
     }
 
-    /// A datagram arrives.
+    /// A datagram arrives on the path with this number.
     ///
     /// # Panics
     ///
     /// When the state machine drops it, since the link damages nothing.
-    pub(crate) fn receive(&mut self, now: Instant, datagram: &[u8]) {
-        let Self { kcp, decoder, .. } = self;
+    pub(crate) fn receive(&mut self, now: Instant, path: u8, datagram: &[u8]) {
+        let Self { kcp, transmitter, decoder, pending, .. } = self;
+        if matches!(pending, Pending::Accept) {
+            *pending = Pending::Nothing;
+            kcp.require_validation(now, ALLOWANCE);
+        }
         let flag = fec_flag(datagram);
         if flag == FecFlag::Plain || flag == FecFlag::Data {
             let header_len = if flag == FecFlag::Data { HEADER_LEN } else { 0 };
-            let result = kcp.input(now, &datagram[header_len..], PacketType::Regular);
+            let result = transmitter.receive(now, kcp, path, &datagram[header_len..]);
             assert_eq!(result, Ok(()), "a datagram of the peer is dropped");
         }
         if flag != FecFlag::Plain {

@@ -68,7 +68,7 @@ impl Figures {
             ideal_p99_ms: ideal_quantile(0.99),
             ideal_p999_ms: ideal_quantile(0.999),
             ideal_mbit: ideal.as_ref().map(|ideal| ideal.bulk_mbit).filter(|_| !rates.is_empty()),
-            wait_p95_ms: ideal.as_ref().map(|_| outcome.waits.p95 as f64 / 1e3),
+            wait_p95_ms: ideal.as_ref().map(|_| outcome.waits[0].p95 as f64 / 1e3),
             wire: (after.ip_bytes - before.ip_bytes) as f64 / useful as f64,
             retransmitted_percent: retransmits as f64 * 100.0 / (sent + retransmits) as f64,
         }

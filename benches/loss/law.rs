@@ -16,6 +16,7 @@ use kcpx::testkit::link::{BurstDurations, CERTAIN, LinkConfig};
 use kcpx::testkit::rng::Rng;
 use kcpx::{AutoRedundancy, Config, Redundancy};
 
+use crate::endpoint::Mode;
 use crate::path::{IP_OVERHEAD, MILLIS, Path, SECOND};
 use crate::simulation::{self, Change, Outcome, Second, Setup};
 use crate::table;
@@ -272,7 +273,7 @@ impl Plan {
         }
         changes.retain(|(at, _)| *at < DISTURBED);
         let calm = [Change::Runs(0, true), Change::Runs(1, true), Change::Reads(true)];
-        changes.push((DISTURBED, Change::Links(Box::new(steady.links()))));
+        changes.push((DISTURBED, Change::Links(0, Box::new(steady.links()))));
         changes.extend(window.map(|window| (DISTURBED, Change::Windows(window))));
         changes.extend(calm.map(|change| (DISTURBED, change)));
         let t = steady.lone_rtt(peer);
@@ -340,7 +341,7 @@ impl Plan {
                 return;
             }
         }
-        changes.push((at, Change::Links(Box::new(links))));
+        changes.push((at, Change::Links(0, Box::new(links))));
     }
 
     fn of_grid(seed: u64) -> Self {
@@ -373,7 +374,8 @@ impl Plan {
             Path { name: String::new(), links: self.initial.clone(), loss_steps: Vec::new() };
         let outcome = simulation::run(&Setup {
             seed: self.seed,
-            path: &path,
+            paths: &[path],
+            mode: Mode::Standby,
             config,
             window: self.window,
             fec: None,
@@ -479,7 +481,7 @@ impl Figures {
         let seconds = (plan.end - plan.measured) as f64 / 1e6;
         let goodput = useful / seconds / ideal;
         let wire = (after.ip_bytes - before.ip_bytes) as f64 / useful.max(1.0);
-        let wait = waits.p95;
+        let wait = waits[0].p95;
         let Steady { loss, rate, queue, .. } = plan.steady;
         let t = plan.steady.lone_rtt(plan.peer);
         // A few packets always queue, since ACKs and timers work in whole milliseconds.

@@ -1,4 +1,4 @@
-//! Discrete-event simulation of the connections of one cell over one path, in virtual time: no socket, no
+//! Discrete-event simulation of the connections of one cell over its paths, in virtual time: no socket, no
 //! clock. Deterministic for its seed.
 //!
 //! Datagrams that arrive in the same microsecond form one received batch.
@@ -14,13 +14,13 @@ use kcpx::testkit::link::{Link, LinkConfig, Waits};
 use kcpx::testkit::rng::Rng;
 use kcpx::{Config, ConnectionStats, FecConfig};
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Mode};
 use crate::path::{IP_OVERHEAD, MILLIS, Path, SECOND};
 use crate::workload::{Application, MAX_DRAIN, Message, Workload};
 
 /// Index of an end of a connection, and of the link that leaves it.
-const CLIENT: usize = 0;
-const SERVER: usize = 1;
+pub(crate) const CLIENT: usize = 0;
+pub(crate) const SERVER: usize = 1;
 
 /// Segments of a default window before it grows.
 const DEFAULT_WINDOW: u16 = 1_024;
@@ -28,7 +28,10 @@ const DEFAULT_WINDOW: u16 = 1_024;
 /// One run. All times in us.
 pub(crate) struct Setup<'a> {
     pub(crate) seed: u64,
-    pub(crate) path: &'a Path,
+    /// Every connection has all of them, and opens on the first.
+    pub(crate) paths: &'a [Path],
+    /// How several paths are used.
+    pub(crate) mode: Mode,
     pub(crate) config: Config,
     /// Segments of both windows of both ends; `None`: the windows of `config`.
     pub(crate) window: Option<u16>,
@@ -60,11 +63,20 @@ pub(crate) struct Setup<'a> {
     pub(crate) early_until: u64,
 }
 
+impl Setup<'_> {
+    /// The link of a path that leaves an end, as it is at the beginning.
+    pub(crate) fn link(&self, path: usize, end: usize) -> Link {
+        let seed = Rng::keyed(self.seed, (4 * path + end) as u64).next();
+        Link::new(self.paths[path].links[end].clone(), seed)
+    }
+}
+
 /// A change during a run.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
-    Links(Box<[LinkConfig; 2]>),
-    /// Uniform loss of both links, ppm.
+    /// Both links of the path with this index.
+    Links(usize, Box<[LinkConfig; 2]>),
+    /// Uniform loss of all links, ppm.
     Loss(u32),
     /// Windows of both ends, segments.
     Windows(u16),
@@ -80,8 +92,8 @@ pub(crate) struct Outcome {
     pub(crate) messages: Vec<Message>,
     pub(crate) before: Counters,
     pub(crate) after: Counters,
-    /// Waits in the queue from client to server, from the start of the measured time on.
-    pub(crate) waits: Waits,
+    /// Waits in the queue from client to server on each path, from the start of the measured time on.
+    pub(crate) waits: Vec<Waits>,
     /// Bytes that the servers had read, with the time, at most every 50 ms.
     pub(crate) progress: Vec<(u64, u64)>,
     /// The first client at the beginning of each second.
@@ -96,8 +108,10 @@ pub(crate) struct Second {
     pub(crate) ip_bytes: u64,
     /// Datagrams dropped because the queue was full.
     pub(crate) queue_full: u64,
-    /// Wait in the queue, us.
+    /// Wait in the longest queue, us.
     pub(crate) wait: u64,
+    /// Number of the path on which the client sends data.
+    pub(crate) path: u8,
     pub(crate) stats: ConnectionStats,
 }
 
@@ -122,6 +136,7 @@ struct Arrival {
     rank: u64,
     flow: usize,
     to: usize,
+    path: u8,
     datagram: Vec<u8>,
 }
 
@@ -133,7 +148,7 @@ struct Flow {
     touched: [bool; 2],
     suspended: [bool; 2],
     /// Datagrams in the socket buffer of a suspended end.
-    buffered: [Vec<Vec<u8>>; 2],
+    buffered: [Vec<(u8, Vec<u8>)>; 2],
     /// Whether the server reads.
     reads: bool,
     /// One-way delay in addition to the path's, us.
@@ -158,7 +173,8 @@ impl Flow {
 struct Simulation {
     origin: Instant,
     now: u64,
-    links: [Link; 2],
+    /// Both links of each path.
+    links: Vec<[Link; 2]>,
     /// In descending order, so the next one is last.
     changes: Vec<(u64, Change)>,
     late_timers: Option<u64>,
@@ -210,7 +226,7 @@ pub(crate) fn run(setup: &Setup<'_>) -> Result<Outcome, String> {
         simulation.step(next);
     }
     let Simulation { flows, links, progress, timeline, .. } = simulation;
-    let waits = links[CLIENT].waits();
+    let waits = links.iter().map(|links| links[CLIENT].waits()).collect();
     let flows = flows.into_iter();
     let messages = flows.flat_map(|flow| flow.application.messages).collect();
     let (before, after) = before.zip(after).expect("the measured time ends before the run does");
@@ -220,12 +236,12 @@ pub(crate) fn run(setup: &Setup<'_>) -> Result<Outcome, String> {
 impl Simulation {
     fn new(setup: &Setup<'_>) -> Self {
         let origin = Instant::now();
-        let link = |i: usize| {
-            let seed = Rng::keyed(setup.seed, i as u64).next();
-            let mut link = Link::new(setup.path.links[i].clone(), seed);
+        let link = |path: usize, end: usize| {
+            let mut link = setup.link(path, end);
             link.count_waits_from(setup.measured.start);
             link
         };
+        let paths = 0..setup.paths.len();
         let new_end = |i: usize, end: usize| {
             let cookie_seed = Rng::keyed(setup.seed, (10 + 2 * i + end) as u64).next();
             let conv = 1 + i as u32;
@@ -235,7 +251,11 @@ impl Simulation {
                 return Endpoint::stock(conv, config, window, tick, cookie_seed, origin);
             }
             let plan = (setup.fec, setup.repair_rate, setup.bundling_rate);
-            Endpoint::new(conv, &setup.config, plan, cookie_seed, origin)
+            let endpoint = Endpoint::new(conv, &setup.config, plan, cookie_seed, origin);
+            match setup.paths.len() {
+                1 => endpoint,
+                paths => endpoint.with_paths(paths, setup.mode, end == CLIENT),
+            }
         };
         // All connections from either end share the path, as in the driver.
         let mut shared: [Option<SharedPath>; 2] = [None, None];
@@ -259,14 +279,14 @@ impl Simulation {
             farther: if i + 1 == setup.flows.len() { setup.farther } else { 0 },
             application: Application::new(workload, start, setup.end),
         };
-        let loss = setup.path.loss_steps.iter();
+        let loss = setup.paths.iter().flat_map(|path| &path.loss_steps);
         let loss = loss.map(|&(part, loss)| (setup.end * part / 1_000_000, Change::Loss(loss)));
         let mut changes: Vec<_> = loss.chain(setup.changes.iter().cloned()).collect();
         changes.sort_by_key(|(at, _)| Reverse(*at));
         Self {
             origin,
             now: 0,
-            links: [link(CLIENT), link(SERVER)],
+            links: paths.map(|path| [CLIENT, SERVER].map(|end| link(path, end))).collect(),
             changes,
             late_timers: setup.late_timers,
             lateness: Rng::keyed(setup.seed, 2),
@@ -304,11 +324,11 @@ impl Simulation {
             let flow = &mut self.flows[arrival.flow];
             if flow.suspended[arrival.to] {
                 if flow.buffered[arrival.to].len() < SOCKET_BUFFER {
-                    flow.buffered[arrival.to].push(arrival.datagram);
+                    flow.buffered[arrival.to].push((arrival.path, arrival.datagram));
                 }
                 continue;
             }
-            flow.ends[arrival.to].receive(instant, &arrival.datagram);
+            flow.ends[arrival.to].receive(instant, arrival.path, &arrival.datagram);
             flow.touched[arrival.to] = true;
             self.spare.push(arrival.datagram);
         }
@@ -329,14 +349,14 @@ impl Simulation {
 
     fn change(&mut self, change: Change) {
         match change {
-            Change::Links(configs) => {
-                self.links
+            Change::Links(path, configs) => {
+                self.links[path]
                     .iter_mut()
                     .zip(*configs)
                     .for_each(|(link, config)| link.set_config(config));
             }
             Change::Loss(loss) => {
-                for link in &mut self.links {
+                for link in self.links.iter_mut().flatten() {
                     let config = link.config().clone();
                     link.set_config(LinkConfig { loss, ..config });
                 }
@@ -356,7 +376,9 @@ impl Simulation {
                 for flow in &mut self.flows {
                     (flow.suspended[end], flow.touched[end]) = (!runs, true);
                     let buffered = mem::take(&mut flow.buffered[end]);
-                    buffered.iter().for_each(|datagram| flow.ends[end].receive(now, datagram));
+                    for (path, datagram) in buffered {
+                        flow.ends[end].receive(now, path, &datagram);
+                    }
                 }
             }
         }
@@ -368,14 +390,16 @@ impl Simulation {
             self.progress.push((self.now, read));
         }
         if self.timeline.last().is_none_or(|second| self.now >= second.at + SECOND) {
-            let (link, flow) = (&self.links[CLIENT], &self.flows[0]);
+            let (kcp, links) = (&self.flows[0].ends[CLIENT].kcp, self.links.iter());
+            let links = links.map(|links| &links[CLIENT]);
             self.timeline.push(Second {
                 at: self.now,
-                read: flow.application.received,
+                read: self.flows[0].application.received,
                 ip_bytes: self.ip_bytes,
-                queue_full: link.stats().queue_full,
-                wait: link.wait(self.now),
-                stats: flow.ends[CLIENT].kcp.stats(),
+                queue_full: links.clone().map(|link| link.stats().queue_full).sum(),
+                wait: links.map(|link| link.wait(self.now)).max().unwrap_or(0),
+                path: kcp.active_path().number(),
+                stats: kcp.stats(),
             });
         }
     }
@@ -413,19 +437,19 @@ impl Simulation {
         let (now, instant) = (self.now, self.instant());
         let Self { flows, links, in_flight, spare, ip_bytes, sent, .. } = self;
         let farther = flows[i].farther;
-        flows[i].ends[end].transmit(instant, |datagram| {
+        flows[i].ends[end].transmit(instant, |path, datagram| {
             let packet_len = datagram.len() + IP_OVERHEAD;
             if end == CLIENT {
                 *ip_bytes += packet_len as u64;
             }
-            links[end].send(now, packet_len, |at, _| {
+            links[usize::from(path)][end].send(now, packet_len, |at, _| {
                 *sent += 1;
                 let mut copy = spare.pop().unwrap_or_default();
                 copy.clear();
                 copy.extend_from_slice(datagram);
                 let (rank, to) = (*sent, 1 - end);
                 let at = at + farther;
-                in_flight.push(Reverse(Arrival { at, rank, flow: i, to, datagram: copy }));
+                in_flight.push(Reverse(Arrival { at, rank, flow: i, to, path, datagram: copy }));
             });
         });
     }
@@ -442,8 +466,8 @@ impl Simulation {
             (application.received, application.is_bulk())
         });
         let (ip_bytes, received) = (self.ip_bytes, received.collect());
-        let link = self.links[CLIENT].stats();
-        let lost = [link.lost, link.offered];
+        let links = self.links.iter().map(|links| links[CLIENT].stats());
+        let lost = links.fold([0; 2], |[lost, all], link| [lost + link.lost, all + link.offered]);
         Counters { ip_bytes, received, sent_segments, retransmits, lost }
     }
 }

@@ -101,7 +101,7 @@ fn table(out: &mut String, columns: &[Column], rows: &[&Row]) {
 /// Prints the events of each second of a run.
 pub(crate) fn print_timeline(timeline: &[Second]) {
     println!(
-        "{:>6} {:>8} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>7} {:>7} {:>7} {:>6} {:>8} {:>8}",
+        "{:>6} {:>8} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>7} {:>7} {:>7} {:>6} {:>8} {:>8} {:>5}",
         "s",
         "Mbit/s",
         "wire",
@@ -116,7 +116,8 @@ pub(crate) fn print_timeline(timeline: &[Second]) {
         "min ms",
         "cwnd",
         "pacing",
-        "delivery"
+        "delivery",
+        "path"
     );
     for pair in timeline.windows(2) {
         let [before, after] = pair else { continue };
@@ -125,7 +126,7 @@ pub(crate) fn print_timeline(timeline: &[Second]) {
         let again = after.stats.retransmits() - before.stats.retransmits();
         let millis = |time: std::time::Duration| time.as_secs_f64() * 1e3;
         println!(
-            "{:>6.1} {:>8.2} {:>6.2} {:>6.1} {:>6} {:>6} {:>6} {:>6} {:>7.1} {:>7.1} {:>7.1} {:>7.1} {:>6} {:>8.2} {:>8.2}",
+            "{:>6.1} {:>8.2} {:>6.2} {:>6.1} {:>6} {:>6} {:>6} {:>6} {:>7.1} {:>7.1} {:>7.1} {:>7.1} {:>6} {:>8.2} {:>8.2} {:>5}",
             after.at as f64 / 1e6,
             read * 8.0 / (after.at - before.at) as f64,
             (after.ip_bytes - before.ip_bytes) as f64 / read.max(1.0),
@@ -141,6 +142,7 @@ pub(crate) fn print_timeline(timeline: &[Second]) {
             stats.path.cwnd_segments,
             stats.path.pacing_bytes_per_second as f64 * 8e-6,
             stats.path.delivery_bytes_per_second as f64 * 8e-6,
+            after.path,
         );
     }
 }

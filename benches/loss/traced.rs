@@ -72,7 +72,8 @@ const HEADER_LEN: usize = 24;
 
 /// `None` for a path without a trace.
 pub(crate) fn ideal(setup: &Setup<'_>) -> Option<Ideal> {
-    let config = &setup.path.links[0];
+    let [path] = setup.paths else { return None };
+    let config = &path.links[0];
     config.trace.as_ref()?;
     let &[(workload, start)] = &setup.flows[..] else { return None };
     // Data waiting at the sender and data waiting in the queue leave at the same time.

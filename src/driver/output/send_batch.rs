@@ -192,11 +192,11 @@ impl SendBatch {
 
     /// Passes each datagram to `send` instead of a socket.
     #[cfg(any(test, feature = "_testkit"))]
-    pub(crate) fn drain(&mut self, mut send: impl FnMut(&[u8])) {
+    pub(crate) fn drain(&mut self, mut send: impl FnMut(Path, &[u8])) {
         let mut rest = self.bytes.as_slice();
         for packet in self.packets.drain(..) {
             let (datagram, others) = rest.split_at(packet.len);
-            send(datagram);
+            send(packet.path, datagram);
             rest = others;
         }
         self.bytes.clear();

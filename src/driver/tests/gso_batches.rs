@@ -49,12 +49,12 @@ impl Sender {
             in_runs += if in_gso_batch { sent.datagrams } else { 0 };
             in_gso_batch = !singly && sent.in_gso_batch && sent.datagrams > 0;
             codec.seal(tx);
-            tx.drain(|datagram| all.push(datagram.to_vec()));
+            tx.drain(|_, datagram| all.push(datagram.to_vec()));
         }
         let mut out = PacketWriter { tx, codec, fec: fec.as_mut() };
         out.close_group(now, kcp, Path::to(addr(1)));
         codec.seal(tx);
-        tx.drain(|datagram| all.push(datagram.to_vec()));
+        tx.drain(|_, datagram| all.push(datagram.to_vec()));
         (all, in_runs)
     }
 
