@@ -206,6 +206,9 @@ enum Span {
 pub(crate) struct Cell {
     pub(crate) name: &'static str,
     pub(crate) path: Path,
+    /// The second path, and how both are used.
+    beside: Option<Path>,
+    pub(crate) mode: Mode,
     /// The workload, if it is not the usual one.
     note: String,
     pub(crate) plan: Plan,
@@ -227,6 +230,8 @@ impl Cell {
         Self {
             name,
             path,
+            beside: None,
+            mode: Mode::Standby,
             note: String::new(),
             plan,
             windows: Windows::Automatic,
@@ -247,6 +252,11 @@ impl Cell {
         Self { note, windows, flows, span: Span::Bulk, ..base }
     }
 
+    /// The same on two paths.
+    fn beside(self, beside: Path, mode: Mode) -> Self {
+        Self { beside: Some(beside), mode, ..self }
+    }
+
     fn goal<const N: usize>(self, bounds: [(Measure, f64); N]) -> Self {
         Self { goal: Goal::new(bounds), ..self }
     }
@@ -264,7 +274,8 @@ impl Cell {
 
     /// Path, workload, and measured part of a run of this many seconds, for display.
     pub(crate) fn description(&self, seconds: u64) -> String {
-        let mut parts = vec![self.path.name.clone()];
+        let names = self.paths().map(|path| &path.name[..]).collect::<Vec<_>>();
+        let mut parts = vec![names.join(" beside ")];
         if !self.note.is_empty() {
             parts.push(self.note.clone());
         }
@@ -276,9 +287,10 @@ impl Cell {
         parts.join(", ")
     }
 
-    /// Plan, windows if relevant, and congestion control.
+    /// Plan or use of the paths, windows if relevant, and congestion control.
     pub(crate) fn variant(&self) -> String {
-        let mut parts = vec![self.plan.to_string()];
+        let plan = self.plan.to_string();
+        let mut parts = vec![if self.has_two_paths() { self.mode.to_string() } else { plan }];
         if self.has_bulk() {
             parts.push(self.windows.to_string());
         }
@@ -289,6 +301,14 @@ impl Cell {
     /// Whether it belongs in the table of bulk transfers.
     pub(crate) fn has_bulk(&self) -> bool {
         self.flows.contains(&Workload::Bulk)
+    }
+
+    pub(crate) fn has_two_paths(&self) -> bool {
+        self.beside.is_some()
+    }
+
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        [&self.path].into_iter().chain(&self.beside)
     }
 
     /// Virtual seconds of a run if none were given.
@@ -321,7 +341,7 @@ impl Cell {
     ) -> Result<Vec<Figures>, String> {
         seeds
             .map(|seed| {
-                let paths = [self.path.at_seed(seed)];
+                let paths: Vec<_> = self.paths().map(|path| path.at_seed(seed)).collect();
                 let setup = self.setup(&paths, seconds * SECOND, seed);
                 let outcome = simulation::run(&setup)?;
                 if timeline {
@@ -373,7 +393,7 @@ impl Cell {
         Setup {
             seed,
             paths,
-            mode: Mode::Standby,
+            mode: self.mode,
             config,
             window,
             fec,
@@ -394,7 +414,7 @@ impl Cell {
 }
 
 /// Names and meanings of the cells, in the order of the tables.
-pub(crate) const NAMES: [(&str, &str); 22] = [
+pub(crate) const NAMES: [(&str, &str); 23] = [
     ("G1", "independent losses of 1 %, messages, FEC"),
     ("G2", "independent losses of 5 %, messages, FEC"),
     ("G3", "independent losses of 10 %, messages, FEC"),
@@ -415,6 +435,7 @@ pub(crate) const NAMES: [(&str, &str); 22] = [
     ("F", "several bulk connections over one bottleneck"),
     ("L", "5 % loss, bulk, no bottleneck"),
     ("R", "recorded and generated radio paths, messages and bulk"),
+    ("D", "messages on both of two paths"),
     ("Z", "bulk on a steady path after random disturbances"),
     ("W", "bulk on steady paths: a grid"),
 ];
@@ -427,7 +448,7 @@ const WIRE_LIMITS: [f64; 4] = [1.5, 1.5, 1.6, 1.9];
 const AUTO: [Plan; 4] =
     [Plan::Auto(1_600), Plan::Auto(1_600), Plan::Auto(1_600), Plan::Auto(1_900)];
 
-/// All cells but R, in the order of the tables.
+/// All cells but those on recorded paths, in the order of the tables.
 pub(crate) fn all() -> Vec<Cell> {
     let mut cells = independent_losses();
     cells.extend(automatic());
@@ -440,6 +461,7 @@ pub(crate) fn all() -> Vec<Cell> {
     cells.extend(bottleneck());
     cells.extend(sharing());
     cells.extend(lossy_bulk());
+    cells.extend(messages_on_both());
     cells
 }
 
@@ -680,6 +702,29 @@ pub(crate) fn traced(paths: Vec<Path>) -> Vec<Cell> {
         cells.push(Cell { span: Span::Whole(15), ..bulk }.goal(goal));
     }
     cells
+}
+
+/// D: messages on two paths with independent losses.
+fn messages_on_both() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for loss in [5, 10] {
+        for (first, second) in [(50, 60), (40, 120)] {
+            let path = |rtt| Path::loss(loss).with_round_trip(rtt);
+            cells.push(on_both(path(first), path(second)));
+        }
+    }
+    cells
+}
+
+/// D: messages on a recorded or generated path with a recorded or generated satellite link beside it.
+pub(crate) fn traced_on_both(pairs: Vec<[Path; 2]>) -> impl Iterator<Item = Cell> {
+    pairs.into_iter().map(|[path, satellite]| on_both(path, satellite))
+}
+
+fn on_both(path: Path, beside: Path) -> Cell {
+    let cell = Cell::messages("D", path, Plan::None).beside(beside, Mode::Duplicate);
+    // Two copies, and the few retransmissions of messages that lost both.
+    cell.goal([(Measure::P99BeyondReplayMs, 2.0), (Measure::Copies, 2.05)])
 }
 
 fn lossy_bulk() -> Vec<Cell> {

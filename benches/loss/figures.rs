@@ -4,9 +4,11 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use crate::path::{BOTTLENECK_MBIT, SECOND};
+use crate::path::{BOTTLENECK_MBIT, IP_OVERHEAD, SECOND};
+use crate::replay;
 use crate::simulation::{Counters, Outcome, Setup};
-use crate::traced;
+use crate::traced::{self, HEADER_LEN};
+use crate::workload::Workload;
 
 /// Figures of one run. One-way latencies in order, ms; `None` without messages or without bulk.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -21,14 +23,17 @@ pub(crate) struct Figures {
     pub(crate) bulk_mbit: Option<f64>,
     /// The slowest bulk connection, in percent of its fair share of the bottleneck.
     pub(crate) smallest_share_percent: Option<f64>,
-    /// On traced paths: p99 and p99.9 of the ideal sender in ms, its bulk rate, and the p95 of the time that
-    /// packets waited in the queue from client to server.
+    /// On traced paths and on several paths: latencies of the ideal sender in ms, its bulk rate, and the p95 of
+    /// the time that packets waited in the queue from client to server.
+    pub(crate) ideal_p50_ms: Option<f64>,
     pub(crate) ideal_p99_ms: Option<f64>,
     pub(crate) ideal_p999_ms: Option<f64>,
     pub(crate) ideal_mbit: Option<f64>,
     pub(crate) wait_p95_ms: Option<f64>,
     /// IP bytes from client to server per byte read at the server.
     pub(crate) wire: f64,
+    /// For messages on several paths: the same, relative to a single copy of each message.
+    pub(crate) copies: Option<f64>,
     /// Retransmissions in percent of all data segments sent.
     pub(crate) retransmitted_percent: f64,
 }
@@ -52,7 +57,12 @@ impl Figures {
         let retransmits = after.retransmits - before.retransmits;
         let received = |counters: &Counters| counters.received.iter().map(|(n, _)| n).sum::<u64>();
         let useful = received(after) - received(before);
-        let ideal = traced::ideal(setup);
+        let ideal = match setup.paths {
+            [_] => traced::ideal(setup),
+            _ => replay::ideal(setup),
+        };
+        let wire = (after.ip_bytes - before.ip_bytes) as f64 / useful as f64;
+        let waits = outcome.waits.iter().map(|waits| waits.p95).max();
         let ideal_quantile =
             |share| ideal.as_ref().and_then(|ideal| quantile(&ideal.latencies, share));
         Self {
@@ -65,11 +75,13 @@ impl Figures {
             smallest_share_percent: smallest
                 .filter(|_| rates.len() > 1)
                 .map(|rate| rate * 100.0 / fair_share),
+            ideal_p50_ms: ideal_quantile(0.5),
             ideal_p99_ms: ideal_quantile(0.99),
             ideal_p999_ms: ideal_quantile(0.999),
             ideal_mbit: ideal.as_ref().map(|ideal| ideal.bulk_mbit).filter(|_| !rates.is_empty()),
-            wait_p95_ms: ideal.as_ref().map(|_| outcome.waits[0].p95 as f64 / 1e3),
-            wire: (after.ip_bytes - before.ip_bytes) as f64 / useful as f64,
+            wait_p95_ms: ideal.and(waits).map(|wait| wait as f64 / 1e3),
+            wire,
+            copies: one_copy(setup).map(|one| wire / one),
             retransmitted_percent: retransmits as f64 * 100.0 / (sent + retransmits) as f64,
         }
     }
@@ -89,13 +101,25 @@ impl Figures {
             early_p99_ms: of(|run| run.early_p99_ms),
             bulk_mbit: of(|run| run.bulk_mbit),
             smallest_share_percent: of(|run| run.smallest_share_percent),
+            ideal_p50_ms: of(|run| run.ideal_p50_ms),
             ideal_p99_ms: of(|run| run.ideal_p99_ms),
             ideal_p999_ms: of(|run| run.ideal_p999_ms),
             ideal_mbit: of(|run| run.ideal_mbit),
             wait_p95_ms: of(|run| run.wait_p95_ms),
             wire: of(|run| Some(run.wire)).unwrap_or(f64::NAN),
+            copies: of(|run| run.copies),
             retransmitted_percent: of(|run| Some(run.retransmitted_percent)).unwrap_or(f64::NAN),
         }
+    }
+}
+
+/// IP bytes per byte if each message leaves once; `None` on one path or with other flows.
+fn one_copy(setup: &Setup<'_>) -> Option<f64> {
+    match (setup.paths, &setup.flows[..]) {
+        ([_, _, ..], &[(Workload::Messages { size, .. }, _)]) => {
+            Some((size + HEADER_LEN + IP_OVERHEAD) as f64 / size as f64)
+        }
+        _ => None,
     }
 }
 
@@ -124,8 +148,11 @@ pub(crate) enum Measure {
     /// Relative to the ideal sender on the traced path.
     P99OfIdeal,
     P999OfIdeal,
+    /// Beyond the replay on several paths.
+    P99BeyondReplayMs,
     BulkOfIdeal,
     Wire,
+    Copies,
     RetransmittedPercent,
     BulkMbit,
     SmallestSharePercent,
@@ -137,8 +164,10 @@ impl Measure {
             Self::P99Ms => figures.p99_ms,
             Self::P99OfIdeal => ratio(figures.p99_ms, figures.ideal_p99_ms),
             Self::P999OfIdeal => ratio(figures.p999_ms, figures.ideal_p999_ms),
+            Self::P99BeyondReplayMs => Some(figures.p99_ms? - figures.ideal_p99_ms?),
             Self::BulkOfIdeal => ratio(figures.bulk_mbit, figures.ideal_mbit),
             Self::Wire => Some(figures.wire),
+            Self::Copies => figures.copies,
             Self::RetransmittedPercent => Some(figures.retransmitted_percent),
             Self::BulkMbit => figures.bulk_mbit,
             Self::SmallestSharePercent => figures.smallest_share_percent,
@@ -155,8 +184,10 @@ impl Measure {
             Self::P99Ms => ("p99", " ms"),
             Self::P99OfIdeal => ("p99 / ideal", ""),
             Self::P999OfIdeal => ("p99.9 / ideal", ""),
+            Self::P99BeyondReplayMs => ("p99 - replay", " ms"),
             Self::BulkOfIdeal => ("bulk / ideal", ""),
             Self::Wire => ("wire", ""),
+            Self::Copies => ("copies", ""),
             Self::RetransmittedPercent => ("retransmitted", " %"),
             Self::BulkMbit => ("bulk", " Mbit/s"),
             Self::SmallestSharePercent => ("smallest share", " %"),

@@ -9,6 +9,7 @@ mod figures;
 mod law;
 mod options;
 mod path;
+mod replay;
 mod simulation;
 mod stock;
 mod table;

@@ -32,7 +32,7 @@ pub(crate) struct Options {
     seeds: Option<u64>,
     #[command(flatten)]
     pub(crate) law: LawOptions,
-    /// Directory of recorded paths for R, pairs of NAME.down and NAME.up in the format of mahimahi
+    /// Directory of recorded paths for R and D, pairs of NAME.down and NAME.up in the format of mahimahi
     #[arg(long, value_name = "DIR", default_value = "../shared/traces")]
     traces: PathBuf,
     /// Congestion control of the cells that use the default
@@ -55,7 +55,7 @@ pub(crate) struct Options {
 
 const HELP: &str = "\
 Columns:
-  path             properties of the path; the workload, unless it is a message of 1 KiB every 10 ms
+  path             properties of the path, or of both; the workload, unless it is a message of 1 KiB every 10 ms
                    into one ordered stream; and the measured seconds, unless they are second 6 and
                    later; R measures all seconds
   redundancy       redundancy of both ends: FEC d/p, repair symbols in percent of the data, or auto
@@ -65,6 +65,9 @@ Columns:
                    own. All message figures cover messages written in second 6 and later, or in
                    the seconds named in `path`
   first 5 s p99    p99 of the messages written earlier
+  replay ...       for D: latency if the earliest copy of each message counts, on the same links; where
+                   both are lost, both leave again a round trip of the slower path later
+  copies           for D: wire bytes relative to one copy of each message
   ideal ...        for R: p99 of a sender that sends each message once, when it is written, and the
                    share of the trace's rate that bulk reached
   wait p95         for R: how long packets waited in the queue from client to server, ms
@@ -111,8 +114,10 @@ impl Options {
     /// When a recorded path cannot be read.
     pub(crate) fn cells(&self) -> Result<Vec<Cell>> {
         let mut all = cells::all();
-        if self.asks_for("R") {
-            all.extend(cells::traced(traced::paths(&self.traces)?));
+        if self.asks_for("R") || self.asks_for("D") {
+            let paths = traced::paths(&self.traces)?;
+            all.extend(cells::traced_on_both(traced::beside_satellites(&paths)));
+            all.extend(cells::traced(paths));
         }
         all.retain(|cell| self.asks_for(cell.name));
         for cell in &mut all {

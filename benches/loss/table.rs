@@ -57,6 +57,23 @@ const BULK: [Column; 13] = [
     ("verdict", |row| row.cell.goal.verdict(&row.median)),
 ];
 
+const MESSAGES_ON_BOTH: [Column; 14] = [
+    ("cell", |row| row.cell.name.to_owned()),
+    ("paths", |row| row.cell.description(row.seconds)),
+    ("mode", |row| row.cell.variant()),
+    ("p50", |row| cell(row.median.p50_ms, 1)),
+    ("replay p50", |row| cell(row.median.ideal_p50_ms, 1)),
+    ("p99", |row| cell(row.median.p99_ms, 1)),
+    ("replay p99", |row| cell(row.median.ideal_p99_ms, 1)),
+    ("p99.9", |row| cell(row.median.p999_ms, 1)),
+    ("replay p99.9", |row| cell(row.median.ideal_p999_ms, 1)),
+    ("max", |row| cell(row.median.max_ms, 1)),
+    ("copies", |row| cell(row.median.copies, 3)),
+    ("retransmitted %", |row| cell(Some(row.median.retransmitted_percent), 2)),
+    ("goal", |row| row.cell.goal.text()),
+    ("verdict", |row| row.cell.goal.verdict(&row.median)),
+];
+
 /// The tables of all rows.
 pub(crate) fn markdown(rows: &[Row], seeds: u64) -> String {
     let mut times: Vec<_> = rows.iter().map(|row| row.seconds).collect();
@@ -70,7 +87,8 @@ pub(crate) fn markdown(rows: &[Row], seeds: u64) -> String {
          per byte read.\n",
         crate::FIRST_SEED
     );
-    let (bulk, messages): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.cell.has_bulk());
+    let (two, one): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.cell.has_two_paths());
+    let (bulk, messages): (Vec<_>, Vec<_>) = one.into_iter().partition(|row| row.cell.has_bulk());
     if !messages.is_empty() {
         out += "\nMessages, 1 KiB per 10 ms unless noted. All figures except \"first 5 s p99\" cover \
                 second 6 and later, or the seconds named with the path.\n\n";
@@ -80,6 +98,12 @@ pub(crate) fn markdown(rows: &[Row], seeds: u64) -> String {
         out += "\nBulk. \"smallest share\": the slowest connection in percent of an equal share of \
                 the bottleneck.\n\n";
         table(&mut out, &BULK, &bulk);
+    }
+    if !two.is_empty() {
+        out += "\nMessages on both of two paths, 1 KiB per 10 ms. \"replay\": the earlier copy of each message on \
+                the same links, and both again a round trip of the slower path later where both are \
+                lost. \"copies\": wire bytes relative to one copy.\n\n";
+        table(&mut out, &MESSAGES_ON_BOTH, &two);
     }
     let met = rows.iter().filter(|row| row.cell.goal.verdict(&row.median) == "met").count();
     let judged = rows.iter().filter(|row| !row.cell.goal.0.is_empty()).count();

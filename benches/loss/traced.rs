@@ -41,7 +41,7 @@ pub(crate) fn paths(directory: &FilePath) -> Result<Vec<Path>> {
         paths.push(Path::traced(name.to_owned(), [rate.clone(), rate], Some(&delay)));
     } else {
         eprintln!(
-            "SKIPPED: the recorded paths of R, since {} does not exist; set their directory with --traces",
+            "SKIPPED: the recorded paths of R and D, since {} does not exist; set their directory with --traces",
             directory.display()
         );
     }
@@ -54,12 +54,20 @@ pub(crate) fn paths(directory: &FilePath) -> Result<Vec<Path>> {
     Ok(paths)
 }
 
+/// LTE with a satellite link beside it: recorded if these paths are, and generated.
+pub(crate) fn beside_satellites(paths: &[Path]) -> Vec<[Path; 2]> {
+    let named = |name: &str| paths.iter().find(|path| path.name == name).cloned();
+    let pairs = [PAIRS[0].0, PAIRS[1].0].map(|lte| (lte, SATELLITE.0));
+    let pairs = pairs.into_iter().chain([("model lte", "model satellite")]);
+    pairs.filter_map(|(lte, satellite)| Some([named(lte)?, named(satellite)?])).collect()
+}
+
 fn read(directory: &FilePath, file: &str) -> Result<String> {
     let path = directory.join(file);
     std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Upper limits on a traced path.
+/// Upper limits on a traced path, or on several paths.
 pub(crate) struct Ideal {
     /// Sorted latencies of the measured messages, us, if each leaves once and at once.
     pub(crate) latencies: Vec<u64>,
@@ -68,9 +76,9 @@ pub(crate) struct Ideal {
 }
 
 /// Bytes of the KCP header.
-const HEADER_LEN: usize = 24;
+pub(crate) const HEADER_LEN: usize = 24;
 
-/// `None` for a path without a trace.
+/// `None` for a path without a trace, and for several paths.
 pub(crate) fn ideal(setup: &Setup<'_>) -> Option<Ideal> {
     let [path] = setup.paths else { return None };
     let config = &path.links[0];
