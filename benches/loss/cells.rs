@@ -414,7 +414,7 @@ impl Cell {
 }
 
 /// Names and meanings of the cells, in the order of the tables.
-pub(crate) const NAMES: [(&str, &str); 23] = [
+pub(crate) const NAMES: [(&str, &str); 24] = [
     ("G1", "independent losses of 1 %, messages, FEC"),
     ("G2", "independent losses of 5 %, messages, FEC"),
     ("G3", "independent losses of 10 %, messages, FEC"),
@@ -438,6 +438,7 @@ pub(crate) const NAMES: [(&str, &str); 23] = [
     ("D", "messages on both of two paths"),
     ("Z", "bulk on a steady path after random disturbances"),
     ("W", "bulk on steady paths: a grid"),
+    ("V", "bulk on two paths after random disturbances, of which one is steady"),
 ];
 
 /// Losses of the cells G, C, B1 and B2 in percent.

@@ -1,8 +1,9 @@
 //! The law: a sender uses a steady path fully, whatever happened before.
 //!
 //! Z draws a plan from each seed: ten seconds of disturbances, then a steady path. W draws steady paths from
-//! a grid. A flow that always has data must reach 0.85 of an ideal sender's rate (`ideal`), with few more
-//! bytes and with short queues.
+//! a grid. V draws plans for two paths: one is steady at the end, and the other is dead, steady too, or changes
+//! until the end. A flow that always has data must reach 0.85 of an ideal sender's rate (`ideal`), with few more
+//! bytes and with short queues; on two paths the steady one alone gives the rate to reach.
 
 use std::fmt;
 use std::io::{IsTerminal as _, Write as _, stderr};
@@ -22,28 +23,31 @@ use crate::simulation::{self, Change, Outcome, Second, Setup};
 use crate::table;
 use crate::workload::Workload;
 
-/// Options of the cells Z and W.
+/// Options of the cells Z, W and V.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct LawOptions {
-    /// Plans of Z and W
+    /// Plans of Z, W and V
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = value_parser!(u64).range(1..))]
     plans: u64,
-    /// Seed of the first plan of Z and W, decimal or 0x...; the others have the next ones
+    /// Seed of the first plan of Z, W and V, decimal or 0x...; the others have the next ones
     #[arg(long, value_name = "SEED", default_value = "1", value_parser = seed)]
     first_plan: u64,
-    /// CPU seconds after which Z and W start no further plans
+    /// CPU seconds after which Z, W and V start no further plans
     #[arg(long, value_name = "S")]
     cpu_seconds: Option<u64>,
-    /// Percentage of the plans of Z and W that must keep the law; otherwise the bench fails
+    /// Percentage of the plans of Z, W and V that must keep the law; otherwise the bench fails
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = value_parser!(u8).range(0..=100))]
     floor: u8,
-    /// Connections of Z and W, all on one path
+    /// Connections of Z, W and V, all on the same paths
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=64))]
     connections: u16,
-    /// Uses `Redundancy::Auto` in Z and W
+    /// Uses `Redundancy::Auto` in Z, W and V
     #[arg(long)]
     auto: bool,
-    /// Prints each second of each plan of Z and W, and of each run of the other cells
+    /// How the connections of V use their paths
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = Mode::Standby)]
+    mode: Mode,
+    /// Prints each second of each plan of Z, W and V, and of each run of the other cells
     #[arg(long)]
     pub(crate) timeline: bool,
 }
@@ -58,16 +62,35 @@ fn seed(text: &str) -> Result<u64, String> {
 pub(crate) enum Kind {
     Disturbed,
     Grid,
+    TwoPaths,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 2] = [Self::Disturbed, Self::Grid];
+    pub(crate) const ALL: [Self; 3] = [Self::Disturbed, Self::Grid, Self::TwoPaths];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Disturbed => "Z",
             Self::Grid => "W",
+            Self::TwoPaths => "V",
         }
+    }
+
+    fn plan(self, seed: u64) -> Plan {
+        match self {
+            Self::Disturbed => Plan::disturbed(seed),
+            Self::Grid => Plan::of_grid(seed),
+            Self::TwoPaths => Plan::on_two_paths(seed),
+        }
+    }
+
+    fn groups(self) -> impl Iterator<Item = &'static Group> {
+        GROUPS.iter().chain((self == Self::TwoPaths).then_some(&OTHER_PATH))
+    }
+
+    /// Columns of the table, and the first words of their faults.
+    fn faults(self) -> &'static [(&'static str, &'static str)] {
+        if self == Self::TwoPaths { &FAULTS } else { &FAULTS[..3] }
     }
 }
 
@@ -82,6 +105,15 @@ const LARGEST_WINDOW: u16 = 8_192;
 const STOCK_WINDOW: u16 = 1_024;
 /// Duration of the disturbances.
 const DISTURBED: u64 = 10 * SECOND;
+/// Time without losses before the disturbances of two paths, so that both are in use.
+const CALM: u64 = 5 * SECOND;
+
+const FAULTS: [(&str, &str); 4] = [
+    ("too slow", "rate"),
+    ("too many bytes", "wire"),
+    ("queue too long", "wait"),
+    ("stalls", "stall"),
+];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Loss {
@@ -217,17 +249,35 @@ impl fmt::Display for Steady {
     }
 }
 
+/// The path beside the steady one, once the disturbances are over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Other {
+    /// There is none.
+    None,
+    Dead,
+    Steady,
+    Changing,
+}
+
+impl Other {
+    const ALL: [Self; 3] = [Self::Dead, Self::Steady, Self::Changing];
+}
+
 /// One run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Plan {
     seed: u64,
     steady: Steady,
+    /// Index of its path.
+    path: usize,
+    other: Other,
     peer: Peer,
     /// Segments; `None`: automatic.
     window: Option<u16>,
     /// Greatest lateness of the hosts' timers, us.
     late_timers: u64,
-    initial: [LinkConfig; 2],
+    /// The links of each path.
+    initial: Vec<[LinkConfig; 2]>,
     changes: Vec<(u64, Change)>,
     /// When the path becomes steady.
     from: u64,
@@ -241,6 +291,9 @@ impl fmt::Display for Plan {
         match self.window {
             Some(window) => write!(f, "window {window}")?,
             None => f.write_str("automatic windows")?,
+        }
+        if self.other != Other::None {
+            write!(f, ", path {} beside a {:?} one", self.path, self.other)?;
         }
         if self.late_timers > 0 {
             write!(f, ", timers up to {:.1} ms late", self.late_timers as f64 / 1e3)?;
@@ -269,29 +322,103 @@ impl Plan {
         let window = rng.pick(&WINDOWS);
         let mut changes = Vec::new();
         for _ in 0..rng.range(1, 6) {
-            Self::draw_change(&mut rng, window, &mut initial, &mut changes);
+            Self::draw_change(&mut rng, window, 0, 0, &mut initial, &mut changes);
         }
-        changes.retain(|(at, _)| *at < DISTURBED);
-        let calm = [Change::Runs(0, true), Change::Runs(1, true), Change::Reads(true)];
-        changes.push((DISTURBED, Change::Links(0, Box::new(steady.links()))));
-        changes.extend(window.map(|window| (DISTURBED, Change::Windows(window))));
-        changes.extend(calm.map(|change| (DISTURBED, change)));
-        let t = steady.lone_rtt(peer);
-        let segment = steady.packet_time() as u64;
-        let end = DISTURBED + (15 * SECOND).max(60 * t);
-        let span = (5 * SECOND).max(20 * t).max(200 * segment).min(end - DISTURBED);
-        Self {
+        let plan = Self {
             seed,
             steady,
+            path: 0,
+            other: Other::None,
             peer,
+            window,
+            late_timers: Self::draw_late_timers(seed),
+            initial: vec![initial],
+            changes,
+            from: DISTURBED,
+            end: 0,
+            measured: 0,
+        };
+        plan.ending()
+    }
+
+    fn on_two_paths(seed: u64) -> Self {
+        let mut rng = Rng::keyed(seed, 40);
+        let steady = Self::draw_path(&mut rng);
+        let (path, other) = (rng.below(2) as usize, rng.pick(&Other::ALL));
+        let window = rng.pick(&WINDOWS);
+        let mut initial: Vec<_> = (0..2)
+            .map(|_| Steady { loss: Loss::None, ..Self::draw_path(&mut rng) }.links())
+            .collect();
+        let mut changes = Vec::new();
+        for _ in 0..rng.range(1, 10) {
+            let path = rng.below(2) as usize;
+            let links = &mut initial[path];
+            Self::draw_change(&mut rng, window, path, CALM, links, &mut changes);
+        }
+        let plan = Self {
+            seed,
+            steady,
+            path,
+            other,
+            peer: Peer::Kcpx,
             window,
             late_timers: Self::draw_late_timers(seed),
             initial,
             changes,
-            from: DISTURBED,
-            end,
-            measured: end - span,
+            from: CALM + DISTURBED,
+            end: 0,
+            measured: 0,
+        };
+        let (mut plan, mut at) = (plan.ending(), CALM + DISTURBED);
+        let mut links = |links| plan.changes.push((at, Change::Links(1 - path, Box::new(links))));
+        match other {
+            Other::None => {}
+            Other::Dead => {
+                links([(); 2].map(|()| LinkConfig { loss: CERTAIN, ..LinkConfig::default() }));
+            }
+            Other::Steady => links(Self::draw_path(&mut rng).links()),
+            Other::Changing => {
+                while at < plan.end {
+                    let mut links = Self::draw_path(&mut rng).links();
+                    // One in four passes nothing, in one direction or both.
+                    for (i, link) in links.iter_mut().enumerate() {
+                        let lost = rng.below(8);
+                        link.loss = if lost == i as u64 || lost == 2 { CERTAIN } else { link.loss };
+                    }
+                    plan.changes.push((at, Change::Links(1 - path, Box::new(links))));
+                    at += rng.range(100 * MILLIS, 3 * SECOND);
+                }
+            }
         }
+        plan
+    }
+
+    /// The plan with the end of its disturbances at `from`, and the times that follow.
+    fn ending(mut self) -> Self {
+        let Self { from, steady, .. } = self;
+        self.changes.retain(|(at, _)| *at < from);
+        let calm = [Change::Runs(0, true), Change::Runs(1, true), Change::Reads(true)];
+        self.changes.push((from, Change::Links(self.path, Box::new(steady.links()))));
+        self.changes.extend(self.window.map(|window| (from, Change::Windows(window))));
+        self.changes.extend(calm.map(|change| (from, change)));
+        let t = steady.lone_rtt(self.peer);
+        let segment = steady.packet_time() as u64;
+        self.end = from + (15 * SECOND).max(60 * t);
+        let span = (5 * SECOND).max(20 * t).max(200 * segment).min(self.end - from);
+        self.measured = self.end - span;
+        self
+    }
+
+    /// The same plan with the steady path alone.
+    fn alone(&self) -> Self {
+        let changes = self.changes.iter().cloned().filter_map(|(at, change)| match change {
+            Change::Links(path, links) => {
+                (path == self.path).then_some((at, Change::Links(0, links)))
+            }
+            change => Some((at, change)),
+        });
+        let (changes, initial) = (changes.collect(), vec![self.initial[self.path].clone()]);
+        Self { path: 0, other: Other::None, initial, changes, ..self.clone() }
     }
 
     fn draw_path(rng: &mut Rng) -> Steady {
@@ -305,10 +432,12 @@ impl Plan {
     fn draw_change(
         rng: &mut Rng,
         window: Option<u16>,
+        path: usize,
+        from: u64,
         initial: &mut [LinkConfig; 2],
         changes: &mut Vec<(u64, Change)>,
     ) {
-        let at = rng.below(DISTURBED);
+        let at = from + rng.below(DISTURBED);
         let until = at + rng.range(10 * MILLIS, 3 * SECOND);
         let mut links = Self::draw_path(rng).links();
         match rng.below(8) {
@@ -341,7 +470,7 @@ impl Plan {
                 return;
             }
         }
-        changes.push((at, Change::Links(0, Box::new(links))));
+        changes.push((at, Change::Links(path, Box::new(links))));
     }
 
     fn of_grid(seed: u64) -> Self {
@@ -352,17 +481,32 @@ impl Plan {
         let (loss, jitter) = (rng.pick(&Loss::ALL), rng.pick(&[0, rtt / 4, rtt]));
         let steady = Steady::new(rate, rtt, queue, loss, jitter);
         let (peer, window) = (rng.pick(&Peer::ALL), rng.pick(&WINDOWS));
-        let (initial, end) = (steady.links(), 30 * SECOND);
+        let (initial, end) = (vec![steady.links()], 30 * SECOND);
         let measured = if rate > 500e6 { 25 * SECOND } else { 10 * SECOND };
         let (late_timers, changes) = (Self::draw_late_timers(seed), Vec::new());
-        Self { seed, steady, peer, window, late_timers, initial, changes, from: 0, end, measured }
+        let (path, other, from) = (0, Other::None, 0);
+        Self {
+            seed,
+            steady,
+            path,
+            other,
+            peer,
+            window,
+            late_timers,
+            initial,
+            changes,
+            from,
+            end,
+            measured,
+        }
     }
 
     fn draw_late_timers(seed: u64) -> u64 {
         Rng::keyed(seed, 39).pick(&[0, 0, MILLIS, 5 * MILLIS / 2])
     }
 
-    fn run(&self, connections: u16, auto: bool) -> Result<Figures, String> {
+    fn run(&self, options: &LawOptions) -> Result<Figures, String> {
+        let &LawOptions { connections, auto, mode, .. } = options;
         let mut config = Config::new();
         if auto {
             config = config.redundancy(Redundancy::Auto(AutoRedundancy::new()));
@@ -370,12 +514,12 @@ impl Plan {
         if let Some(window) = self.window {
             config = config.windows(window, window);
         }
-        let path =
-            Path { name: String::new(), links: self.initial.clone(), loss_steps: Vec::new() };
+        let path = |links| Path { name: String::new(), links, loss_steps: Vec::new() };
+        let paths: Vec<_> = self.initial.iter().cloned().map(path).collect();
         let outcome = simulation::run(&Setup {
             seed: self.seed,
-            paths: &[path],
-            mode: Mode::Standby,
+            paths: &paths,
+            mode,
             config,
             window: self.window,
             fec: None,
@@ -392,7 +536,11 @@ impl Plan {
             measured: self.measured..self.end,
             early_until: 0,
         })?;
-        Ok(Figures::of(self, connections, outcome))
+        let mut figures = Figures::of(self, connections, outcome);
+        if self.other != Other::None && !figures.faults.is_empty() {
+            figures.alone = Some(Box::new(self.alone().run(options)?));
+        }
+        Ok(figures)
     }
 
     /// Bytes per second that ideal senders deliver.
@@ -465,30 +613,48 @@ struct Figures {
     returned: Option<u64>,
     /// Violations of the law.
     faults: Vec<String>,
+    /// With such on two paths: the figures of the steady path alone.
+    alone: Option<Box<Self>>,
     timeline: Vec<Second>,
 }
 
+/// Least goodput relative to the ideal.
+const LEAST: f64 = 0.85;
+
 impl Figures {
+    /// Whether goodput and liveness keep the law.
+    fn is_live(&self) -> bool {
+        let is_live = |fault: &String| !fault.starts_with("rate") && !fault.starts_with("stall");
+        self.faults.iter().all(is_live)
+    }
+
+    /// The figures of the steady path alone, for display.
+    fn alone_text(&self) -> String {
+        let Some(alone) = &self.alone else { return String::new() };
+        format!("; alone: rate {:.2}, wire {:.2}", alone.goodput, alone.wire)
+    }
+
     fn of(plan: &Plan, connections: u16, outcome: Outcome) -> Self {
         let Outcome { before, after, waits, progress, timeline, .. } = outcome;
         let read =
             |counters: &simulation::Counters| counters.received.iter().map(|(n, _)| n).sum::<u64>();
         let useful = (read(&after) - read(&before)) as f64;
         // Bursts are uneven, so the losses of the measured time count.
-        let [lost, offered] = [0, 1].map(|i| (after.lost[i] - before.lost[i]) as f64);
+        let [lost, offered] =
+            [0, 1].map(|i| (after.lost[plan.path][i] - before.lost[plan.path][i]) as f64);
         let share = (lost / offered.max(1.0)).max(plan.steady.loss.share());
         let ideal = plan.ideal(share, connections);
         let seconds = (plan.end - plan.measured) as f64 / 1e6;
         let goodput = useful / seconds / ideal;
         let wire = (after.ip_bytes - before.ip_bytes) as f64 / useful.max(1.0);
-        let wait = waits[0].p95;
+        let wait = waits[plan.path].p95;
         let Steady { loss, rate, queue, .. } = plan.steady;
         let t = plan.steady.lone_rtt(plan.peer);
         // A few packets always queue, since ACKs and timers work in whole milliseconds.
         let longest = t.max(10 * MILLIS).max((5.0 * PACKET * 8e6 / rate) as u64);
         let buffer = queue as f64 * 8e6 / rate;
         let mut faults = Vec::new();
-        let least = if plan.from == 0 && loss.share() > 0.0 { 0.8 } else { 0.85 };
+        let least = if plan.from == 0 && loss.share() > 0.0 { 0.8 } else { LEAST };
         if goodput < least {
             faults.push(format!("rate {goodput:.2} of {:.2} Mbit/s", ideal * 8e-6));
         }
@@ -501,14 +667,32 @@ impl Figures {
         }
         // Within a second, or the time of five round trips or 50 segments.
         let span = SECOND.max(5 * t).max((PACKET * 400e6 / rate) as u64);
+        if plan.other != Other::None {
+            let stall = longest_stall(&progress, plan.measured, plan.end);
+            if stall > span {
+                faults.push(format!("stall {} ms, {} allowed", stall / MILLIS, span / MILLIS));
+            }
+        }
         let after = progress.iter().filter(|(at, _)| *at >= plan.from);
         let returned = after.clone().find_map(|&(at, read)| {
             let (_, before) = *progress.iter().rev().find(|(then, _)| then + span <= at)?;
-            let reached = (read - before) as f64 / (span as f64 / 1e6) >= 0.85 * ideal;
+            let reached = (read - before) as f64 / (span as f64 / 1e6) >= LEAST * ideal;
             (reached && at >= plan.from + span).then(|| at - plan.from)
         });
-        Self { goodput, wire, wait, returned, faults, timeline }
+        Self { goodput, wire, wait, returned, faults, alone: None, timeline }
     }
+}
+
+/// The longest time from `from` to `end` during which nothing was read.
+fn longest_stall(progress: &[(u64, u64)], from: u64, end: u64) -> u64 {
+    let (mut longest, mut since, mut latest) = (0, from, None);
+    for &(at, read) in progress.iter().filter(|(at, _)| (from..end).contains(at)) {
+        if latest != Some(read) {
+            (latest, since) = (Some(read), at);
+        }
+        longest = longest.max(at - since);
+    }
+    longest.max(end - since)
 }
 
 /// Runs the plans, and prints those that break the law. Returns whether enough keep it.
@@ -524,9 +708,8 @@ pub(crate) fn judge(kind: Kind, options: &LawOptions) -> Result<bool> {
                 return Ok(());
             }
             let seed = options.first_plan.wrapping_add(index);
-            let plan =
-                if kind == Kind::Disturbed { Plan::disturbed(seed) } else { Plan::of_grid(seed) };
-            let figures = plan.run(options.connections, options.auto)?;
+            let plan = kind.plan(seed);
+            let figures = plan.run(options)?;
             let mut done = done.lock().map_err(|_| "another plan panicked".to_owned())?;
             if stderr().is_terminal() {
                 eprint!("\r\x1b[K[{}/{}]", done.len() + 1, options.plans);
@@ -535,10 +718,11 @@ pub(crate) fn judge(kind: Kind, options: &LawOptions) -> Result<bool> {
             if !figures.faults.is_empty() {
                 let start = if stderr().is_terminal() { "\r\x1b[K" } else { "" };
                 eprintln!(
-                    "{start}{} seed {}: {plan}: {}",
+                    "{start}{} seed {}: {plan}: {}{}",
                     kind.name(),
                     plan.seed,
-                    figures.faults.join("; ")
+                    figures.faults.join("; "),
+                    figures.alone_text()
                 );
             }
             if options.timeline {
@@ -568,15 +752,39 @@ fn print_timeline(plan: &Plan, figures: &Figures) {
 }
 
 /// Checks that the same plan gives the same figures.
-pub(crate) fn test() -> Result<()> {
-    for plan in [Plan::disturbed(1), Plan::of_grid(2)] {
+pub(crate) fn test(options: &LawOptions) -> Result<()> {
+    for plan in [Plan::disturbed(1), Plan::of_grid(2), Plan::on_two_paths(3)] {
         let once = || {
-            plan.run(1, false).map(|figures| format!("{figures:?}")).map_err(|error| anyhow!(error))
+            plan.run(options).map(|figures| format!("{figures:?}")).map_err(|error| anyhow!(error))
         };
         let (first, second) = (once()?, once()?);
         ensure!(first == second, "seed {}: {first}\nand then\n{second}", plan.seed);
     }
     Ok(())
+}
+
+/// A name, and whether a plan with these figures is in the list.
+type List = (&'static str, fn(&Figures) -> bool);
+
+/// Prints the seeds of the plans on two paths that break the law.
+fn print_broken(done: &[(Plan, Figures)]) {
+    let lists: [List; 3] = [
+        ("Too slow or stalling, but live on the steady path alone", |figures| {
+            !figures.is_live() && figures.alone.as_ref().is_some_and(|alone| alone.is_live())
+        }),
+        ("Too slow or stalling in both cases", |figures| {
+            !figures.is_live() && figures.alone.as_ref().is_some_and(|alone| !alone.is_live())
+        }),
+        ("Other faults only", |figures| figures.is_live() && !figures.faults.is_empty()),
+    ];
+    println!();
+    for (name, is_in) in lists {
+        let listed = done.iter().filter(|(_, figures)| is_in(figures));
+        let mut seeds: Vec<_> = listed.map(|(plan, _)| plan.seed).collect();
+        seeds.sort_unstable();
+        let list = seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        println!("{name}: {} plans; seeds {list}.", seeds.len());
+    }
 }
 
 type Group = (&'static str, fn(&Plan) -> String);
@@ -589,6 +797,8 @@ const GROUPS: [Group; 6] = [
     ("peer", |plan| format!("{:?}", plan.peer)),
     ("window", |plan| format!("{:?}", plan.window)),
 ];
+
+const OTHER_PATH: Group = ("other path", |plan| format!("{:?}", plan.other));
 
 fn decade(value: f64) -> String {
     let low = 10_f64.powf((value.log10() * 2.0).floor() / 2.0);
@@ -604,22 +814,25 @@ fn print(kind: Kind, options: &LawOptions, done: &[(Plan, Figures)]) {
         options.first_plan,
         done.iter().filter(|(_, figures)| !broken(figures)).count()
     );
-    println!(
-        "| draws | plans | too slow | too many bytes | queue too long |\n|---|---|---|---|---|"
-    );
-    for (name, group) in GROUPS {
-        let mut groups = std::collections::BTreeMap::<String, [usize; 4]>::new();
+    let columns = kind.faults().iter().map(|(name, _)| *name);
+    let columns: Vec<_> = ["draws", "plans"].into_iter().chain(columns).collect();
+    println!("| {} |\n|{}", columns.join(" | "), "---|".repeat(columns.len()));
+    for (name, group) in kind.groups() {
+        let mut groups = std::collections::BTreeMap::<String, Vec<usize>>::new();
         for (plan, figures) in done {
-            let counts = groups.entry(group(plan)).or_default();
+            let counts = groups.entry(group(plan)).or_insert_with(|| vec![0; columns.len() - 1]);
             counts[0] += 1;
-            for (i, word) in ["rate", "wire", "wait"].into_iter().enumerate() {
-                counts[i + 1] +=
-                    usize::from(figures.faults.iter().any(|fault| fault.starts_with(word)));
+            for (count, (_, word)) in counts[1..].iter_mut().zip(kind.faults()) {
+                *count += usize::from(figures.faults.iter().any(|fault| fault.starts_with(word)));
             }
         }
-        for (value, [all, rate, wire, wait]) in groups {
-            println!("| {name} {value} | {all} | {rate} | {wire} | {wait} |");
+        for (value, counts) in groups {
+            let counts = counts.iter().map(usize::to_string).collect::<Vec<_>>();
+            println!("| {name} {value} | {} |", counts.join(" | "));
         }
+    }
+    if kind == Kind::TwoPaths {
+        print_broken(done);
     }
     let slowest =
         done.iter().filter_map(|(plan, figures)| Some((figures.returned?, plan.seed))).max();

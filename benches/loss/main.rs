@@ -38,7 +38,7 @@ fn main() -> Result<()> {
     }
     let (seconds, seeds) = (options.seconds(), options.seeds());
     if options.test {
-        return test(&cells, seconds, seeds);
+        return test(&cells, &options);
     }
     let kept = law::Kind::ALL.into_iter().filter(|kind| options.asks_for(kind.name()));
     let kept = kept.map(|kind| law::judge(kind, &options.law)).collect::<Result<Vec<_>>>()?;
@@ -72,7 +72,8 @@ fn run(cell: Cell, seconds: Option<u64>, seeds: u64, timeline: bool) -> Result<R
 }
 
 /// Runs everything twice, and compares the tables and the JSON.
-fn test(cells: &[Cell], seconds: Option<u64>, seeds: u64) -> Result<()> {
+fn test(cells: &[Cell], options: &Options) -> Result<()> {
+    let (seconds, seeds) = (options.seconds(), options.seeds());
     let once = || -> Result<String> {
         let rows: Result<Vec<Row>> =
             cells.iter().map(|cell| run(cell.clone(), seconds, seeds, false)).collect();
@@ -84,7 +85,7 @@ fn test(cells: &[Cell], seconds: Option<u64>, seeds: u64) -> Result<()> {
         ensure!(first == second, "the same seed gives\n{first}\nand then\n{second}");
     }
     ensure!(first == second, "the same seed gives more lines one time than the other");
-    law::test()?;
+    law::test(&options.law)?;
     println!("loss: {} rows and plans of the law, twice alike", cells.len());
     Ok(())
 }

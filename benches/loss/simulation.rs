@@ -125,8 +125,8 @@ pub(crate) struct Counters {
     /// Segments that the clients sent for the first time.
     pub(crate) sent_segments: u64,
     pub(crate) retransmits: u64,
-    /// Datagrams from client to server: lost at random, and all.
-    pub(crate) lost: [u64; 2],
+    /// Datagrams from client to server on each path: lost at random, and all.
+    pub(crate) lost: Vec<[u64; 2]>,
 }
 
 /// A datagram in flight, ordered by its arrival.
@@ -467,7 +467,7 @@ impl Simulation {
         });
         let (ip_bytes, received) = (self.ip_bytes, received.collect());
         let links = self.links.iter().map(|links| links[CLIENT].stats());
-        let lost = links.fold([0; 2], |[lost, all], link| [lost + link.lost, all + link.offered]);
+        let lost = links.map(|link| [link.lost, link.offered]).collect();
         Counters { ip_bytes, received, sent_segments, retransmits, lost }
     }
 }
