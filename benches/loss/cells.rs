@@ -195,6 +195,8 @@ enum Span {
     Bulk,
     /// 40 s; the last connection begins halfway, and the last quarter is measured.
     Late,
+    /// 40 s; the last three quarters are measured.
+    Settled,
     /// 120 s; this part of the run, in ppm, is measured.
     Part(Range<u64>),
     /// This many seconds, all measured.
@@ -317,7 +319,7 @@ impl Cell {
             Span::Messages if self.has_bulk() => 12,
             Span::Messages => 600,
             Span::Bulk => 12,
-            Span::Late => 40,
+            Span::Late | Span::Settled => 40,
             Span::Part(_) => 120,
             Span::Whole(seconds) => seconds,
         }
@@ -348,7 +350,17 @@ impl Cell {
                     println!("\n{}, seed {seed}", self.description(seconds));
                     table::print_timeline(&outcome.timeline);
                 }
-                Ok(Figures::of(&setup, &outcome))
+                let figures = Figures::of(&setup, &outcome);
+                if !(self.has_two_paths() && self.has_bulk()) {
+                    return Ok(figures);
+                }
+                let each = paths.iter().map(|path| {
+                    let setup = self.setup(std::slice::from_ref(path), seconds * SECOND, seed);
+                    simulation::run(&setup).map(|outcome| Figures::of(&setup, &outcome).bulk_mbit)
+                });
+                let each = each.collect::<Result<Vec<_>, _>>()?;
+                let alone_mbit = each.into_iter().flatten().max_by(f64::total_cmp);
+                Ok(Figures { alone_mbit, ..figures })
             })
             .collect()
     }
@@ -383,6 +395,7 @@ impl Cell {
             Span::Messages => early_until..end,
             Span::Bulk => flows.iter().map(|(_, start)| *start).max().unwrap_or(0)..end,
             Span::Late => end / 4 * 3..end,
+            Span::Settled => end / 4..end,
             Span::Whole(_) => 0..end,
             Span::Part(part) => end * part.start / 1_000_000..end * part.end / 1_000_000,
         };
@@ -414,7 +427,7 @@ impl Cell {
 }
 
 /// Names and meanings of the cells, in the order of the tables.
-pub(crate) const NAMES: [(&str, &str); 24] = [
+pub(crate) const NAMES: [(&str, &str); 25] = [
     ("G1", "independent losses of 1 %, messages, FEC"),
     ("G2", "independent losses of 5 %, messages, FEC"),
     ("G3", "independent losses of 10 %, messages, FEC"),
@@ -436,6 +449,7 @@ pub(crate) const NAMES: [(&str, &str); 24] = [
     ("L", "5 % loss, bulk, no bottleneck"),
     ("R", "recorded and generated radio paths, messages and bulk"),
     ("D", "messages on both of two paths"),
+    ("M", "bulk on two paths of different rates"),
     ("Z", "bulk on a steady path after random disturbances"),
     ("W", "bulk on steady paths: a grid"),
     ("V", "bulk on two paths after random disturbances, of which one is steady"),
@@ -463,6 +477,7 @@ pub(crate) fn all() -> Vec<Cell> {
     cells.extend(sharing());
     cells.extend(lossy_bulk());
     cells.extend(messages_on_both());
+    cells.extend(bulk_on_two());
     cells
 }
 
@@ -726,6 +741,28 @@ fn on_both(path: Path, beside: Path) -> Cell {
     let cell = Cell::messages("D", path, Plan::None).beside(beside, Mode::Duplicate);
     // Two copies, and the few retransmissions of messages that lost both.
     cell.goal([(Measure::P99BeyondReplayMs, 2.0), (Measure::Copies, 2.05)])
+}
+
+/// M: bulk on two paths. Standby has no goal: it chooses a path by its round trip.
+fn bulk_on_two() -> Vec<Cell> {
+    let (slow, far) = (Path::rate(10, 20), Path::rate(40, 80));
+    let (fast, poor) = (Path::rate(40, 20), Path::rate(1, 300));
+    let rows = [
+        (slow, far, (Measure::BulkOfIdeal, 0.9)),
+        (fast.clone(), Path::rate(10, 80), (Measure::BulkOfIdeal, 0.9)),
+        (fast.clone(), poor.clone(), (Measure::BulkOfAlone, 0.97)),
+        (poor, fast, (Measure::BulkOfAlone, 0.97)),
+    ];
+    let mut cells = Vec::new();
+    for (path, beside, goal) in rows {
+        for mode in Mode::FOR_BULK {
+            let cell = Cell::bulk("M", path.clone(), Windows::Automatic, 1);
+            let cell = cell.beside(beside.clone(), mode);
+            let cell = Cell { span: Span::Settled, ..cell };
+            cells.push(if mode == Mode::Standby { cell } else { cell.goal([goal]) });
+        }
+    }
+    cells
 }
 
 fn lossy_bulk() -> Vec<Cell> {

@@ -27,6 +27,9 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
+    /// The modes that differ for bulk.
+    pub(crate) const FOR_BULK: [Self; 1] = [Self::Standby];
+
     fn apply(self, kcp: &mut Kcp) {
         match self {
             Self::Standby => {}

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::path::{BOTTLENECK_MBIT, IP_OVERHEAD, SECOND};
 use crate::replay;
-use crate::simulation::{Counters, Outcome, Setup};
+use crate::simulation::{CLIENT, Counters, Outcome, SERVER, Setup};
 use crate::traced::{self, HEADER_LEN};
 use crate::workload::Workload;
 
@@ -34,6 +34,11 @@ pub(crate) struct Figures {
     pub(crate) wire: f64,
     /// For messages on several paths: the same, relative to a single copy of each message.
     pub(crate) copies: Option<f64>,
+    /// For bulk on several paths: the rate of the better one alone.
+    pub(crate) alone_mbit: Option<f64>,
+    /// The same: largest memory of unacknowledged data at the client, and of received data at the server.
+    pub(crate) sent_kib: Option<f64>,
+    pub(crate) received_kib: Option<f64>,
     /// Retransmissions in percent of all data segments sent.
     pub(crate) retransmitted_percent: f64,
 }
@@ -61,6 +66,8 @@ impl Figures {
             [_] => traced::ideal(setup),
             _ => replay::ideal(setup),
         };
+        let shows_memory = setup.paths.len() > 1 && !rates.is_empty();
+        let memory = |end: usize| shows_memory.then(|| outcome.memory[end] as f64 / 1_024.0);
         let wire = (after.ip_bytes - before.ip_bytes) as f64 / useful as f64;
         let waits = outcome.waits.iter().map(|waits| waits.p95).max();
         let ideal_quantile =
@@ -82,6 +89,9 @@ impl Figures {
             wait_p95_ms: ideal.and(waits).map(|wait| wait as f64 / 1e3),
             wire,
             copies: one_copy(setup).map(|one| wire / one),
+            alone_mbit: None,
+            sent_kib: memory(CLIENT),
+            received_kib: memory(SERVER),
             retransmitted_percent: retransmits as f64 * 100.0 / (sent + retransmits) as f64,
         }
     }
@@ -108,6 +118,9 @@ impl Figures {
             wait_p95_ms: of(|run| run.wait_p95_ms),
             wire: of(|run| Some(run.wire)).unwrap_or(f64::NAN),
             copies: of(|run| run.copies),
+            alone_mbit: of(|run| run.alone_mbit),
+            sent_kib: of(|run| run.sent_kib),
+            received_kib: of(|run| run.received_kib),
             retransmitted_percent: of(|run| Some(run.retransmitted_percent)).unwrap_or(f64::NAN),
         }
     }
@@ -129,7 +142,7 @@ fn quantile(sorted: &[u64], share: f64) -> Option<f64> {
     sorted.get(index).map(|&us| us as f64 / 1e3)
 }
 
-fn ratio(value: Option<f64>, ideal: Option<f64>) -> Option<f64> {
+pub(crate) fn ratio(value: Option<f64>, ideal: Option<f64>) -> Option<f64> {
     value.zip(ideal).map(|(value, ideal)| value / ideal)
 }
 
@@ -151,6 +164,8 @@ pub(crate) enum Measure {
     /// Beyond the replay on several paths.
     P99BeyondReplayMs,
     BulkOfIdeal,
+    /// Relative to the better path alone.
+    BulkOfAlone,
     Wire,
     Copies,
     RetransmittedPercent,
@@ -166,6 +181,7 @@ impl Measure {
             Self::P999OfIdeal => ratio(figures.p999_ms, figures.ideal_p999_ms),
             Self::P99BeyondReplayMs => Some(figures.p99_ms? - figures.ideal_p99_ms?),
             Self::BulkOfIdeal => ratio(figures.bulk_mbit, figures.ideal_mbit),
+            Self::BulkOfAlone => ratio(figures.bulk_mbit, figures.alone_mbit),
             Self::Wire => Some(figures.wire),
             Self::Copies => figures.copies,
             Self::RetransmittedPercent => Some(figures.retransmitted_percent),
@@ -175,7 +191,10 @@ impl Measure {
     }
 
     fn is_at_most(self) -> bool {
-        !matches!(self, Self::BulkMbit | Self::BulkOfIdeal | Self::SmallestSharePercent)
+        !matches!(
+            self,
+            Self::BulkMbit | Self::BulkOfIdeal | Self::BulkOfAlone | Self::SmallestSharePercent
+        )
     }
 
     /// Name and unit.
@@ -186,6 +205,7 @@ impl Measure {
             Self::P999OfIdeal => ("p99.9 / ideal", ""),
             Self::P99BeyondReplayMs => ("p99 - replay", " ms"),
             Self::BulkOfIdeal => ("bulk / ideal", ""),
+            Self::BulkOfAlone => ("bulk / better path", ""),
             Self::Wire => ("wire", ""),
             Self::Copies => ("copies", ""),
             Self::RetransmittedPercent => ("retransmitted", " %"),

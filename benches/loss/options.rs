@@ -24,7 +24,7 @@ pub(crate) struct Options {
     /// Cells by the beginning of their names: `G2`, or `B` for B1 and B2; default: all
     #[arg(value_name = "CELL", value_parser = cell_name)]
     cells: Vec<String>,
-    /// Virtual seconds of each run, 1 to 86400 [default: 600 for messages, 12 for bulk, 120 for X]
+    /// Virtual seconds of each run, 1 to 86400 [default: 600 for messages, 12 for bulk, 40 for M, 120 for X]
     #[arg(long, value_name = "S", value_parser = value_parser!(u64).range(1..=86_400))]
     seconds: Option<u64>,
     /// Runs of each cell, with the seeds 1 to N, 1 to 99; the tables have medians [default: 3]
@@ -67,6 +67,9 @@ Columns:
   first 5 s p99    p99 of the messages written earlier
   replay ...       for D: latency if the earliest copy of each message counts, on the same links; where
                    both are lost, both leave again a round trip of the slower path later
+  of the sum ...   for M: bulk relative to the payload that both rates carry, and to what the better
+                   path delivers alone; largest memory of received data, which waits for a gap, and
+                   of unacknowledged data
   copies           for D: wire bytes relative to one copy of each message
   ideal ...        for R: p99 of a sender that sends each message once, when it is written, and the
                    share of the trace's rate that bulk reached

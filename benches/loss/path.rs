@@ -95,6 +95,17 @@ impl Path {
         path
     }
 
+    /// A rate from client to server, with a drop-tail queue of one bandwidth-delay product, and a round trip in
+    /// milliseconds.
+    pub(crate) fn rate(mbit: u64, millis: u64) -> Self {
+        let mut path = Self::bottleneck(1).with_round_trip(millis);
+        path.name = format!("{mbit} Mbit/s, RTT {millis} ms");
+        let rate = mbit * 1_000_000 / 8;
+        path.links[0].rate = Some(rate);
+        path.links[0].queue = (rate * millis / 1_000).max(20 * FULL_PACKET);
+        path
+    }
+
     /// 20 Mbit/s from client to server by a token bucket of this many full packets, without a queue.
     pub(crate) fn policer(burst: u64) -> Self {
         let mut path = Self::bottleneck(burst);

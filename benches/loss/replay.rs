@@ -5,14 +5,21 @@ use std::collections::BinaryHeap;
 
 use kcpx::testkit::link::{Link, LinkConfig};
 
-use crate::path::IP_OVERHEAD;
+use crate::path::{FULL_PACKET, IP_OVERHEAD};
 use crate::simulation::{CLIENT, Setup};
 use crate::traced::{HEADER_LEN, Ideal};
 use crate::workload::Workload;
 
-/// `None` without messages.
+/// `None` for several flows, and for bulk without limits of the rate.
 pub(crate) fn ideal(setup: &Setup<'_>) -> Option<Ideal> {
-    let &[(Workload::Messages { size, every }, start)] = &setup.flows[..] else { return None };
+    let (size, every, start) = match setup.flows[..] {
+        [(Workload::Messages { size, every }, start)] => (size, every, start),
+        [(Workload::Bulk, _)] => {
+            let bulk_mbit = sum_of_rates(setup)?;
+            return Some(Ideal { latencies: Vec::new(), bulk_mbit });
+        }
+        _ => return None,
+    };
     let written: Vec<u64> = (start..setup.end).step_by(every as usize).collect();
     let arrivals = arrivals(setup, &written, size + HEADER_LEN + IP_OVERHEAD);
     let (mut latest, mut latencies) = (0, Vec::new());
@@ -24,6 +31,13 @@ pub(crate) fn ideal(setup: &Setup<'_>) -> Option<Ideal> {
     }
     latencies.sort_unstable();
     Some(Ideal { latencies, bulk_mbit: 0.0 })
+}
+
+/// Payload that full packets carry on all paths together, Mbit/s.
+fn sum_of_rates(setup: &Setup<'_>) -> Option<f64> {
+    let rate: u64 = setup.paths.iter().map(|path| path.links[CLIENT].rate).sum::<Option<_>>()?;
+    let payload = FULL_PACKET - (HEADER_LEN + IP_OVERHEAD) as u64;
+    Some(rate as f64 * 8.0 / 1e6 * payload as f64 / FULL_PACKET as f64)
 }
 
 /// Arrival of the earliest copy of each message, if each leaves on all paths when it is written, and again one

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use kcpx::proto::SharedPath;
 use kcpx::testkit::link::{Link, LinkConfig, Waits};
 use kcpx::testkit::rng::Rng;
+use kcpx::testkit::transmitter;
 use kcpx::{Config, ConnectionStats, FecConfig};
 
 use crate::endpoint::{Endpoint, Mode};
@@ -94,6 +95,9 @@ pub(crate) struct Outcome {
     pub(crate) after: Counters,
     /// Waits in the queue from client to server on each path, from the start of the measured time on.
     pub(crate) waits: Vec<Waits>,
+    /// Largest memory in the measured time, bytes: of unacknowledged data at a client, and of received data at a
+    /// server, which reads all that is in order.
+    pub(crate) memory: [usize; 2],
     /// Bytes that the servers had read, with the time, at most every 50 ms.
     pub(crate) progress: Vec<(u64, u64)>,
     /// The first client at the beginning of each second.
@@ -188,6 +192,8 @@ struct Simulation {
     spare: Vec<Vec<u8>>,
     ip_bytes: u64,
     sent: u64,
+    measured: Range<u64>,
+    memory: [usize; 2],
 }
 
 /// Runs one setup.
@@ -225,12 +231,12 @@ pub(crate) fn run(setup: &Setup<'_>) -> Result<Outcome, String> {
         }
         simulation.step(next);
     }
-    let Simulation { flows, links, progress, timeline, .. } = simulation;
+    let Simulation { flows, links, progress, timeline, memory, .. } = simulation;
     let waits = links.iter().map(|links| links[CLIENT].waits()).collect();
     let flows = flows.into_iter();
     let messages = flows.flat_map(|flow| flow.application.messages).collect();
     let (before, after) = before.zip(after).expect("the measured time ends before the run does");
-    Ok(Outcome { messages, before, after, waits, progress, timeline })
+    Ok(Outcome { messages, before, after, waits, memory, progress, timeline })
 }
 
 impl Simulation {
@@ -297,6 +303,8 @@ impl Simulation {
             spare: Vec::new(),
             ip_bytes: 0,
             sent: 0,
+            measured: setup.measured.clone(),
+            memory: [0; 2],
         }
     }
 
@@ -414,6 +422,11 @@ impl Simulation {
             application.write(&mut endpoint.kcp, now, instant);
         } else if *reads {
             application.read(&mut endpoint.kcp, now);
+        }
+        if self.measured.contains(&now) {
+            let [sent, received] = transmitter::memory(&endpoint.kcp);
+            let memory = if end == CLIENT { sent } else { received };
+            self.memory[end] = self.memory[end].max(memory);
         }
         self.transmit(i, end);
         self.record_progress();

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::cells::{Cell, Congestion, Plan};
-use crate::figures::{Figures, Goal};
+use crate::figures::{Figures, Goal, ratio};
 use crate::simulation::Second;
 
 /// One cell with its figures.
@@ -74,6 +74,21 @@ const MESSAGES_ON_BOTH: [Column; 14] = [
     ("verdict", |row| row.cell.goal.verdict(&row.median)),
 ];
 
+const BULK_ON_TWO: [Column; 12] = [
+    ("cell", |row| row.cell.name.to_owned()),
+    ("paths", |row| row.cell.description(row.seconds)),
+    ("mode", |row| row.cell.variant()),
+    ("Mbit/s", |row| cell(row.median.bulk_mbit, 2)),
+    ("of the sum", |row| cell(ratio(row.median.bulk_mbit, row.median.ideal_mbit), 2)),
+    ("of the better path", |row| cell(ratio(row.median.bulk_mbit, row.median.alone_mbit), 2)),
+    ("received KiB", |row| cell(row.median.received_kib, 0)),
+    ("unacknowledged KiB", |row| cell(row.median.sent_kib, 0)),
+    ("wire", |row| cell(Some(row.median.wire), 3)),
+    ("retransmitted %", |row| cell(Some(row.median.retransmitted_percent), 2)),
+    ("goal", |row| row.cell.goal.text()),
+    ("verdict", |row| row.cell.goal.verdict(&row.median)),
+];
+
 /// The tables of all rows.
 pub(crate) fn markdown(rows: &[Row], seeds: u64) -> String {
     let mut times: Vec<_> = rows.iter().map(|row| row.seconds).collect();
@@ -99,11 +114,18 @@ pub(crate) fn markdown(rows: &[Row], seeds: u64) -> String {
                 the bottleneck.\n\n";
         table(&mut out, &BULK, &bulk);
     }
-    if !two.is_empty() {
+    let (bulk, messages): (Vec<_>, Vec<_>) = two.into_iter().partition(|row| row.cell.has_bulk());
+    if !messages.is_empty() {
         out += "\nMessages on both of two paths, 1 KiB per 10 ms. \"replay\": the earlier copy of each message on \
                 the same links, and both again a round trip of the slower path later where both are \
                 lost. \"copies\": wire bytes relative to one copy.\n\n";
-        table(&mut out, &MESSAGES_ON_BOTH, &two);
+        table(&mut out, &MESSAGES_ON_BOTH, &messages);
+    }
+    if !bulk.is_empty() {
+        out += "\nBulk on two paths. \"of the sum\": of the payload that both rates carry; \"of the better path\": \
+                of what it delivers alone; the largest memory of received data, which waits for a gap, and of \
+                unacknowledged data.\n\n";
+        table(&mut out, &BULK_ON_TWO, &bulk);
     }
     let met = rows.iter().filter(|row| row.cell.goal.verdict(&row.median) == "met").count();
     let judged = rows.iter().filter(|row| !row.cell.goal.0.is_empty()).count();
@@ -176,6 +198,9 @@ struct JsonRow<'a> {
     cell: &'a str,
     path: String,
     plan: Plan,
+    /// How several paths are used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<String>,
     windows: String,
     congestion: Congestion,
     seconds: u64,
@@ -197,6 +222,7 @@ pub(crate) fn json(rows: &[Row], seeds: u64) -> serde_json::Result<String> {
             cell: cell.name,
             path: cell.description(*seconds),
             plan: cell.plan,
+            mode: cell.has_two_paths().then(|| cell.mode.to_string()),
             windows: cell.windows.to_string(),
             congestion: cell.congestion,
             seconds: *seconds,

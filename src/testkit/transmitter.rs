@@ -136,3 +136,8 @@ fn path_of(id: PathId) -> Path {
 fn number_of(path: Path) -> u8 {
     path.peer.port() as u8 - 1
 }
+
+/// Bytes of memory: of unsent and unacknowledged data, and of received data.
+pub fn memory(kcp: &Kcp) -> [usize; 2] {
+    [kcp.send_memory(), kcp.recv_memory()]
+}
