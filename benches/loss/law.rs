@@ -613,7 +613,9 @@ struct Figures {
     returned: Option<u64>,
     /// Violations of the law.
     faults: Vec<String>,
-    /// With such on two paths: the figures of the steady path alone.
+    /// Share of the measured seconds that began with data on the steady path.
+    on_path: f64,
+    /// With violations on two paths: the figures of the steady path alone.
     alone: Option<Box<Self>>,
     timeline: Vec<Second>,
 }
@@ -631,7 +633,9 @@ impl Figures {
     /// The figures of the steady path alone, for display.
     fn alone_text(&self) -> String {
         let Some(alone) = &self.alone else { return String::new() };
-        format!("; alone: rate {:.2}, wire {:.2}", alone.goodput, alone.wire)
+        let on_path = self.on_path * 100.0;
+        let Self { goodput, wire, .. } = **alone;
+        format!("; {on_path:.0} % of the time on it; alone: rate {goodput:.2}, wire {wire:.2}")
     }
 
     fn of(plan: &Plan, connections: u16, outcome: Outcome) -> Self {
@@ -679,7 +683,10 @@ impl Figures {
             let reached = (read - before) as f64 / (span as f64 / 1e6) >= LEAST * ideal;
             (reached && at >= plan.from + span).then(|| at - plan.from)
         });
-        Self { goodput, wire, wait, returned, faults, alone: None, timeline }
+        let seconds = timeline.iter().filter(|second| second.at >= plan.measured);
+        let on_path = seconds.clone().filter(|second| usize::from(second.path) == plan.path);
+        let on_path = on_path.count() as f64 / seconds.count().max(1) as f64;
+        Self { goodput, wire, wait, returned, faults, on_path, alone: None, timeline }
     }
 }
 

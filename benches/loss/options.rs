@@ -70,7 +70,7 @@ Columns:
   of the sum ...   for M: bulk relative to the payload that both rates carry, and to what the better
                    path delivers alone; largest memory of received data, which waits for a gap, and
                    of unacknowledged data
-  copies           for D: wire bytes relative to one copy of each message
+  copies, fewest   for D: wire bytes relative to one copy of each message; the smallest of all seeds
   ideal ...        for R: p99 of a sender that sends each message once, when it is written, and the
                    share of the trace's rate that bulk reached
   wait p95         for R: how long packets waited in the queue from client to server, ms

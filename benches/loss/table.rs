@@ -57,7 +57,7 @@ const BULK: [Column; 13] = [
     ("verdict", |row| row.cell.goal.verdict(&row.median)),
 ];
 
-const MESSAGES_ON_BOTH: [Column; 14] = [
+const MESSAGES_ON_BOTH: [Column; 15] = [
     ("cell", |row| row.cell.name.to_owned()),
     ("paths", |row| row.cell.description(row.seconds)),
     ("mode", |row| row.cell.variant()),
@@ -69,6 +69,7 @@ const MESSAGES_ON_BOTH: [Column; 14] = [
     ("replay p99.9", |row| cell(row.median.ideal_p999_ms, 1)),
     ("max", |row| cell(row.median.max_ms, 1)),
     ("copies", |row| cell(row.median.copies, 3)),
+    ("fewest", |row| cell(row.runs.iter().filter_map(|run| run.copies).min_by(f64::total_cmp), 3)),
     ("retransmitted %", |row| cell(Some(row.median.retransmitted_percent), 2)),
     ("goal", |row| row.cell.goal.text()),
     ("verdict", |row| row.cell.goal.verdict(&row.median)),
@@ -118,7 +119,7 @@ pub(crate) fn markdown(rows: &[Row], seeds: u64) -> String {
     if !messages.is_empty() {
         out += "\nMessages on both of two paths, 1 KiB per 10 ms. \"replay\": the earlier copy of each message on \
                 the same links, and both again a round trip of the slower path later where both are \
-                lost. \"copies\": wire bytes relative to one copy.\n\n";
+                lost. \"copies\": wire bytes relative to one copy; \"fewest\": the smallest of all seeds.\n\n";
         table(&mut out, &MESSAGES_ON_BOTH, &messages);
     }
     if !bulk.is_empty() {
