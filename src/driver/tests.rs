@@ -29,6 +29,7 @@ mod mtu_discovery;
 #[cfg(target_os = "linux")]
 mod offload;
 mod open_without_data;
+mod path_vectors;
 mod paths;
 mod port_release;
 mod redundancy;

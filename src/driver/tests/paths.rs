@@ -23,7 +23,7 @@ type Event = Box<dyn FnMut(&mut World)>;
 const LEN: usize = 100;
 
 /// The client's second address.
-fn second() -> SocketAddr {
+pub(super) fn second() -> SocketAddr {
     SocketAddr::from(([10, 0, 1, CLIENT], addr(CLIENT).port()))
 }
 
@@ -41,13 +41,13 @@ fn on_two_paths(seed: u64, rtt: [u64; 2], [client, server]: [&Config; 2]) -> Pai
     Pair::on(world, client, server)
 }
 
-fn add_path(pair: &mut Pair, local: SocketAddr) -> std::io::Result<PathId> {
+pub(super) fn add_path(pair: &mut Pair, local: SocketAddr) -> std::io::Result<PathId> {
     let local = LocalIp::of_destination(local.ip());
     pair.world.finish(SECOND, pair.client.add_path_from(local))
 }
 
 /// State, and whether data leaves on it, of each path of a host.
-fn paths(pair: &mut Pair, host: u8) -> Vec<(PathId, PathState, bool)> {
+pub(super) fn paths(pair: &mut Pair, host: u8) -> Vec<(PathId, PathState, bool)> {
     let driver = pair.world.driver_of(host);
     let conn = driver.routing.conns.iter().next().unwrap().1;
     conn.kcp.paths().map(|path| (path.id, path.state, path.is_active)).collect()
@@ -107,7 +107,7 @@ fn messages(pair: &mut Pair, time: Duration, mut events: Vec<(u64, Event)>) -> [
 }
 
 /// Cuts the first path, from the client, to the client, or both ways.
-fn cut(world: &World, ways: [bool; 2], is_cut: bool) {
+pub(super) fn cut(world: &World, ways: [bool; 2], is_cut: bool) {
     let [up, down] = ways;
     if up {
         world.cut(addr(CLIENT), addr(SERVER), is_cut);
