@@ -430,7 +430,9 @@ impl Entry {
             };
         }
         (self.state, self.pongs, self.silent_since) = (PathState::Silent, 0, now);
-        (self.next_ping, self.unanswered) = (now, 0);
+        // A path may fall silent again with each pong, while an ACK is overdue that its peer delays.
+        let earliest = self.last_ping.map_or(now, |(_, sent)| sent.add_micros(RETURN_INTERVAL));
+        (self.next_ping, self.unanswered) = (now.max(earliest), 0);
     }
 
     fn rto(&self, rtt: &RttEstimator) -> u64 {
@@ -547,5 +549,30 @@ impl PathSet {
             }
         }
         Change::None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::core::seq::{Sn, Ts};
+
+    #[test]
+    fn path_that_falls_silent_with_each_pong_is_pinged_ten_times_a_second() {
+        let mut now = Micros(1_000_000);
+        let mut set = PathSet::new(now, true);
+        let (mut rtt, mut pings) = (RttEstimator::new(Duration::from_secs(5)), 0);
+        for _ in 0..1_000 {
+            set.leave_active(now);
+            let new = || PingId { sn: Sn(0), cookie: Ts(7) };
+            if let Some((path, PathSegment::Ping(ping), _)) = set.poll(now, &rtt, new) {
+                pings += 1;
+                assert!(set.on_pong(now.add_micros(500), path, ping, &mut rtt));
+            }
+            now = now.add_micros(1_000);
+        }
+        assert_eq!(pings, 10);
     }
 }
