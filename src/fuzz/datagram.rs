@@ -63,7 +63,7 @@ pub fn datagram(data: &[u8]) {
         for (_, datagram) in peer.wire.sent.drain(..) {
             // Empty datagrams are ignored.
             sent += usize::from(!datagram.is_empty());
-            driver.socket_mut().inbox.push_back((peer.addr, datagram));
+            driver.socket_mut().inbox.push_back((Path::to(peer.addr), datagram));
         }
         now += Duration::from_millis(choices.pick(&[0, 0, 1, 50, 1_000, 70_000]));
         if choices.byte() & 3 == 0 {
@@ -153,7 +153,7 @@ impl Peer {
     }
 
     fn send_raw(&mut self, datagram: Vec<u8>) {
-        self.wire.sent.push((addr(0), datagram));
+        self.wire.sent.push((Path::to(addr(0)), datagram));
     }
 
     fn seal(&mut self, now: Instant, shard: bool, mut bytes: Vec<u8>) {

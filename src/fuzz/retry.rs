@@ -17,6 +17,7 @@ use crate::listener::KcpListener;
 use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
 use crate::shared::requests::RequestQueue;
 use crate::stream::KcpStream;
+use crate::util::path::Path;
 
 /// Datagrams per input, and the addresses and conversation ids that they name.
 const STEPS: usize = 400;
@@ -124,7 +125,7 @@ impl Run {
         let before = self.listener.stats();
         let (len, conv) = (datagram.len(), datagram.first_chunk().map(|c| u32::from_le_bytes(*c)));
         if len > 0 {
-            self.driver.socket_mut().inbox.push_back((key.0, datagram));
+            self.driver.socket_mut().inbox.push_back((Path::to(key.0), datagram));
         }
         while self.driver.turn(self.now).runs_again() {}
         let after = self.listener.stats();
@@ -138,11 +139,11 @@ impl Run {
         }
         assert!(opened <= 1 && after.connections.unvalidated <= MAX_UNVALIDATED as u64);
         assert!(after.memory.unvalidated_bytes <= (MEMORY + (64 << 10)) as u64, "{after:?}");
-        for (to, sent) in self.driver.socket_mut().sent.drain(..) {
+        for (path, sent) in self.driver.socket_mut().sent.drain(..) {
             let header = Header::parse(&sent).expect("a segment");
             if header.command == Command::Push && header.len == 0 && header.sn.0 >> 29 == 5 {
-                assert!(to == key.0 && sent.len() <= len, "{} bytes for {len}", sent.len());
-                self.tokens.insert((to, header.conv), (header, self.now));
+                assert!(path.peer == key.0 && sent.len() <= len, "{} bytes for {len}", sent.len());
+                self.tokens.insert((path.peer, header.conv), (header, self.now));
             }
         }
         let mut cx = Context::from_waker(std::task::Waker::noop());

@@ -6,15 +6,17 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
 use crate::sys::{RxBatch, Socket, Transmit};
-use crate::util::path::Path;
+use crate::util::path::{LocalIp, Path};
 
 /// A socket that receives the input and records sent datagrams.
 #[derive(Debug, Default)]
 pub(super) struct Wire {
-    pub(super) inbox: VecDeque<(SocketAddr, Vec<u8>)>,
-    /// Destination and contents.
-    pub(super) sent: Vec<(SocketAddr, Vec<u8>)>,
+    pub(super) inbox: VecDeque<(Path, Vec<u8>)>,
+    pub(super) sent: Vec<(Path, Vec<u8>)>,
     pub(super) local: Option<SocketAddr>,
+    /// Local addresses that the host has lost: what leaves from them is lost.
+    pub(super) gone: Vec<LocalIp>,
+    pub(super) is_source_gone: bool,
 }
 
 impl Socket for Wire {
@@ -28,9 +30,9 @@ impl Socket for Wire {
 
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
         let mut any = false;
-        while let Some((from, datagram)) = self.inbox.pop_front() {
-            if !batch.push(Path::to(from), &datagram) {
-                self.inbox.push_front((from, datagram));
+        while let Some((path, datagram)) = self.inbox.pop_front() {
+            if !batch.push(path, &datagram) {
+                self.inbox.push_front((path, datagram));
                 break;
             }
             any = true;
@@ -39,8 +41,17 @@ impl Socket for Wire {
     }
 
     fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
-        self.sent.push((transmit.dst, transmit.contents.to_vec()));
+        let path = Path { peer: transmit.dst, local: transmit.local };
+        if self.gone.contains(&transmit.local) {
+            self.is_source_gone = true;
+        } else {
+            self.sent.push((path, transmit.contents.to_vec()));
+        }
         Ok(transmit.contents.len())
+    }
+
+    fn take_source_gone(&mut self) -> bool {
+        std::mem::take(&mut self.is_source_gone)
     }
 
     fn poll_recv_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -60,6 +71,10 @@ pub(super) const SERVER: u8 = 0;
 pub(super) const CLIENT: u8 = 1;
 /// The client's second source address.
 pub(super) const ELSEWHERE: u8 = 2;
+/// Further addresses of the client's host: one more than a connection takes.
+pub(super) const FURTHER: [u8; 4] = [6, 7, 8, 9];
+/// Distance from a further address to the one that a NAT may give it.
+pub(super) const OUTSIDE: u8 = 10;
 /// Index of server and client in arrays by side.
 pub(super) const SERVER_SIDE: usize = 0;
 pub(super) const CLIENT_SIDE: usize = 1;
@@ -74,11 +89,19 @@ pub(super) struct Packet {
     pub(super) foreign: bool,
 }
 
-/// The side that receives datagrams for `to`: the client at both its addresses.
+/// The side that receives datagrams for `to`: the client at all its addresses.
 pub(super) fn receiver_of(to: SocketAddr) -> Option<usize> {
     if to == addr(SERVER) {
         Some(SERVER_SIDE)
     } else {
-        [addr(CLIENT), addr(ELSEWHERE)].contains(&to).then_some(CLIENT_SIDE)
+        let is_client = [addr(CLIENT), addr(ELSEWHERE)].contains(&to) || further_of(to).is_some();
+        is_client.then_some(CLIENT_SIDE)
     }
+}
+
+/// The further address of the client that has `outside`, and whether that is its own address.
+pub(super) fn further_of(outside: SocketAddr) -> Option<(u8, bool)> {
+    let own = FURTHER.into_iter().find(|host| addr(*host) == outside).map(|host| (host, true));
+    let other = FURTHER.into_iter().find(|host| addr(*host + OUTSIDE) == outside);
+    own.or_else(|| other.map(|host| (host, false)))
 }

@@ -429,6 +429,7 @@ impl Conn {
     #[cfg(feature = "_testkit")]
     pub(super) fn check_invariants(&self) {
         self.kcp.check_invariants();
+        self.check_routes();
     }
 
     /// Handles the deadlines that have passed, see [`Self::deadline`]. Returns whether an idle connection has

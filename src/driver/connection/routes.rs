@@ -184,6 +184,20 @@ impl Conn {
         }));
     }
 
+    /// Asserts that the state machine and the addresses agree on the paths.
+    #[cfg(feature = "_testkit")]
+    pub(super) fn check_routes(&self) {
+        let Some(routes) = &self.routes else { return };
+        let mut known: Vec<PathId> = self.kcp.paths().map(|path| path.id).collect();
+        assert!(known.len() <= usize::from(crate::core::path::set::MAX_PATHS), "{known:?}");
+        assert_eq!(self.kcp.paths().filter(|path| path.is_active).count(), 1);
+        known.retain(|id| *id != PathId::FIRST);
+        let mut further: Vec<PathId> = routes.further.iter().map(|(id, _)| *id).collect();
+        known.sort_unstable();
+        further.sort_unstable();
+        assert_eq!(known, further, "paths and addresses");
+    }
+
     /// Appends what leaves on other paths than data. Returns the number of datagrams.
     pub(super) fn transmit_on_paths(&mut self, now: Instant, out: &mut PacketWriter<'_>) -> usize {
         let mut count = 0;

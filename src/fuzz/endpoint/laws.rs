@@ -8,8 +8,9 @@
 //!   endpoints do not keep each other busy with pings. The seed
 //!   `fuzz/seeds/endpoint/pings-after-a-reset` has a FIN, window probes and these pings in one
 //!   second.
+//!   Each path of a connection with several has its own pings.
 //! - Amplification: an IP address that has not answered is sent at most three times the bytes
-//!   received from it, and [`INITIAL_ALLOWANCE`] bytes for each of at most [`MAX_ALLOWANCES`]
+//!   and, if it opened no connection, three times the datagrams received from it, and [`INITIAL_ALLOWANCE`] bytes for each of at most [`MAX_ALLOWANCES`]
 //!   connections per [`ALLOWANCE_PERIOD`]. The endpoint's period begins with the first connection
 //!   that opens, the period of these laws with the first datagram that could open one, so only the
 //!   sum over all periods is known.
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 use super::reader::{Content, Kind, Reader};
 use crate::config::{Config, Migration};
 use crate::core::open::InitialSegment;
+use crate::core::path::set::MAX_PATHS;
 use crate::core::segment::{Command, ControlType};
 use crate::fuzz::wire::SERVER_SIDE;
 use crate::stats::ConnectionStats;
@@ -63,6 +65,8 @@ struct Responses {
 struct Unvalidated {
     received: usize,
     sent: usize,
+    /// Datagrams received and sent.
+    datagrams: (usize, usize),
     /// Datagrams that may have opened a connection.
     opens: usize,
     /// Number of periods with such datagrams, and the start of the last one.
@@ -79,6 +83,8 @@ struct Side {
     responses: HashMap<Key, Responses>,
     migrates: bool,
     assigns: bool,
+    /// Paths of a connection.
+    paths: usize,
 }
 
 #[derive(Debug)]
@@ -100,6 +106,10 @@ impl Laws {
             responses: HashMap::new(),
             migrates: config.allowed_migration() != Migration::Off,
             assigns: config.assign_conv,
+            paths: match config.allowed_migration() {
+                Migration::Authenticated => MAX_PATHS.into(),
+                _ => 1,
+            },
         };
         Self {
             reader: Reader::new(server),
@@ -154,6 +164,12 @@ impl Laws {
         self.sides[side].of(peer, conv).ask(now, 1);
     }
 
+    /// Notes a change of the network or the paths by an application of `side`: each path may be pinged.
+    pub(super) fn on_paths_asked(&mut self, side: usize, peer: SocketAddr, conv: u32) {
+        let (now, paths) = (self.now, self.sides[side].paths);
+        self.sides[side].of(peer, conv).ask(now, paths);
+    }
+
     /// Notes a datagram that `side` sent.
     pub(super) fn on_sent(&mut self, side: usize, to: SocketAddr, bytes: &[u8]) {
         let content = self.reader.read(bytes).expect("a datagram that opens");
@@ -164,9 +180,10 @@ impl Laws {
         let is_counted = matches!(content.kind, Kind::Dataless | Kind::Padded);
         let Some(conv) = content.conv.filter(|_| is_counted) else { return };
         let (now, before) = (self.now, self.before);
+        let paths = self.sides[side].paths;
         let responses = self.sides[side].of(to, conv);
         responses.sent.push_back(now);
-        responses.check(now, before, &content);
+        responses.check(now, before, paths, &content);
     }
 
     /// Checks the statistics of a connection.
@@ -192,7 +209,7 @@ impl Responses {
         self.asked.extend(std::iter::repeat_n(now, count));
     }
 
-    fn check(&mut self, now: Instant, before: Instant, last: &Content) {
+    fn check(&mut self, now: Instant, before: Instant, paths: usize, last: &Content) {
         // A long time may have passed in one step.
         while self.asked.front().is_some_and(|at| *at + ANSWER_DELAY < now && *at < before) {
             self.asked.pop_front();
@@ -202,7 +219,7 @@ impl Responses {
         }
         let resets = self.pairs.values().flatten();
         let half_open = resets.filter(|at| now < **at + HALF_OPEN + SECOND).count();
-        let own = SPONTANEOUS * self.pairs.len() + HALF_OPEN_PINGS * half_open;
+        let own = SPONTANEOUS * paths * self.pairs.len() + HALF_OPEN_PINGS * half_open;
         let limit = self.asked.len() + own;
         assert!(
             self.sent.len() <= limit,
@@ -216,6 +233,7 @@ impl Responses {
 impl Unvalidated {
     fn on_received(&mut self, now: Instant, len: usize, content: Option<&Content>) {
         self.received += len;
+        self.datagrams.0 += 1;
         let Some(content) = content else { return };
         let may_open = InitialSegment::parse(&content.datagram).is_some()
             || InitialSegment::find_datagram(&content.datagram).is_some();
@@ -241,6 +259,12 @@ impl Unvalidated {
             return;
         }
         self.sent += len;
+        self.datagrams.1 += 1;
+        let (received, sent) = self.datagrams;
+        assert!(
+            self.opens > 0 || sent <= AMPLIFICATION * received,
+            "{to} is not validated: {sent} datagrams for {received}"
+        );
         let granted = allowance * self.opens.min(MAX_ALLOWANCES * self.periods);
         let limit = AMPLIFICATION * self.received + granted;
         assert!(

@@ -2,6 +2,8 @@
 //! replays, reflects, forges and delays.
 
 mod laws;
+mod links;
+mod paths;
 mod reader;
 mod third_party;
 mod world;
@@ -12,7 +14,7 @@ use self::third_party::Power;
 use self::world::{STREAMS, World};
 use super::Choices;
 use super::wire::{CLIENT_SIDE, SERVER_SIDE};
-use crate::config::{Config, Limits, Migration, Mode, Redundancy};
+use crate::config::{Config, Limits, Migration, Mode, PathMode, Redundancy};
 use crate::crypto::{Algorithm, Cipher};
 use crate::fec::FecConfig;
 
@@ -20,7 +22,7 @@ use crate::fec::FecConfig;
 const STEPS: usize = 400;
 
 /// No behaviour of applications, network, clock and third party makes an endpoint panic, spin,
-/// exceed its memory, outlive its users, or break the limits of `laws`. Unless datagrams are
+/// exceed its memory, outlive its users, take more than four paths, or break the limits of `laws`. Unless datagrams are
 /// forged, every stream is a prefix of the bytes written, and complete if it ends; under a cipher
 /// with a key also if datagrams are replayed and altered.
 ///
@@ -30,17 +32,38 @@ const STEPS: usize = 400;
 #[expect(clippy::disallowed_methods, reason = "the run needs one real instant to count from")]
 pub fn endpoint(data: &[u8]) {
     let mut choices = Choices(data);
-    let (honest, power) = match choices.byte() & 15 {
+    let first = choices.byte();
+    let (honest, power) = match first & 15 {
         4 | 12 => (false, Power::None),
         0 | 8..=11 => (false, Power::Sealing),
         1..=3 => (true, Power::None),
         _ => (true, Power::OnPath),
     };
-    let algorithm = choices.pick(Algorithm::ALL);
+    // One input in four has connections with several paths.
+    let paths = (first >> 5 & 3 == 2).then_some(match first >> 7 {
+        0 => PathMode::Standby,
+        _ => PathMode::Duplicate,
+    });
+    let algorithm = match paths {
+        None => choices.pick(Algorithm::ALL),
+        Some(_) => choices.pick(&AEADS),
+    };
     // Without a key, every observer can write valid datagrams.
     let power = if power == Power::OnPath && !has_key(algorithm) { Power::None } else { power };
-    let (server, client) = configs(&mut choices, algorithm, power);
+    let (mut server, mut client) = configs(&mut choices, algorithm, power);
+    if let Some(mode) = paths {
+        for config in [&mut server, &mut client] {
+            take_paths(config, mode);
+            if first & 16 != 0 {
+                let long = Some(Duration::from_secs(60));
+                (config.kcp.idle_timeout, config.kcp.dead_peer_timeout) = (long, long);
+            }
+        }
+    }
     let mut world = World::new(Instant::now(), &server, &client, honest, power, algorithm);
+    if paths.is_some() {
+        world.begin_paths();
+    }
     for _ in 0..STEPS {
         if choices.0.is_empty() {
             break;
@@ -56,6 +79,7 @@ pub fn endpoint(data: &[u8]) {
                 _ => world.run_for(1_000, None),
             },
             (2, _) => world.network(&mut choices),
+            (3, 1..) if paths.is_some() => world.paths(&mut choices),
             (3, _) => world.turn_all(),
             _ => world.application(&mut choices),
         }
@@ -65,6 +89,14 @@ pub fn endpoint(data: &[u8]) {
 
 /// Milliseconds of a day.
 const DAY: u64 = 86_400_000;
+
+/// Ciphers under which connections take further paths.
+const AEADS: [Algorithm; 2] = [Algorithm::Aes128Gcm, Algorithm::ChaCha20Poly1305];
+
+fn take_paths(config: &mut Config, mode: PathMode) {
+    (config.migration, config.path_mode) = (Some(Migration::Authenticated), mode);
+    (config.assign_conv, config.kcp.close_notify) = (false, true);
+}
 
 fn has_key(algorithm: Algorithm) -> bool {
     algorithm.key_len() > 0

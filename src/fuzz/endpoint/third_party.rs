@@ -16,7 +16,7 @@ use crate::driver::output::send_batch::{Flushed, SendBatch};
 use crate::driver::output::{PacketCodec, SendExtras, Written};
 use crate::fuzz::Choices;
 use crate::fuzz::choices::COMMANDS;
-use crate::fuzz::wire::{CLIENT, ELSEWHERE, Packet, SERVER, Wire, addr};
+use crate::fuzz::wire::{CLIENT, ELSEWHERE, FURTHER, Packet, SERVER, Wire, addr, further_of};
 use crate::stats::EndpointStats;
 use crate::util::path::Path;
 
@@ -97,6 +97,20 @@ impl ThirdParty {
             (7, Power::Sealing) => self.answer(now, choices, wire),
             _ => wire.extend(self.alter(choices)),
         }
+    }
+
+    /// Sends an announcement of a path or a challenge again, from its sender or from anywhere.
+    pub(super) fn replay_path(&self, choices: &mut Choices<'_>, wire: &mut VecDeque<Packet>) {
+        let is_on_path =
+            |packet: &&Packet| further_of(packet.from).is_some() || further_of(packet.to).is_some();
+        let nth = usize::from(choices.byte() & 7);
+        let Some(packet) = self.seen.iter().rev().filter(is_on_path).nth(nth) else { return };
+        let from = match choices.byte() & 3 {
+            0 => packet.from,
+            1 => addr(choices.pick(&FURTHER)),
+            _ => source(choices),
+        };
+        wire.push_back(Packet { from, foreign: true, ..packet.clone() });
     }
 
     /// Picks a recorded datagram to send again.

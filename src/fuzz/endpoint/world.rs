@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncWrite, ReadBuf};
 
 use super::laws::Laws;
+use super::links::Links;
 use super::third_party::{OWN, Power, ThirdParty};
 use crate::config::Config;
 use crate::crypto::Algorithm;
@@ -23,6 +23,7 @@ use crate::listener::KcpListener;
 use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
 use crate::shared::requests::RequestQueue;
 use crate::stream::KcpStream;
+use crate::util::path::Path;
 
 /// Turns in a row without time passing.
 const TURNS: usize = 10_000;
@@ -31,7 +32,7 @@ const MAX_RECORD_AGE: Duration = Duration::from_secs(540);
 
 pub(super) struct World {
     pub(super) now: Instant,
-    drivers: [Option<Driver<Wire>>; 2],
+    pub(super) drivers: [Option<Driver<Wire>>; 2],
     pub(super) endpoint: Option<Endpoint>,
     pub(super) listener: Option<KcpListener>,
     /// By side, then by connection.
@@ -41,11 +42,13 @@ pub(super) struct World {
     /// Streams accepted so far, and which of them has read from a client's stream.
     pub(super) accepted: u32,
     pub(super) readers: HashMap<u32, u32>,
-    wire: VecDeque<Packet>,
+    pub(super) wire: VecDeque<Packet>,
     away: bool,
+    /// What happens to the paths of the client.
+    pub(super) links: Links,
     pub(super) honest: bool,
     pub(super) power: Power,
-    third_party: ThirdParty,
+    pub(super) third_party: ThirdParty,
     pub(super) laws: Laws,
 }
 
@@ -79,6 +82,7 @@ impl World {
             readers: HashMap::new(),
             wire: VecDeque::new(),
             away: false,
+            links: Links::default(),
             honest,
             power,
             third_party: ThirdParty::new(server, power, algorithm),
@@ -123,6 +127,19 @@ impl World {
         }
     }
 
+    /// Polls a request to the driver of `side` until its first answer. It is dropped if that takes longer.
+    pub(super) fn ask<T>(&mut self, side: usize, request: impl Future<Output = T>) -> Option<T> {
+        let (mut request, mut cx) = (pin!(request), Context::from_waker(Waker::noop()));
+        if let Poll::Ready(value) = request.as_mut().poll(&mut cx) {
+            return Some(value);
+        }
+        self.turn(side);
+        match request.as_mut().poll(&mut cx) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        }
+    }
+
     pub(super) fn turn_all(&mut self) {
         self.turn(SERVER_SIDE);
         self.turn(CLIENT_SIDE);
@@ -148,13 +165,15 @@ impl World {
         panic!("side {side} spins");
     }
 
-    fn send(&mut self, side: usize, sent: Vec<(SocketAddr, Vec<u8>)>) {
-        let from = match side {
-            SERVER_SIDE => addr(SERVER),
-            _ if self.away => addr(ELSEWHERE),
-            _ => addr(CLIENT),
-        };
-        for (to, bytes) in sent {
+    fn send(&mut self, side: usize, sent: Vec<(Path, Vec<u8>)>) {
+        for (path, bytes) in sent {
+            let (to, further) = (path.peer, self.links.source(path));
+            let from = match side {
+                SERVER_SIDE => addr(SERVER),
+                _ if further.is_some() => further.unwrap_or_else(|| addr(CLIENT)),
+                _ if self.away => addr(ELSEWHERE),
+                _ => addr(CLIENT),
+            };
             assert!(side == SERVER_SIDE || to == addr(SERVER), "the client sends to {to}");
             self.laws.on_sent(side, to, &bytes);
             let packet = Packet { to, from, bytes, foreign: false };
@@ -203,9 +222,10 @@ impl World {
     pub(super) fn deliver(&mut self) {
         while let Some(Packet { to, from, bytes, foreign }) = self.wire.pop_front() {
             let Some(side) = receiver_of(to) else { continue };
+            let Some(local) = self.links.passes(from, to) else { continue };
             if let Some(driver) = &mut self.drivers[side] {
                 self.laws.on_received(side, from, &bytes, foreign);
-                driver.socket_mut().inbox.push_back((from, bytes));
+                driver.socket_mut().inbox.push_back((Path { peer: from, local }, bytes));
             }
         }
         self.turn_all();
@@ -222,6 +242,7 @@ impl World {
         self.ends.iter_mut().for_each(HashMap::clear);
         (self.listener, self.endpoint) = (None, None);
         self.away = false;
+        self.links = Links::default();
         // Round trips first, since windows may be small, then everything that waits for a timeout.
         for step in 0..20_000 {
             self.deliver();
@@ -243,7 +264,7 @@ const KNOWN: Duration = Duration::from_secs(60);
 
 /// One end of a stream, with its bytes written and read.
 pub(super) struct End {
-    stream: KcpStream,
+    pub(super) stream: KcpStream,
     /// Distinguishes the streams of one conversation id.
     serial: u32,
     written: u64,
