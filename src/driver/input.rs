@@ -32,6 +32,8 @@ pub(super) struct Input {
     pub(super) local_ip: LocalIp,
     /// The source of the same datagrams.
     pub(super) from: Option<SocketAddr>,
+    /// UDP payload of the datagram that is being handled, bytes.
+    pub(super) len: usize,
     pub(super) backoff: RecvBackoff,
     /// The nonces of the last `replay_window` datagrams of this socket.
     pub(super) replay_filter: ReplayFilter,
@@ -48,6 +50,7 @@ impl Input {
             readiness_error: None,
             local_ip: LocalIp::ANY,
             from: None,
+            len: 0,
             backoff: RecvBackoff::default(),
             replay_filter: ReplayFilter::of_latest(replay_window),
             unusable: Unusable::default(),

@@ -122,6 +122,8 @@ struct Run<'d, 'b> {
     current: Option<Opened<'b>>,
     /// Opened, and not asked for.
     next: Option<Opened<'b>>,
+    /// Bytes that were taken, without the cipher.
+    bytes: usize,
 }
 
 impl<'b> Run<'_, 'b> {
@@ -131,6 +133,7 @@ impl<'b> Run<'_, 'b> {
         if let Some(shards) = &mut self.shards {
             shards.input(self.opener.now, taken.body);
         }
+        self.bytes += taken.body.len();
         self.previous = taken;
     }
 }
@@ -238,6 +241,7 @@ impl<S: Socket> Driver<S> {
                 None => Some(next),
             };
             let Some(next) = next else { break };
+            self.input.len = self.output.codec.sealed_len(next.body.len());
             self.on_opened(now, from, &next);
             // Parity is not part of the stream.
             if fec_flag(next.body) != FecFlag::Parity {
@@ -302,11 +306,13 @@ impl<S: Socket> Driver<S> {
         let (codec, replay_filter) = (&output.codec, &mut input.replay_filter);
         let opener = Opener { now, from, config, codec, replay_filter, stats, unreadable: 0 };
         let (next, current) = (Some(next), None);
-        let mut run = Run { opener, batch, shards, flag, previous: *previous, current, next };
+        let mut run =
+            Run { opener, batch, shards, flag, previous: *previous, current, next, bytes: 0 };
         conn.account_memory(memory);
         let taken = conn.input_more(now, datagram, &mut run);
         conn.account_memory(memory);
         *previous = run.previous;
+        conn.count_received(taken, run.bytes + taken * output.codec.sealed_len(0));
         // The rest was asked for and not taken, or not asked for.
         let (next, unreadable) = (run.current.or(run.next), run.opener.unreadable);
         if taken > 0 {
@@ -472,6 +478,10 @@ impl<S: Socket> Driver<S> {
             return;
         }
         self.stats.out_of_band_received += 1;
+        if conn.has_routes() {
+            conn.set_arrival(Path { peer: from, local: self.input.local_ip });
+            conn.count_received(1, self.input.len);
+        }
         conn.account_memory(&mut self.memory);
         conn.on_datagram(now, payload, &mut self.scratch);
         conn.account_memory(&mut self.memory);
@@ -503,6 +513,9 @@ impl<S: Socket> Driver<S> {
         let awaited = conn.awaits_first_data();
         if let Some(peer) = self.input.from.filter(|_| conn.has_routes()) {
             conn.set_arrival(Path { peer, local: local_ip });
+            if is_regular {
+                conn.count_received(1, self.input.len);
+            }
         }
         conn.account_memory(&mut self.memory);
         let input = conn.input(now, datagram, packet_type);

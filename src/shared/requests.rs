@@ -31,9 +31,28 @@ use crate::shared::connection::Handle;
 use crate::shared::notifier::ConnId;
 use crate::shared::notifier::Notifier;
 #[cfg(not(loom))]
+#[cfg(not(loom))]
+use crate::stats::UdpStats;
 use crate::util::path::{LocalIp, Path};
 use crate::util::queue::move_all;
 use crate::util::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+
+/// Datagrams of one path.
+#[derive(Clone, Copy, Debug, Default)]
+#[cfg(not(loom))]
+pub(crate) struct PathTraffic {
+    pub(crate) sent: UdpStats,
+    pub(crate) received: UdpStats,
+}
+
+/// A path for [`KcpStream::paths`](crate::KcpStream::paths).
+#[derive(Clone, Copy, Debug)]
+#[cfg(not(loom))]
+pub(crate) struct PathReport {
+    pub(crate) path: Path,
+    pub(crate) info: PathInfo,
+    pub(crate) traffic: PathTraffic,
+}
 
 /// Raw datagrams that wait for the socket; the oldest is dropped beyond it.
 const MAX_RAW_DATAGRAMS: usize = 256;
@@ -74,7 +93,7 @@ pub(crate) enum Request {
     RemovePath { id: ConnId, path: PathId, reply: oneshot::Sender<bool> },
     /// Reply with the paths of a connection.
     #[cfg(not(loom))]
-    Paths { id: ConnId, reply: oneshot::Sender<Vec<(Path, PathInfo)>> },
+    Paths { id: ConnId, reply: oneshot::Sender<Vec<PathReport>> },
     /// Reply once no connection lingers.
     #[cfg(not(loom))]
     WaitIdle(oneshot::Sender<()>),

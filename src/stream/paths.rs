@@ -9,9 +9,10 @@ use tokio::sync::oneshot;
 use crate::core::connection::multipath::PathInfo;
 use crate::core::path::set::{PathId, PathState};
 use crate::error::ConnectionError;
-use crate::shared::requests::Request;
+use crate::shared::requests::{PathReport, PathTraffic, Request};
+use crate::stats::UdpStats;
 use crate::stream::{KcpStream, source};
-use crate::util::path::{LocalIp, Path};
+use crate::util::path::LocalIp;
 
 /// A path of a connection, see [`KcpStream::paths`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,20 @@ pub struct PathStatus {
     pub is_active: bool,
     /// Smoothed RTT; `None` before the first sample.
     pub srtt: Option<Duration>,
+    /// Size of the largest KCP datagram that leaves on it now, in bytes, without the overhead of cipher and FEC,
+    /// see [`PathStats::current_mtu`](crate::stats::PathStats::current_mtu).
+    pub current_mtu: u32,
+    /// How often it fell silent: an answer was overdue. Counted by this side, since the path was added.
+    pub silences: u32,
+    /// Datagrams of this connection that left on the path, and bytes of UDP payload: pings, parity and the copies
+    /// of [`PathMode::Duplicate`](crate::PathMode::Duplicate) included. Counted when they are handed to the system,
+    /// from the first call of [`KcpStream::add_path`] on (of a listener: from the first path that the peer adds),
+    /// and since the path was added. Zero on a connection that never had a second path: its figures are in
+    /// [`KcpStream::stats`].
+    pub sent: UdpStats,
+    /// Datagrams of this connection that arrived on the path, and bytes of UDP payload: copies and pings included,
+    /// FEC parity not. Counted as [`Self::sent`], once cipher and segments are found valid.
+    pub received: UdpStats,
 }
 
 /// Several paths (docs/mobility.md).
@@ -131,10 +146,22 @@ impl KcpStream {
         let id = self.handle().id();
         let paths = self.ask(|reply| Request::Paths { id, reply }).await?;
         let (local, port) = (source(self.handle()), self.handle().local().port());
-        let status = |(path, info): (Path, PathInfo)| {
+        let status = |PathReport { path, info, traffic }: PathReport| {
             let local = path.local_addr(port).unwrap_or(local);
-            let PathInfo { id, state, is_active, srtt } = info;
-            PathStatus { id, local, peer: path.peer, state, is_active, srtt }
+            let PathInfo { id, state, is_active, srtt, current_mtu, silences } = info;
+            let (peer, PathTraffic { sent, received }) = (path.peer, traffic);
+            PathStatus {
+                id,
+                local,
+                peer,
+                state,
+                is_active,
+                srtt,
+                current_mtu,
+                silences,
+                sent,
+                received,
+            }
         };
         Ok(paths.into_iter().map(status).collect())
     }

@@ -28,6 +28,10 @@ pub struct PathInfo {
     pub is_active: bool,
     /// Smoothed RTT; `None` before the first sample.
     pub srtt: Option<Duration>,
+    /// Size of the largest KCP datagram that leaves on it now, bytes.
+    pub current_mtu: u32,
+    /// How often it fell silent.
+    pub silences: u32,
 }
 
 /// Why a connection takes no further path.
@@ -125,7 +129,10 @@ impl Kcp {
         send.rtt.on_sample(now, clock::micros(rtt));
         self.path_validator.clear();
         let paths = self.paths.get_or_insert_with(|| Box::new(PathSet::new(now, false)));
-        paths.add_validated(now, id, send).is_some()
+        let silences = paths.silences(id);
+        let is_added = paths.add_validated(now, id, send).is_some();
+        paths.keep_silences(id, silences);
+        is_added
     }
 
     /// Removes a path. Data that left on it leaves again on another one. Returns false if it is unknown, or the
@@ -156,7 +163,11 @@ impl Kcp {
         let several = self.paths.iter().flat_map(|paths| paths.states(rtt));
         several.chain(only).map(move |(id, state, srtt)| {
             let srtt = srtt.map(Duration::from_micros);
-            PathInfo { id, state, is_active: id == active, srtt }
+            let other = self.paths.as_ref().and_then(|paths| paths.mtu(id));
+            let current_mtu =
+                u32::try_from(other.unwrap_or_else(|| self.current_mtu())).unwrap_or(0);
+            let silences = self.paths.as_ref().map_or(0, |paths| paths.silences(id));
+            PathInfo { id, state, is_active: id == active, srtt, current_mtu, silences }
         })
     }
 
@@ -170,6 +181,11 @@ impl Kcp {
     #[inline]
     pub fn set_arrival(&mut self, path: PathId) {
         self.arrival = path;
+    }
+
+    /// The path of [`Kcp::set_arrival`].
+    pub(crate) fn arrival(&self) -> PathId {
+        self.arrival
     }
 
     /// The path of the next datagram that need not leave with data: a ping, its answer, or ACKs. Append it with

@@ -85,6 +85,8 @@ struct Entry {
     last_ping: Option<(PingId, Micros)>,
     /// Unanswered transmissions in a row.
     unanswered: u8,
+    /// How often the path fell silent.
+    silences: u32,
     /// When a ping leaves. It leaves again then if it is unanswered.
     next_ping: Micros,
     /// Pongs since the path was silent; a lost one halves them.
@@ -144,6 +146,7 @@ impl PathSet {
             ping: None,
             last_ping: None,
             unanswered: 0,
+            silences: 0,
             next_ping: now,
             pongs: 0,
             needed: PONGS_AFTER_SILENCE,
@@ -172,6 +175,23 @@ impl PathSet {
         self.entries.retain(|entry| entry.id != id);
         self.push(id, now, PathState::Usable, Some(Box::new(send)));
         Some(())
+    }
+
+    /// How often a path fell silent; 0 if it is unknown.
+    pub(crate) fn silences(&self, id: PathId) -> u32 {
+        self.entry(id).map_or(0, |entry| entry.silences)
+    }
+
+    /// A path of the peer has another address: it fell silent as often before.
+    pub(crate) fn keep_silences(&mut self, id: PathId, silences: u32) {
+        if let Some(entry) = self.entry_mut(id) {
+            entry.silences = silences;
+        }
+    }
+
+    /// Largest datagram of a path that is not the active one, bytes.
+    pub(crate) fn mtu(&self, id: PathId) -> Option<usize> {
+        Some(self.entry(id)?.send.as_deref()?.mtu.current_mtu())
     }
 
     /// What follows if a path is removed; `None` if it is unknown or no other one was ever usable. Call
@@ -424,6 +444,7 @@ impl Entry {
 
     fn on_silent(&mut self, now: Micros) {
         if self.state == PathState::Usable {
+            self.silences = self.silences.saturating_add(1);
             self.needed = match now.since(self.silent_since) < FORGIVEN_AFTER {
                 true => self.needed.saturating_mul(2).min(MAX_PONGS_AFTER_SILENCE),
                 false => self.needed,

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use crate::config::{CONNECTION_COST, Config, Setting};
 use crate::core::connection::{Kcp, PacketType};
 use crate::core::open::{InitialHash, OpenedBy};
-use crate::core::path::set::PathId;
+use crate::core::path::set::{MAX_PATHS, PathId};
 use crate::core::path::validation::{PathChallenge, PathValidation};
 use crate::core::segment::InputError;
 use crate::core::seq::Sn;
@@ -28,6 +28,7 @@ use crate::driver::output::PathCopies;
 use crate::error::ConnectionError;
 use crate::shared::connection::{Handle, Shared};
 use crate::shared::notifier::ConnId;
+use crate::shared::requests::PathTraffic;
 use crate::trace::Span;
 use crate::util::path::{LocalIp, Path};
 use crate::util::sync::{Arc, Ordering};
@@ -115,6 +116,9 @@ pub(super) struct Routes {
     further: Vec<(PathId, Path)>,
     /// The paths on which datagrams with data leave too.
     copies: PathCopies,
+    /// Datagrams sent and received on each path, by its number. In here, so that a connection with one path has
+    /// none.
+    traffic: [PathTraffic; MAX_PATHS as usize],
     /// Paths that the application wants, until the peer has shown whether it takes them.
     wanted: Vec<(LocalIp, oneshot::Sender<io::Result<PathId>>)>,
 }

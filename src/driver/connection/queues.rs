@@ -178,6 +178,15 @@ impl Conn {
         out: &mut PacketWriter<'_>,
         limit: usize,
     ) -> usize {
+        let before = out.tx.datagrams();
+        let count = self.transmit_all(now, out, limit);
+        if self.has_routes() {
+            self.count_sent(out.tx, before);
+        }
+        count
+    }
+
+    fn transmit_all(&mut self, now: Instant, out: &mut PacketWriter<'_>, limit: usize) -> usize {
         self.rate_limited_until = None;
         let mut count = 0;
         let mut stream_is_done = false;

@@ -9,7 +9,10 @@ use tokio::sync::oneshot;
 use crate::core::connection::multipath::{AddPathError, PathInfo};
 use crate::core::path::set::PathId;
 use crate::driver::connection::{Conn, Key, Routes};
+use crate::driver::output::send_batch::SendBatch;
 use crate::driver::output::{PacketWriter, SendExtras, Written};
+use crate::shared::requests::{PathReport, PathTraffic};
+use crate::stats::UdpStats;
 use crate::util::path::{LocalIp, Path};
 
 impl Conn {
@@ -37,8 +40,51 @@ impl Conn {
     }
 
     /// All paths.
-    pub(in super::super) fn paths(&self) -> Vec<(Path, PathInfo)> {
-        self.kcp.paths().map(|info| (self.path_of(info.id), info)).collect()
+    pub(in super::super) fn paths(&self) -> Vec<PathReport> {
+        let traffic = |info: &PathInfo| {
+            let all = self.routes.as_ref().map(|routes| routes.traffic);
+            all.and_then(|all| all.get(usize::from(info.id.0)).copied()).unwrap_or_default()
+        };
+        let report = |info: PathInfo| {
+            let (path, traffic) = (self.path_of(info.id), traffic(&info));
+            PathReport { path, info, traffic }
+        };
+        self.kcp.paths().map(report).collect()
+    }
+
+    /// Counts the datagrams that [`Conn::transmit`] has appended to the batch after the first `before`.
+    pub(super) fn count_sent(&mut self, tx: &SendBatch, before: usize) {
+        let first = self.path;
+        let Some(routes) = &mut self.routes else { return };
+        let Routes { further, traffic, .. } = &mut **routes;
+        for (path, len) in tx.appended(before) {
+            let found = further.iter().find(|(_, known)| *known == path);
+            let id = found.map_or(PathId::FIRST, |(id, _)| *id);
+            if let Some(traffic) = traffic.get_mut(usize::from(id.0))
+                && (found.is_some() || path == first)
+            {
+                traffic.sent += UdpStats { datagrams: 1, bytes: len as u64 };
+            }
+        }
+    }
+
+    /// Counts datagrams that came on the path of the latest [`Conn::set_arrival`].
+    pub(in super::super) fn count_received(&mut self, datagrams: usize, bytes: usize) {
+        let arrival = self.kcp.arrival();
+        let routes = self.routes.as_deref_mut();
+        let traffic = routes.and_then(|routes| routes.traffic.get_mut(usize::from(arrival.0)));
+        if let Some(traffic) = traffic {
+            traffic.received += UdpStats { datagrams: datagrams as u64, bytes: bytes as u64 };
+        }
+    }
+
+    /// A path begins, or ends: it has no figures.
+    fn forget_traffic(&mut self, id: PathId) {
+        let routes = self.routes.as_deref_mut();
+        let traffic = routes.and_then(|routes| routes.traffic.get_mut(usize::from(id.0)));
+        if let Some(traffic) = traffic {
+            *traffic = PathTraffic::default();
+        }
     }
 
     /// The path on which data leaves.
@@ -140,6 +186,7 @@ impl Conn {
         if self.is_opened_by_peer() || !self.kcp.remove_path(now, id) {
             return None;
         }
+        self.forget_traffic(id);
         let further = &mut self.routes.as_mut()?.further;
         let index = further.iter().position(|(known, _)| *known == id);
         Some(index.map(|index| (further.swap_remove(index).1.peer, self.shared.conv)))

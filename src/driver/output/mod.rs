@@ -397,6 +397,12 @@ impl PacketCodec {
         });
     }
 
+    /// Length of the UDP datagram around `len` bytes.
+    #[inline]
+    pub(crate) fn sealed_len(&self, len: usize) -> usize {
+        self.overhead.header_len + len + self.overhead.trailer_len
+    }
+
     /// Whether there is no cipher, so that opening changes nothing.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {

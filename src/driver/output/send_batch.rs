@@ -80,6 +80,16 @@ impl SendBatch {
         self.bytes.len() >= BATCH_BYTES || self.packets.len() >= BATCH_PACKETS
     }
 
+    /// Datagrams in the batch, sent ones included.
+    pub(crate) fn datagrams(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Path and length of each datagram after the first `before`.
+    pub(crate) fn appended(&self, before: usize) -> impl Iterator<Item = (Path, usize)> + '_ {
+        self.packets.iter().skip(before).map(|packet| (packet.path, packet.len))
+    }
+
     /// Bytes of all datagrams in the batch.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {

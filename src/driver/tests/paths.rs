@@ -12,6 +12,8 @@ use super::sim_world::{World, addr};
 use crate::config::{AutoRedundancy, Config, PathMode, Redundancy};
 use crate::core::path::set::{PathId, PathState};
 use crate::error::ConnectionError;
+use crate::stats::UdpStats;
+use crate::stream::paths::PathStatus;
 use crate::testkit::link::LinkConfig;
 use crate::testkit::rng::Rng;
 use crate::util::path::{LocalIp, Path};
@@ -168,6 +170,85 @@ fn standby_costs_at_most_one_percent_of_the_bytes_while_both_paths_are_good() {
     let two = bytes(&mut ready(1, [50, 80]));
     println!("one path: {one} bytes, two: {two}");
     assert!(two <= one + one / 100);
+}
+
+/// What the ends count on each path, by number: the client's figures, then the server's.
+fn figures(pair: &mut Pair) -> [Vec<PathStatus>; 2] {
+    let Pair { world, client, server, .. } = pair;
+    let client = world.finish(SECOND, client.paths()).unwrap();
+    [client, world.finish(SECOND, server.paths()).unwrap()]
+}
+
+/// Datagrams and bytes of the log from one address to another, and those of them that arrived.
+fn logged(log: &[Sent], from: SocketAddr, to: SocketAddr) -> [UdpStats; 2] {
+    let (mut sent, mut arrived) = (UdpStats::default(), UdpStats::default());
+    for datagram in log.iter().filter(|sent| (sent.from, sent.to) == (from, to)) {
+        let mut one = UdpStats::default();
+        (one.datagrams, one.bytes) = (1, datagram.datagram.len() as u64);
+        sent += one;
+        if datagram.arrival.is_some() {
+            arrived += one;
+        }
+    }
+    [sent, arrived]
+}
+
+#[test]
+fn figures_of_a_path_are_those_of_the_network_at_both_ends() {
+    for mode in [PathMode::Standby, PathMode::Duplicate] {
+        for seed in seeds(5) {
+            let config = aead().path_mode(mode);
+            let mut pair = two_paths(seed, [50, 60], &config);
+            let none = figures(&mut pair);
+            assert!(none.iter().all(|paths| paths[0].sent == UdpStats::default()));
+            add_path(&mut pair, second()).unwrap();
+            pair.world.run_for(2 * SECOND);
+            for end in [addr(CLIENT), second()] {
+                let lossy = LinkConfig { loss: 50_000, ..LinkConfig::delay(25_000) };
+                pair.world.set_link(end, addr(SERVER), lossy.clone());
+                pair.world.set_link(addr(SERVER), end, lossy);
+            }
+            let before = figures(&mut pair);
+            pair.world.log();
+            messages(&mut pair, 3 * SECOND, Vec::new());
+            bulk(&mut pair, SECOND, Vec::new());
+            pair.world.run_for(SECOND);
+            for (from, to) in [(CLIENT, SERVER), (SERVER, CLIENT)] {
+                let dead = LinkConfig { loss: 1_000_000, ..LinkConfig::delay(25_000) };
+                pair.world.set_link(addr(from), addr(to), dead);
+            }
+            messages(&mut pair, 2 * SECOND, Vec::new());
+            pair.world.run_for(Duration::from_millis(70));
+            let (after, log) = (figures(&mut pair), pair.world.log());
+            for (id, end) in [addr(CLIENT), second()].into_iter().enumerate() {
+                let up = logged(&log, end, addr(SERVER));
+                let down = logged(&log, addr(SERVER), end);
+                println!("{mode:?}, seed {seed}, path {id}: up {up:?}, down {down:?}");
+                for (side, [sent, received]) in
+                    [[up[0], down[1]], [down[0], up[1]]].iter().enumerate()
+                {
+                    let (was, is) = (&before[side][id], &after[side][id]);
+                    assert_eq!(was.sent + *sent, is.sent, "sent, side {side}");
+                    assert_eq!(was.received + *received, is.received, "received, side {side}");
+                    assert!(sent.datagrams > 0 && is.current_mtu > 1_000);
+                    let answers_elsewhere = id != 0 || mode == PathMode::Duplicate;
+                    assert!(answers_elsewhere || is.silences > 0, "side {side} {is:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn figures_begin_with_the_path() {
+    let mut pair = ready(1, [50, 60]);
+    messages(&mut pair, SECOND, Vec::new());
+    let Pair { world, client, .. } = &mut pair;
+    world.finish(SECOND, client.remove_path(PathId(1))).unwrap();
+    add_path(&mut pair, second()).unwrap();
+    let [client, _] = figures(&mut pair);
+    assert!(client[1].sent.datagrams <= 2 && client[1].received.datagrams == 0);
+    assert!(client[0].sent.datagrams > 50);
 }
 
 #[test]
