@@ -5,7 +5,11 @@
 
 use std::net::SocketAddr;
 
+#[cfg(feature = "tracing")]
+use crate::core::path::set::{PathId, PathState};
 use crate::error::ConnectionError;
+#[cfg(feature = "tracing")]
+use crate::util::path::Path;
 
 /// The span `connection`, parent of the connection's events, with the conversation id and the peer's
 /// initial address.
@@ -56,6 +60,43 @@ impl Span {
     fn enter(&self, event: impl FnOnce()) {
         #[cfg(feature = "tracing")]
         self.span.in_scope(event);
+    }
+}
+
+/// Paths of a connection with several.
+#[cfg(feature = "tracing")]
+impl Span {
+    /// A path was added: by this side, or by the peer.
+    pub(crate) fn path_added(&self, id: PathId, path: Path) {
+        self.enter(|| {
+            tracing::debug!(path = id.number(), local = ?path.local.get(), peer = %path.peer, "path added");
+        });
+    }
+
+    /// The state of a path changed: it is validated, silent, or answers again.
+    pub(crate) fn path_state(&self, id: PathId, before: Option<PathState>, state: PathState) {
+        self.enter(|| match (before, state) {
+            (_, PathState::Silent) => tracing::debug!(path = id.number(), "path silent"),
+            (Some(PathState::Silent), PathState::Usable) => {
+                tracing::debug!(path = id.number(), "path answers again");
+            }
+            (_, PathState::Usable) => tracing::debug!(path = id.number(), "path validated"),
+            (_, PathState::Validating) => {}
+        });
+    }
+
+    /// Data leaves on another path.
+    pub(crate) fn active_path_changed(&self, from: PathId, to: PathId, reason: &'static str) {
+        self.enter(|| {
+            tracing::debug!(from = from.number(), to = to.number(), reason, "active path changed");
+        });
+    }
+
+    /// A path was removed.
+    pub(crate) fn path_removed(&self, id: PathId) {
+        self.enter(|| {
+            tracing::debug!(path = id.number(), "path removed");
+        });
     }
 }
 

@@ -40,7 +40,7 @@ const COPY_MARGIN: u64 = 2_000;
 const MAX_ANSWERS: usize = 4;
 
 /// A path of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PathId(pub(crate) u8);
 
 impl PathId {

@@ -18,6 +18,8 @@ use tokio::sync::oneshot;
 use crate::config::{CONNECTION_COST, Config, Setting};
 use crate::core::connection::{Kcp, PacketType};
 use crate::core::open::{InitialHash, OpenedBy};
+#[cfg(feature = "tracing")]
+use crate::core::path::set::PathState;
 use crate::core::path::set::{MAX_PATHS, PathId};
 use crate::core::path::validation::{PathChallenge, PathValidation};
 use crate::core::segment::InputError;
@@ -119,6 +121,9 @@ pub(super) struct Routes {
     /// Datagrams sent and received on each path, by its number. In here, so that a connection with one path has
     /// none.
     traffic: [PathTraffic; MAX_PATHS as usize],
+    /// State of each path and the active one, as of the last event.
+    #[cfg(feature = "tracing")]
+    reported: ([Option<PathState>; MAX_PATHS as usize], PathId),
     /// Paths that the application wants, until the peer has shown whether it takes them.
     wanted: Vec<(LocalIp, oneshot::Sender<io::Result<PathId>>)>,
 }

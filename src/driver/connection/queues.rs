@@ -182,6 +182,8 @@ impl Conn {
         let count = self.transmit_all(now, out, limit);
         if self.has_routes() {
             self.count_sent(out.tx, before);
+            #[cfg(feature = "tracing")]
+            self.report_paths();
         }
         count
     }

@@ -7,7 +7,11 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 use crate::core::connection::multipath::{AddPathError, PathInfo};
+#[cfg(any(feature = "tracing", feature = "_testkit"))]
+use crate::core::path::set::MAX_PATHS;
 use crate::core::path::set::PathId;
+#[cfg(feature = "tracing")]
+use crate::core::path::set::PathState;
 use crate::driver::connection::{Conn, Key, Routes};
 use crate::driver::output::send_batch::SendBatch;
 use crate::driver::output::{PacketWriter, SendExtras, Written};
@@ -231,12 +235,55 @@ impl Conn {
         }));
     }
 
+    /// Logs what has changed about the paths since the last call.
+    #[cfg(feature = "tracing")]
+    pub(super) fn report_paths(&mut self) {
+        let Some((before, from)) = self.routes.as_ref().map(|routes| routes.reported) else {
+            return;
+        };
+        let (mut states, to) = ([None; MAX_PATHS as usize], self.kcp.active_path());
+        for info in self.kcp.paths() {
+            if let Some(state) = states.get_mut(usize::from(info.id.0)) {
+                *state = Some(info.state);
+            }
+        }
+        for (id, (was, is)) in (0..MAX_PATHS).map(PathId).zip(before.into_iter().zip(states)) {
+            match is {
+                // The first path is there from the beginning.
+                Some(is) if id == PathId::FIRST && was.is_none() && is == PathState::Usable => {}
+                Some(is) if was != Some(is) => {
+                    if was.is_none() && id != PathId::FIRST {
+                        self.span.path_added(id, self.path_of(id));
+                    }
+                    self.span.path_state(id, was, is);
+                }
+                _ => {}
+            }
+        }
+        if from != to {
+            let reason = match states.get(usize::from(from.0)).copied().flatten() {
+                None => "removed",
+                Some(PathState::Silent) => "silent",
+                Some(_) => "round trip",
+            };
+            self.span.active_path_changed(from, to, reason);
+        }
+        for (id, (was, is)) in (0..MAX_PATHS).map(PathId).zip(before.into_iter().zip(states)) {
+            if was.is_some() && is.is_none() {
+                self.span.path_removed(id);
+            }
+        }
+        if let Some(routes) = &mut self.routes {
+            routes.reported = (states, to);
+        }
+    }
+
     /// Asserts that the state machine and the addresses agree on the paths.
     #[cfg(feature = "_testkit")]
     pub(super) fn check_routes(&self) {
         let Some(routes) = &self.routes else { return };
         let mut known: Vec<PathId> = self.kcp.paths().map(|path| path.id).collect();
-        assert!(known.len() <= usize::from(crate::core::path::set::MAX_PATHS), "{known:?}");
+        assert!(known.len() <= usize::from(MAX_PATHS), "{known:?}");
         assert_eq!(self.kcp.paths().filter(|path| path.is_active).count(), 1);
         known.retain(|id| *id != PathId::FIRST);
         let mut further: Vec<PathId> = routes.further.iter().map(|(id, _)| *id).collect();

@@ -653,6 +653,60 @@ fn removed_path_is_pinged_for_a_minute_only() {
     assert_eq!(client.error(), None);
 }
 
+/// Keeps what is logged.
+#[cfg(feature = "tracing")]
+#[derive(Clone, Default)]
+struct Lines(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+#[cfg(feature = "tracing")]
+impl std::io::Write for Lines {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(feature = "tracing")]
+#[test]
+fn events_tell_the_life_of_a_path() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::with_default(subscriber, || {
+        let mut pair = ready(1, [50, 60]);
+        cut(&pair.world, [true, true], true);
+        messages(&mut pair, SECOND, Vec::new());
+        cut(&pair.world, [true, true], false);
+        messages(&mut pair, 4 * SECOND, Vec::new());
+        let Pair { world, client, .. } = &mut pair;
+        world.finish(SECOND, client.remove_path(PathId::FIRST)).unwrap();
+        world.run_for(SECOND);
+    });
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    println!("{text}");
+    // The client's side; the server sees the same but for the removal.
+    for expected in [
+        "path added path=1 local=Some(10.0.1.2) peer=10.0.0.1:4001",
+        "path validated path=1",
+        "path silent path=0",
+        "active path changed from=0 to=1 reason=\"silent\"",
+        "path answers again path=0",
+        "path removed path=0",
+    ] {
+        assert!(text.contains(expected), "{expected}");
+    }
+    // Nothing is logged per datagram.
+    assert!(text.lines().count() <= 40, "{} lines", text.lines().count());
+}
+
 /// Messages each 10 ms to the server for `count` times. Returns how long each took, in microseconds.
 fn latencies(pair: &mut Pair, count: usize) -> Vec<u64> {
     let start = pair.world.elapsed();
