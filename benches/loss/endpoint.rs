@@ -24,16 +24,19 @@ pub(crate) enum Mode {
     Standby,
     /// Messages on all paths.
     Duplicate,
+    /// Transfers on all paths.
+    Aggregate,
 }
 
 impl Mode {
     /// The modes that differ for bulk.
-    pub(crate) const FOR_BULK: [Self; 1] = [Self::Standby];
+    pub(crate) const FOR_BULK: [Self; 2] = [Self::Standby, Self::Aggregate];
 
     fn apply(self, kcp: &mut Kcp) {
         match self {
             Self::Standby => {}
             Self::Duplicate => kcp.copy_on_paths(),
+            Self::Aggregate => kcp.aggregate_paths(),
         }
     }
 }
@@ -43,6 +46,7 @@ impl fmt::Display for Mode {
         f.write_str(match self {
             Self::Standby => "standby",
             Self::Duplicate => "duplicate",
+            Self::Aggregate => "aggregate",
         })
     }
 }

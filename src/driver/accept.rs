@@ -112,8 +112,10 @@ impl<S: Socket> Driver<S> {
         if self.config.allowed_migration() == Migration::Authenticated {
             kcp.accept_paths();
         }
-        if self.config.path_mode == PathMode::Duplicate {
-            kcp.copy_on_paths();
+        match self.config.path_mode {
+            PathMode::Standby => {}
+            PathMode::Duplicate => kcp.copy_on_paths(),
+            PathMode::Aggregate => kcp.aggregate_paths(),
         }
         // One side pings later than its peer, so that not both do. By default that is the active opener,
         // since the pings of a server to many peers leave at coalesced deadlines (`timer_wheel`).

@@ -1,6 +1,7 @@
 //! Whole endpoints on a simulated network (`sim_world`), by subject.
 
 mod address_validation;
+mod aggregate;
 mod backlog;
 mod close;
 mod codec;

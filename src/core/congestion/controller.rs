@@ -64,6 +64,8 @@ pub(crate) enum SentAs {
     Retransmission {
         by_timeout: bool,
     },
+    /// It left on another path before.
+    Moved,
     /// Another copy of a retransmission.
     RedundantCopy,
 }

@@ -34,6 +34,21 @@ struct Transmission {
     unknown: bool,
 }
 
+impl Transmission {
+    /// A segment that left on another path.
+    const ELSEWHERE: Self = Self {
+        sent_at: Micros(0),
+        first_sent: Micros(0),
+        delivered_at: Micros(0),
+        delivered: 0,
+        sent: 0,
+        bytes: 0,
+        acked: true,
+        app_limited: true,
+        unknown: true,
+    };
+}
+
 /// A delivery rate sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RateSample {
@@ -128,17 +143,7 @@ pub(crate) struct DeliveryRate {
 impl DeliveryRate {
     /// Starts with segments in flight that left earlier. `in_flight`: bytes of each, 0 for acknowledged ones.
     pub(crate) fn new(in_flight: impl Iterator<Item = u32>, path: &mut PathTotals) -> Self {
-        let unknown = |bytes| Transmission {
-            sent_at: Micros(0),
-            first_sent: Micros(0),
-            delivered_at: Micros(0),
-            delivered: 0,
-            sent: 0,
-            bytes,
-            acked: bytes == 0,
-            app_limited: true,
-            unknown: true,
-        };
+        let unknown = |bytes| Transmission { bytes, acked: bytes == 0, ..Transmission::ELSEWHERE };
         let transmissions: VecDeque<_> = in_flight.map(unknown).collect();
         let in_flight = transmissions.iter().map(|sent| u64::from(sent.bytes)).sum();
         path.in_flight += in_flight;
@@ -251,6 +256,28 @@ impl DeliveryRate {
                 send_elapsed: sent.sent_at.since(sent.first_sent),
                 app_limited: sent.app_limited,
             });
+        }
+    }
+
+    /// Segment `index` leaves on another path, so it is not in flight on this one any more.
+    pub(crate) fn on_moved_away(&mut self, path: &mut PathTotals, index: usize) {
+        let Some(sent) = self.transmissions.get_mut(index).filter(|sent| !sent.acked) else {
+            return;
+        };
+        sent.acked = true;
+        let bytes = sent.bytes;
+        self.end_flight(path, bytes.into());
+    }
+
+    /// The number of segments that have an entry.
+    pub(crate) fn len(&self) -> usize {
+        self.transmissions.len()
+    }
+
+    /// Adds an entry for each segment up to `len` that left on another path.
+    pub(crate) fn skip_to(&mut self, len: usize) {
+        while self.transmissions.len() < len {
+            queue::push(&mut self.transmissions, Transmission::ELSEWHERE);
         }
     }
 

@@ -298,6 +298,9 @@ impl Flow {
                     }
                     member.rate.on_retransmitted(&mut path.totals, now, index, bytes);
                 }
+                SentAs::Moved => {
+                    member.rate.on_retransmitted(&mut path.totals, now, index, bytes);
+                }
                 SentAs::RedundantCopy => {}
             }
             if sent_as != SentAs::RedundantCopy {
@@ -321,6 +324,31 @@ impl Flow {
             member.update_window_limited(path);
             path.bbr.pacing(path.share(&member.demand))
         })
+    }
+
+    /// Segment `index` leaves on another path: if it was lost on this one, `by_timeout` or not.
+    pub(super) fn on_moved_away(&mut self, now: Micros, index: usize, by_timeout: Option<bool>) {
+        let now = self.path.now(now);
+        self.change(|path, member| {
+            if let Some(by_timeout) = by_timeout
+                && !(by_timeout && member.is_gone(now, path))
+            {
+                let sent_at = member.rate.sent_at(index);
+                path.bbr.on_lost(&Lost { now, sent_at, by_timeout });
+            }
+            member.rate.on_moved_away(&mut path.totals, index);
+        });
+    }
+
+    /// Segments have left on another path: SND.UNA has passed `covered`, and `len` are not yet both acknowledged
+    /// cumulatively and proved.
+    pub(super) fn catch_up(&mut self, now: Micros, covered: u32, len: usize) {
+        let now = self.path.now(now);
+        self.change(|path, member| {
+            let covered = member.rate.len().min(covered as usize);
+            (0..covered).for_each(|_| member.rate.on_una(&mut path.totals, now));
+            member.rate.skip_to(len);
+        });
     }
 
     /// Segment `index` was acknowledged for the first time. `is_latest`: as far as known, its latest

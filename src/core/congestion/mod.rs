@@ -295,6 +295,18 @@ impl Congestion {
         self.change_flow(|flow| flow.on_sent(now, index, bytes, sent_as, limit)).flatten()
     }
 
+    /// Segment `index` leaves on another path. `by_timeout`: if this one has lost it, whether a
+    /// timeout has shown it.
+    pub(crate) fn on_moved_away(&mut self, now: Micros, index: usize, by_timeout: Option<bool>) {
+        self.change_flow(|flow| flow.on_moved_away(now, index, by_timeout));
+    }
+
+    /// Segments have left on another path meanwhile. `covered`: those that SND.UNA has passed; `len`: those that
+    /// count now.
+    pub(crate) fn catch_up(&mut self, now: Micros, covered: u32, len: usize) {
+        self.change_flow(|flow| flow.catch_up(now, covered, len));
+    }
+
     /// Segment `index` was acknowledged for the first time. `is_latest`: as far as known, its latest
     /// transmission arrived.
     #[inline]

@@ -41,6 +41,7 @@ impl Kcp {
     ) -> Result<(), InputError> {
         segment::validate(datagram, self.conv)?;
         let now = self.clock.tick(now);
+        self.send.on_arrival(now, self.arrival);
         self.stats.received.datagrams += 1;
         self.stats.received.datagram_bytes += datagram.len() as u64;
         if self.close_state.is_enabled()
@@ -124,7 +125,7 @@ impl Kcp {
         if origin == PacketType::Regular {
             self.keepalive.on_received(now, is_new);
             self.pending_reset.on_received(is_new);
-            if let Some(paths) = self.paths.as_mut().filter(|_| is_new) {
+            if let Some(paths) = self.send.paths.as_mut().filter(|_| is_new) {
                 paths.on_arrival(now, self.arrival);
             }
         }
@@ -227,7 +228,7 @@ impl Kcp {
     /// Autotunes the receive window, after data arrived in order.
     #[inline]
     fn autotune_recv_window(&mut self, now: Micros) {
-        if self.recv.autotune_window(now, &self.send.path.rtt) {
+        if self.recv.autotune_window(now, self.send.longest_rtt()) {
             // Pings are the only RTT samples of a side that sends no data.
             self.keepalive.request_ping(now);
         }
@@ -282,11 +283,15 @@ impl Kcp {
         if self.close_reason.is_some() {
             return false;
         }
-        if let Some(paths) = &mut self.paths
+        if let Some(paths) = &mut self.send.paths
             && !payload.is_empty()
             && !is_mtu_probe
         {
-            paths.on_data(now, self.arrival);
+            if header.sn.since(self.recv.nxt()) >= 0 && self.recv.is_missing(header.sn) {
+                paths.on_data(now, self.arrival, &mut self.acks);
+            } else {
+                paths.on_duplicate(now, self.arrival);
+            }
         }
         if self.close_state.is_beyond_fin(header.sn)
             || (!payload.is_empty() && self.close_state.discards(header.sn, self.recv.nxt()))
@@ -344,7 +349,7 @@ impl Kcp {
         }
         self.keepalive.on_duplicate_received(now);
         if self.recv.nxt().since(ack.sn) > MAX_WINDOW {
-            if let Some(paths) = &mut self.paths {
+            if let Some(paths) = &mut self.send.paths {
                 paths.on_ping(now, self.arrival, PingId { sn: ack.sn, cookie: ack.ts });
                 return;
             }
@@ -481,7 +486,7 @@ impl Kcp {
         self.keepalive.is_ping(ping)
             || self.send.path.mtu.is_probe(ping)
             || self.path_validator.has_sent(ping)
-            || self.paths.as_ref().is_some_and(|paths| paths.has_sent(ping))
+            || self.send.paths.as_ref().is_some_and(|paths| paths.has_sent(ping))
     }
 
     /// Counts a reflected datagram.

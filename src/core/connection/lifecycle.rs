@@ -412,7 +412,7 @@ impl Kcp {
         let valid = self.is_recent_data(now, sn, ts)
             || self.keepalive.is_recent_ping(now, ping)
             || self.send.path.mtu.is_recent_ping(now, ping)
-            || self.paths.as_ref().is_some_and(|paths| paths.has_sent_lately(now, ping));
+            || self.send.paths.as_ref().is_some_and(|paths| paths.has_sent_lately(now, ping));
         if valid {
             self.close_reason.get_or_insert(ConnectionError::Reset);
             self.close_state.on_reset(reset);

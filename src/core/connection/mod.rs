@@ -36,7 +36,7 @@ use crate::core::congestion::pacer::RateLimiter;
 use crate::core::keepalive::{Keepalive, Role};
 use crate::core::open::{Establishment, PeerState};
 use crate::core::path::amplification::{AddressProof, Amplification};
-use crate::core::path::set::{PathId, PathSet};
+use crate::core::path::set::PathId;
 use crate::core::path::validation::PathValidator;
 use crate::core::recv::Receiver;
 use crate::core::recv::acks::PendingAcks;
@@ -94,8 +94,6 @@ pub struct Kcp {
     amplification: Amplification,
     address_proof: AddressProof,
     path_validator: PathValidator,
-    /// `Some` with several paths.
-    paths: Option<Box<PathSet>>,
     /// Whether messages leave on all paths.
     copies_on_paths: bool,
     /// Whether the peer may announce further paths.
@@ -224,7 +222,6 @@ impl Kcp {
             amplification: Amplification::Unlimited,
             address_proof: AddressProof::default(),
             path_validator: PathValidator::default(),
-            paths: None,
             copies_on_paths: false,
             accepts_paths: false,
             arrival: PathId::FIRST,
@@ -426,6 +423,9 @@ impl Kcp {
         self.send.release_memory();
         self.recv.release_memory();
         self.acks.release_memory();
+        if let Some(paths) = &mut self.send.paths {
+            paths.release_memory();
+        }
     }
 
     /// Memory of received data, bytes.
@@ -619,7 +619,7 @@ impl Kcp {
             }
             Setting::Mtu(mtu) => {
                 self.send.path.mtu.on_max_mtu_changed(mtu);
-                if let Some(paths) = &mut self.paths {
+                if let Some(paths) = &mut self.send.paths {
                     paths.limit_mtu(mtu);
                 }
                 self.update_mss();
@@ -689,7 +689,7 @@ impl Kcp {
         let rate_limited =
             self.rate_limiter.next().filter(ahead).filter(|&at| self.has_work_at(at));
         let mut next = earliest([counted(work), counted(resume), counted(rate_limited)]);
-        if self.paths.is_some() {
+        if self.send.paths.is_some() {
             // The rate limit does not delay pings.
             next = earliest([next, counted(self.paths_deadline())]);
         }
@@ -761,6 +761,7 @@ impl Kcp {
         let in_flight = self.send.has_unacked() || self.close_state.awaits_fin_ack();
         self.keepalive.update_outstanding(now, self.owes_answer(), in_flight);
         self.send.remote.update_persist_timer(now, self.send.is_window_blocked());
+        self.choose_path(now);
     }
 
     /// Whether an answer of the peer is due: to data, FIN or an initial segment.

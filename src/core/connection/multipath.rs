@@ -68,13 +68,31 @@ impl Kcp {
     pub fn copy_paths(&mut self) -> impl Iterator<Item = (PathId, usize)> + '_ {
         let copies = self.copies_on_paths && self.send.is_latency_bound();
         self.update_copy_wait(copies);
-        let paths = self.paths.iter().filter(move |_| copies);
+        let paths = self.send.paths.iter().filter(move |_| copies);
         paths.flat_map(|paths| paths.others())
+    }
+
+    /// Sets that transfers use all paths: each datagram leaves on the path that [`Kcp::active_path`] names before it.
+    pub fn aggregate_paths(&mut self) {
+        self.send.aggregates = true;
+    }
+
+    /// Whether the state of the sender's path is that of the one on which the connection opened.
+    pub(crate) fn at_first_path(&mut self) -> bool {
+        if self.send.is_aggregating() {
+            self.send.use_path(self.last_poll_transmit, PathId::FIRST);
+        }
+        self.active_path() == PathId::FIRST
+    }
+
+    /// Whether transfers use all paths.
+    pub(crate) fn aggregates_paths(&self) -> bool {
+        self.send.is_aggregating()
     }
 
     /// Loss detection waits for the answer to the slowest copy.
     fn update_copy_wait(&mut self, copies: bool) {
-        let paths = self.paths.as_ref().filter(|_| copies);
+        let paths = self.send.paths.as_ref().filter(|_| copies);
         let wait = paths.map_or(0, |paths| paths.copy_wait(&self.send.path.rtt));
         self.send.path.loss.set_copy_wait(wait);
     }
@@ -106,9 +124,9 @@ impl Kcp {
             return Err(AddPathError::NotSupported);
         }
         let now = self.clock.at(now);
-        let send = self.send.path.another();
-        let paths = self.paths.get_or_insert_with(|| Box::new(PathSet::new(now, true)));
-        paths.add(now, send).ok_or(AddPathError::TooMany)
+        let (send, slot) = (self.send.path.another(), self.send.free_slot());
+        let paths = self.send.paths.get_or_insert_with(|| Box::new(PathSet::new(now, true)));
+        slot.and_then(|slot| paths.add(now, slot, send)).ok_or(AddPathError::TooMany)
     }
 
     /// The number that the peer has announced for a path that has just been validated, and the time since its
@@ -128,10 +146,17 @@ impl Kcp {
         let mut send = self.send.path.another();
         send.rtt.on_sample(now, clock::micros(rtt));
         self.path_validator.clear();
-        let paths = self.paths.get_or_insert_with(|| Box::new(PathSet::new(now, false)));
+        // What is in flight on the path that it replaces counts as its own.
+        let known = self.send.paths.as_ref().filter(|paths| paths.has(id));
+        let slot = known.map(|paths| paths.slot_of(id)).or_else(|| self.send.free_slot());
+        let Some(slot) = slot else { return false };
+        let paths = self.send.paths.get_or_insert_with(|| Box::new(PathSet::new(now, false)));
         let silences = paths.silences(id);
-        let is_added = paths.add_validated(now, id, send).is_some();
+        let is_added = paths.add_validated(now, id, slot, send).is_some();
         paths.keep_silences(id, silences);
+        if self.send.aggregates {
+            self.update_mss();
+        }
         is_added
     }
 
@@ -139,10 +164,10 @@ impl Kcp {
     /// last one that answers.
     pub fn remove_path(&mut self, now: Instant, id: PathId) -> bool {
         let now = self.clock.at(now);
-        let change = self.paths.as_mut().and_then(|paths| paths.remove(now, id));
+        let change = self.send.paths.as_mut().and_then(|paths| paths.remove(now, id));
         let Some(change) = change else { return false };
         self.change_path(now, change);
-        if let Some(paths) = &mut self.paths {
+        if let Some(paths) = &mut self.send.paths {
             paths.forget(id);
         }
         true
@@ -152,29 +177,30 @@ impl Kcp {
     /// takes over at once.
     pub fn on_path_lost(&mut self, now: Instant, id: PathId) {
         let now = self.clock.at(now);
-        let change = self.paths.as_mut().map(|paths| paths.on_lost(now, id));
+        let change = self.send.paths.as_mut().map(|paths| paths.on_lost(now, id));
         self.change_path(now, change.unwrap_or(Change::None));
     }
 
     /// The paths; one if none was ever added.
     pub fn paths(&self) -> impl Iterator<Item = PathInfo> + '_ {
         let (active, rtt) = (self.active_path(), &self.send.path.rtt);
-        let only = self.paths.is_none().then(|| (PathId::FIRST, PathState::Usable, rtt.srtt()));
-        let several = self.paths.iter().flat_map(|paths| paths.states(rtt));
+        let only =
+            self.send.paths.is_none().then(|| (PathId::FIRST, PathState::Usable, rtt.srtt()));
+        let several = self.send.paths.iter().flat_map(|paths| paths.states(rtt));
         several.chain(only).map(move |(id, state, srtt)| {
             let srtt = srtt.map(Duration::from_micros);
-            let other = self.paths.as_ref().and_then(|paths| paths.mtu(id));
+            let other = self.send.paths.as_ref().and_then(|paths| paths.mtu(id));
             let current_mtu =
                 u32::try_from(other.unwrap_or_else(|| self.current_mtu())).unwrap_or(0);
-            let silences = self.paths.as_ref().map_or(0, |paths| paths.silences(id));
+            let silences = self.send.paths.as_ref().map_or(0, |paths| paths.silences(id));
             PathInfo { id, state, is_active: id == active, srtt, current_mtu, silences }
         })
     }
 
-    /// The path of [`Kcp::poll_transmit`].
+    /// The path of the next [`Kcp::poll_transmit`].
     #[must_use]
     pub fn active_path(&self) -> PathId {
-        self.paths.as_ref().map_or(PathId::FIRST, |paths| paths.active())
+        self.send.paths.as_ref().map_or(PathId::FIRST, |paths| paths.active())
     }
 
     /// The path on which the next datagrams for [`Kcp::input`] came.
@@ -192,11 +218,17 @@ impl Kcp {
     /// [`Kcp::poll_transmit_on_path`] until this returns `None`, then call [`Kcp::poll_transmit`].
     #[must_use]
     pub fn next_transmit_path(&self, now: Instant) -> Option<PathId> {
-        let paths = self.paths.as_ref()?;
+        let paths = self.send.paths.as_ref()?;
         let now = self.clock.at(now);
         let segment = if self.may_ping_paths() { paths.next(now) } else { None };
-        let acks = self.close_reason.is_none() && self.acks_due(now);
-        segment.or_else(|| self.acks_leave_elsewhere().filter(|_| acks))
+        segment.or_else(|| self.next_ack_path(now))
+    }
+
+    /// The path of ACKs that leave without data now.
+    fn next_ack_path(&self, now: Micros) -> Option<PathId> {
+        let paths = self.send.paths.as_ref().filter(|_| self.close_reason.is_none())?;
+        let elsewhere = paths.acks_leave_elsewhere().filter(|_| self.acks_due(now));
+        elsewhere.or_else(|| paths.next_waiting_acks())
     }
 
     /// Appends the datagram of [`Kcp::next_transmit_path`].
@@ -205,14 +237,31 @@ impl Kcp {
         now: Instant,
         out: &mut Vec<u8>,
     ) -> Option<Transmitted> {
-        self.paths.as_ref()?;
+        self.send.paths.as_ref()?;
         let now = self.clock.tick(now);
         let (start, mut sent) = (out.len(), Transmitted::default());
-        if !self.write_path_segment(now, out) && self.acks_leave_elsewhere().is_some() {
-            self.append_acks(MAX_ACKS, out, &mut sent);
+        if !self.write_path_segment(now, out) {
+            if self.acks_leave_elsewhere().is_some() && self.acks_due(now) {
+                self.append_acks(MAX_ACKS, out, &mut sent);
+            } else if self.close_reason.is_none() {
+                self.append_waiting_acks(out, &mut sent);
+            }
         }
         let len = out.len() - start;
         (len > 0).then(|| self.on_datagram_sent(now, len, sent))
+    }
+
+    /// Appends ACKs that wait although data comes on another path now.
+    fn append_waiting_acks(&mut self, out: &mut Vec<u8>, sent: &mut Transmitted) {
+        let template = self.header(Command::Ack, self.close_state.capability(), Sn(0), Ts(0), 0);
+        let waiting = self.send.paths.as_mut().and_then(|paths| paths.waiting_acks());
+        let Some(acks) = waiting else { return };
+        let recv = &mut self.recv;
+        acks.take(template.una, MAX_ACKS, |ack| {
+            recv.on_ack_sent(ack.sn);
+            Header { sn: ack.sn, ts: ack.ts, ..template }.emit(out);
+            sent.acks += 1;
+        });
     }
 
     /// Appends a ping or an answer, if one is due.
@@ -223,7 +272,7 @@ impl Kcp {
         let (sn, keepalive) = (self.role.ping_sn(self.send.una()), &mut self.keepalive);
         let new = || PingId { sn, cookie: keepalive.next_cookie() };
         let rtt = &self.send.path.rtt;
-        let segment = self.paths.as_mut().and_then(|paths| paths.poll(now, rtt, new));
+        let segment = self.send.paths.as_mut().and_then(|paths| paths.poll(now, rtt, new));
         let Some((path, segment, announces)) = segment else { return false };
         match segment {
             PathSegment::Answer(PingId { sn, cookie }) => {
@@ -249,22 +298,28 @@ impl Kcp {
 
     /// The operating system refused a datagram of `size` bytes on a path without data (EMSGSIZE).
     pub(crate) fn on_message_too_big_on(&mut self, id: PathId, size: usize) {
-        if let Some(paths) = &mut self.paths {
+        if let Some(paths) = &mut self.send.paths {
             paths.on_message_too_big(id, size);
+        }
+        if self.send.aggregates {
+            self.update_mss();
         }
     }
 
     /// The path of ACKs, if data leaves on another one.
     #[inline]
     pub(super) fn acks_leave_elsewhere(&self) -> Option<PathId> {
-        self.paths.as_ref()?.acks_leave_elsewhere()
+        self.send.paths.as_ref()?.acks_leave_elsewhere()
     }
 
     /// Whether [`Self::poll_transmit_on_path`] would append a ping or an answer.
     #[inline]
     pub(super) fn has_path_work_at(&self, at: Micros) -> bool {
-        let paths = self.paths.as_ref();
-        paths.is_some_and(|paths| self.may_ping_paths() && paths.next(at).is_some())
+        let paths = self.send.paths.as_ref();
+        paths.is_some_and(|paths| {
+            (self.may_ping_paths() && paths.next(at).is_some())
+                || (self.close_reason.is_none() && paths.next_waiting_acks().is_some())
+        })
     }
 
     fn may_ping_paths(&self) -> bool {
@@ -273,26 +328,32 @@ impl Kcp {
 
     /// When a path has something to do: a ping, an answer, or a change because an answer is overdue.
     pub(super) fn paths_deadline(&self) -> Option<Micros> {
-        let paths = self.paths.as_ref().filter(|_| self.may_ping_paths())?;
+        let paths = self.send.paths.as_ref().filter(|_| self.may_ping_paths())?;
         let overdue = if paths.awaits_answers() { self.send.overdue_at() } else { None };
         earliest([paths.deadline(), overdue])
     }
 
     /// An ACK arrived that no segment in flight matches. Returns whether it answers a ping on its path.
     pub(super) fn on_path_pong(&mut self, now: Micros, header: &Header) -> bool {
-        let Some(paths) = &mut self.paths else { return false };
+        let Some(paths) = &mut self.send.paths else { return false };
         let rtt = &mut self.send.path.rtt;
         if !paths.on_pong(now, self.arrival, PingId::named_by(header), rtt) {
             return false;
         }
         let change = paths.prefer_better(rtt);
-        self.change_path(now, change);
+        if !self.send.aggregates {
+            self.change_path(now, change);
+        } else {
+            // A path that answers again may have a smaller MTU.
+            self.update_mss();
+            self.choose_path(now);
+        }
         true
     }
 
     /// Leaves a path that is silent.
     pub(super) fn check_paths(&mut self, now: Micros) {
-        let Some(paths) = &mut self.paths else { return };
+        let Some(paths) = &mut self.send.paths else { return };
         let mut change = paths.handle_timeout(now);
         if paths.is_active_silent() && change == Change::None {
             change = paths.prefer_better(&self.send.path.rtt);
@@ -300,11 +361,29 @@ impl Kcp {
         if change == Change::None && paths.awaits_answers() {
             let fin_at = self.close_state.fin_deadline();
             let answers_at = earliest([self.send.overdue_at(), fin_at]);
-            if answers_at.is_some_and(|at| at <= now) {
+            let is_overdue = answers_at.is_some_and(|at| at <= now);
+            if is_overdue && self.send.aggregates {
+                self.send.leave_overdue_paths(now);
+            }
+            let is_fin_overdue = fin_at.is_some_and(|at| at <= now);
+            if let Some(paths) = &mut self.send.paths
+                && is_overdue
+                && (!self.send.aggregates || is_fin_overdue)
+            {
                 change = paths.leave_active(now);
             }
         }
         self.change_path(now, change);
+        self.choose_path(now);
+    }
+
+    /// Chooses the path of the next datagram, if transfers use all paths.
+    #[inline]
+    pub(super) fn choose_path(&mut self, now: Micros) {
+        if self.send.is_aggregating() && self.close_reason.is_none() {
+            self.send.settle_paths(now);
+            self.send.choose_path(now);
+        }
     }
 
     /// A RST is unanswered: it leaves on another path next time.
@@ -312,14 +391,17 @@ impl Kcp {
         // 0 before the first one.
         let is_due = |at: Micros| at > Micros(0) && at <= now;
         let is_due = self.close_state.reset_deadline().is_some_and(is_due);
-        let change = self.paths.as_ref().filter(|_| is_due).map(|paths| paths.rotate());
+        let change = self.send.paths.as_ref().filter(|_| is_due).map(|paths| paths.rotate());
         self.change_path(now, change.unwrap_or(Change::None));
     }
 
     fn change_path(&mut self, now: Micros, change: Change) {
         let Change::Switch { to, resend } = change else { return };
-        let (Some(paths), send) = (&mut self.paths, &mut self.send) else { return };
-        paths.switch(to, |other| send.switch_path(now, other, resend));
+        if self.send.aggregates {
+            self.send.use_path(now, to);
+        } else {
+            self.send.switch_path(now, to, resend);
+        }
         self.update_mss();
         self.update_timers(now);
     }

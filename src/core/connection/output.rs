@@ -130,7 +130,9 @@ impl Kcp {
             Some(next) => {
                 self.full_datagrams_since_ack += 1;
                 self.window_update_pending = false;
-                sent.gso_follows = next.is_new() && budget.may_batch();
+                // The next one may leave on another path.
+                let may_batch = budget.may_batch() && !self.send.is_aggregating();
+                sent.gso_follows = next.is_new() && may_batch;
                 self.append_segment(now, next, out, &mut sent);
             }
             None => self.write_small_datagram(now, next, start, budget, out, &mut sent),
@@ -255,7 +257,7 @@ impl Kcp {
     /// As [`Self::on_datagram_sent`], and sets `is_last`.
     fn on_data_sent(&mut self, now: Micros, len: usize, sent: Transmitted) -> Transmitted {
         let sent = self.on_datagram_sent(now, len, sent);
-        if let Some(paths) = self.paths.as_mut().filter(|_| sent.segments > 0) {
+        if let Some(paths) = self.send.paths.as_mut().filter(|_| sent.segments > 0) {
             paths.on_used(now);
         }
         let is_last = !sent.gso_follows && !self.has_work_at(now);

@@ -212,7 +212,7 @@ impl Kcp {
         self.establishment.on_network_changed(now);
         // A ping before the peer has the connection would draw a RST.
         self.keepalive.on_network_changed(self.is_established());
-        if let Some(paths) = &mut self.paths {
+        if let Some(paths) = &mut self.send.paths {
             paths.ping_all(now);
         }
         self.update_timers(now);
@@ -336,7 +336,7 @@ impl Kcp {
     /// Sets the size of new segments to the current MTU. Returns whether the size has changed.
     pub(super) fn update_mss(&mut self) -> bool {
         let before = self.send.mss();
-        let mss = self.send.path.mtu.current_mtu() - HEADER_LEN;
+        let mss = self.send.current_mtu() - HEADER_LEN;
         let mss = mss - self.repair_overhead(mss);
         self.send.set_mss(mss);
         mss != before

@@ -1,18 +1,23 @@
 //! The paths of a connection with several (draft-ietf-quic-multipath): one carries the data, the others are kept
-//! warm by pings and take over when it falls silent.
+//! warm by pings and take over when it falls silent. If a transfer uses all of them, the active one is the path of
+//! the next datagram.
 //!
 //! Each side chooses the path of its own data. ACKs leave on the path on which data came last, since the peer
 //! listens there, and a ping is answered on the path on which it came. If a path is dead in either direction, the
 //! sender of data on it gets no answer, and leaves it.
 
+use std::mem;
+
 use crate::core::clock::Micros;
 use crate::core::keepalive::{COOKIE_LIFE, PingId};
 use crate::core::recovery::rtt::RttEstimator;
+use crate::core::recovery::sent::{MAX_SLOTS, Slot};
+use crate::core::recv::acks::PendingAcks;
 use crate::core::send::path::SendPath;
 use crate::util::earliest;
 
 /// Most paths of a connection.
-pub(crate) const MAX_PATHS: u8 = 4;
+pub(crate) const MAX_PATHS: u8 = MAX_SLOTS;
 /// Interval of pings on a path without data, while the connection is in use, microseconds.
 const WARM_INTERVAL: u64 = 5_000_000;
 /// The same while it is not: the default interval of keepalive.
@@ -96,6 +101,10 @@ struct Entry {
     silent_since: Micros,
     /// What the sender knows of the path; `None` while it is the active one.
     send: Option<Box<SendPath>>,
+    /// The place of its segments in flight.
+    slot: Slot,
+    /// ACKs of data that arrived on the path before data came on another one.
+    acks: PendingAcks,
 }
 
 /// A change of the paths that the connection acts on.
@@ -135,11 +144,18 @@ impl PathSet {
             announces,
             last_used: now,
         };
-        set.push(PathId::FIRST, now, PathState::Usable, None);
+        set.push(PathId::FIRST, now, PathState::Usable, Slot::FIRST, None);
         set
     }
 
-    fn push(&mut self, id: PathId, now: Micros, state: PathState, send: Option<Box<SendPath>>) {
+    fn push(
+        &mut self,
+        id: PathId,
+        now: Micros,
+        state: PathState,
+        slot: Slot,
+        send: Option<Box<SendPath>>,
+    ) {
         self.entries.push(Entry {
             id,
             state,
@@ -152,28 +168,46 @@ impl PathSet {
             needed: PONGS_AFTER_SILENCE,
             silent_since: now,
             send,
+            slot,
+            acks: PendingAcks::default(),
         });
     }
 
+    /// A place for the segments of another path. `is_empty`: whether none is in flight there.
+    pub(crate) fn free_slot(&self, is_empty: impl Fn(Slot) -> bool) -> Option<Slot> {
+        let is_free = |slot: &Slot| self.entries.iter().all(|entry| entry.slot != *slot);
+        (0..MAX_SLOTS).map(Slot).filter(is_free).find(|slot| is_empty(*slot))
+    }
+
     /// Adds a path that has to be validated. `None` if there are [`MAX_PATHS`].
-    pub(crate) fn add(&mut self, now: Micros, send: SendPath) -> Option<PathId> {
+    pub(crate) fn add(&mut self, now: Micros, slot: Slot, send: SendPath) -> Option<PathId> {
         let free = |number: &u8| self.entries.iter().all(|entry| entry.id.0 != *number);
         let id = PathId((1..MAX_PATHS).find(free)?);
-        self.push(id, now, PathState::Validating, Some(Box::new(send)));
+        self.push(id, now, PathState::Validating, slot, Some(Box::new(send)));
         Some(id)
     }
 
     /// Adds a path of the peer, which has answered a PATH_CHALLENGE on it, or replaces it. `None` if there are
     /// [`MAX_PATHS`].
-    pub(crate) fn add_validated(&mut self, now: Micros, id: PathId, send: SendPath) -> Option<()> {
+    pub(crate) fn add_validated(
+        &mut self,
+        now: Micros,
+        id: PathId,
+        slot: Slot,
+        send: SendPath,
+    ) -> Option<()> {
         if id == PathId::FIRST || id.0 >= MAX_PATHS {
             return None;
         }
         if id == self.active {
             return Some(());
         }
+        let acks = self.entry_mut(id).map(|entry| mem::take(&mut entry.acks));
         self.entries.retain(|entry| entry.id != id);
-        self.push(id, now, PathState::Usable, Some(Box::new(send)));
+        self.push(id, now, PathState::Usable, slot, Some(Box::new(send)));
+        if let Some((acks, entry)) = acks.zip(self.entry_mut(id)) {
+            entry.acks = acks;
+        }
         Some(())
     }
 
@@ -214,9 +248,7 @@ impl PathSet {
     pub(crate) fn forget(&mut self, id: PathId) {
         self.entries.retain(|entry| entry.id != id);
         self.answers.retain(|(path, _)| *path != id);
-        if self.ack_path == id {
-            self.ack_path = self.active;
-        }
+        self.move_acks(id, self.active);
     }
 
     pub(crate) fn active(&self) -> PathId {
@@ -250,12 +282,42 @@ impl PathSet {
 
 /// Events.
 impl PathSet {
-    /// Data of the peer arrived on `path`.
-    pub(crate) fn on_data(&mut self, now: Micros, path: PathId) {
+    /// Data of the peer arrived on `path`. ACKs that wait for another one are kept for it: they tell its round
+    /// trip.
+    pub(crate) fn on_data(&mut self, now: Micros, path: PathId, acks: &mut PendingAcks) {
+        let last = self.ack_path;
+        if path != last && self.entry(path).is_some() {
+            for id in [last, path] {
+                if let Some(entry) = self.entry_mut(id) {
+                    mem::swap(acks, &mut entry.acks);
+                }
+            }
+            self.ack_path = path;
+        }
+        self.on_used(now);
+    }
+
+    /// Data that had arrived before arrived on `path`. Its ACK leaves there.
+    pub(crate) fn on_duplicate(&mut self, now: Micros, path: PathId) {
         if self.entry(path).is_some() {
             self.ack_path = path;
         }
         self.on_used(now);
+    }
+
+    /// Frees what an idle connection does not need.
+    pub(crate) fn release_memory(&mut self) {
+        self.entries.iter_mut().for_each(|entry| entry.acks.release_memory());
+    }
+
+    /// The path of ACKs that wait although data comes on another path now, and the ACKs.
+    pub(crate) fn waiting_acks(&mut self) -> Option<&mut PendingAcks> {
+        self.entries.iter_mut().map(|entry| &mut entry.acks).find(|acks| !acks.is_empty())
+    }
+
+    /// The path of [`Self::waiting_acks`].
+    pub(crate) fn next_waiting_acks(&self) -> Option<PathId> {
+        self.entries.iter().find(|entry| !entry.acks.is_empty()).map(|entry| entry.id)
     }
 
     /// Data leaves or arrives. After a pause the pings become frequent again.
@@ -328,7 +390,7 @@ impl PathSet {
     ) -> bool {
         let interval = self.interval(now);
         // Any path that answers is better than a silent one.
-        let any_is_better = self.is_active_silent();
+        let any_is_better = self.entries.iter().all(|entry| entry.state != PathState::Usable);
         let Some(entry) = self.entry_mut(path) else { return false };
         let Some(sent) = entry.ping.take_if(|sent| sent.id == ping) else { return false };
         entry.unanswered = 0;
@@ -348,7 +410,10 @@ impl PathSet {
             (entry.needed, entry.silent_since) = (entry.needed / 2, now);
         }
         let is_silent = entry.state == PathState::Silent;
-        entry.next_ping = now.add_micros(if is_silent { RETURN_INTERVAL } else { interval });
+        let wait = if is_silent { RETURN_INTERVAL } else { interval };
+        // A ping that was sent again is no sample.
+        let has_sample = entry.send.as_deref().map_or(&*rtt, |send| &send.rtt).srtt().is_some();
+        entry.next_ping = if has_sample { now.add_micros(wait) } else { now };
         true
     }
 
@@ -423,11 +488,69 @@ impl PathSet {
         if let Some(entry) = self.entry_mut(last) {
             entry.send = Some(send);
         }
-        if self.ack_path == last {
-            // Until data comes on another path, ACKs leave with the data.
+        self.active = to;
+    }
+
+    /// Until data comes on another path, ACKs leave with the data.
+    pub(crate) fn move_acks(&mut self, from: PathId, to: PathId) {
+        if self.ack_path == from {
             self.ack_path = to;
         }
-        self.active = to;
+    }
+}
+
+/// Paths that carry data at the same time, by the slots of their segments.
+impl PathSet {
+    /// The path in `slot`.
+    pub(crate) fn in_slot(&self, slot: Slot) -> Option<PathId> {
+        self.entries.iter().find(|entry| entry.slot == slot).map(|entry| entry.id)
+    }
+
+    pub(crate) fn has(&self, id: PathId) -> bool {
+        self.entry(id).is_some()
+    }
+
+    pub(crate) fn slot_of(&self, id: PathId) -> Slot {
+        self.entry(id).map_or(Slot::FIRST, |entry| entry.slot)
+    }
+
+    /// Whether a path in `slot` answers.
+    pub(crate) fn is_usable(&self, slot: Slot) -> bool {
+        let is_it = |entry: &Entry| entry.slot == slot && entry.state == PathState::Usable;
+        self.entries.iter().any(is_it)
+    }
+
+    /// The paths that answer, except for the active one.
+    pub(crate) fn usable_others(&self) -> impl Iterator<Item = (PathId, Slot, &SendPath)> {
+        let usable = self.entries.iter().filter(|entry| entry.state == PathState::Usable);
+        usable.filter_map(|entry| Some((entry.id, entry.slot, entry.send.as_deref()?)))
+    }
+
+    /// The states of all paths but the active one, and whether each answers.
+    pub(crate) fn others_mut(&mut self) -> impl Iterator<Item = (bool, &mut SendPath)> {
+        let sends = self.entries.iter_mut();
+        sends.filter_map(|entry| {
+            Some((entry.state == PathState::Usable, entry.send.as_deref_mut()?))
+        })
+    }
+
+    /// Whether a path in another slot answers.
+    pub(crate) fn has_usable_except(&self, slot: Slot) -> bool {
+        let is_it = |entry: &Entry| entry.slot != slot && entry.state == PathState::Usable;
+        self.entries.iter().any(is_it)
+    }
+
+    /// The state of a path that is not the active one.
+    pub(crate) fn send_mut(&mut self, id: PathId) -> Option<&mut SendPath> {
+        self.entry_mut(id)?.send.as_deref_mut()
+    }
+
+    /// An answer of the path in `slot` is overdue.
+    pub(crate) fn on_overdue(&mut self, now: Micros, slot: Slot) {
+        let entry = self.entries.iter_mut().find(|entry| entry.slot == slot);
+        if let Some(entry) = entry {
+            entry.on_silent(now);
+        }
     }
 }
 

@@ -10,7 +10,9 @@
 //! Unacknowledged segments are linked in order of their last transmission: one list per back-off level, and a
 //! second list of level 0 for retransmissions of a bulk flow. Within a list, RTOs expire and later
 //! transmissions are acknowledged from the front on. So loss detection inspects the fronts of at most 16
-//! lists, where kcp-go's `flush` scans the window: bench `core`, `flush_with_nothing_due`.
+//! lists, where kcp-go's `flush` scans the window: bench `core`, `flush_with_nothing_due`. A connection whose
+//! data leaves on several paths has these lists for each: only on its own path a later transmission arrives
+//! later.
 //!
 //! Invariant: a list holds exactly the unacknowledged segments with that [`SentSegment::list`], in ascending
 //! [`SentSegment::xmit_seq`] (asserted in `check_invariants`).
@@ -31,8 +33,12 @@ use crate::core::send::buffer::BufferRange;
 use crate::core::seq::{Sn, Ts};
 use crate::util::queue;
 
-/// Number of lists: two for back-off level 0, and one for each higher level.
+/// Number of lists of a path: two for back-off level 0, and one for each higher level.
 const LISTS: usize = 16;
+/// Bits of [`SentSegment::list`] that name a list of a path; the next two name the slot of the path.
+const LIST_BITS: u32 = 4;
+/// Set in [`SentSegment::list`] once the segment has left on several paths.
+const MOVED: u8 = 1 << 7;
 /// Numbers of [`SentSegment::xmit_seq`] that a datagram with one segment takes.
 pub(crate) const XMIT_SEQS_PER_DATAGRAM: u64 = 2;
 /// Highest back-off level; further RTO expiries leave a segment there.
@@ -53,7 +59,7 @@ pub(crate) struct SentSegment {
     prev: Sn,
     next: Sn,
     pub(crate) frg: u8,
-    /// The list that holds it until it is acknowledged ([`list_of`]).
+    /// The list that holds it until it is acknowledged ([`list_of`]), the slot of its path, and [`MOVED`].
     list: u8,
     /// Sent more than once.
     pub(crate) retransmitted: bool,
@@ -64,7 +70,25 @@ pub(crate) struct SentSegment {
 impl SentSegment {
     /// RTO expiries so far, up to [`MAX_BACKOFF_LEVEL`] (kcp-go `xmit` counts transmissions).
     pub(crate) fn backoff_level(&self) -> u8 {
-        self.list.saturating_sub(1)
+        (self.list & (LISTS as u8 - 1)).saturating_sub(1)
+    }
+
+    /// The slot of the path on which it left last.
+    #[inline]
+    pub(crate) fn slot(&self) -> Slot {
+        Slot((self.list & !MOVED) >> LIST_BITS)
+    }
+
+    /// Whether it left on several paths, so that an earlier transmission says nothing about the last one's path.
+    #[inline]
+    pub(crate) fn has_moved(&self) -> bool {
+        self.list & MOVED != 0
+    }
+
+    /// Index of its list among those of all paths.
+    #[inline]
+    fn list_index(&self) -> usize {
+        usize::from(self.list & !MOVED)
     }
 
     /// [`Self::xmit_seq`] modulo 2^32.
@@ -99,6 +123,39 @@ const fn list_of(level: u8, apart: bool) -> u8 {
     }
 }
 
+/// The place of a path among those of its connection. A connection with one path has only the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Slot(pub(crate) u8);
+
+impl Slot {
+    pub(crate) const FIRST: Self = Self(0);
+
+    #[inline]
+    fn list(self, list: u8) -> u8 {
+        self.0 << LIST_BITS | list
+    }
+}
+
+/// Lists of the paths in further slots.
+#[derive(Debug)]
+struct FurtherLists {
+    /// As [`SentSegments::occupied`], for each slot from the second one on.
+    occupied: [u16; FURTHER],
+    ends: [[ListEnds; LISTS]; FURTHER],
+}
+
+impl FurtherLists {
+    const EMPTY: Self = Self {
+        occupied: [0; FURTHER],
+        ends: [[ListEnds { front: Sn(0), back: Sn(0) }; LISTS]; FURTHER],
+    };
+}
+
+/// Slots beside the first.
+const FURTHER: usize = MAX_SLOTS as usize - 1;
+/// Slots of a connection.
+pub(crate) const MAX_SLOTS: u8 = 4;
+
 /// First and last segment of a non-empty list.
 #[derive(Clone, Copy, Debug, Default)]
 struct ListEnds {
@@ -119,8 +176,12 @@ pub(crate) struct SentSegments {
     /// `None` until a list is needed, and for an idle connection. An entry is valid only while its bit in
     /// [`Self::occupied`] is set.
     lists: Option<Box<[ListEnds; LISTS]>>,
-    /// Bit `i` is set while list `i` is not empty.
+    /// Bit `i` is set while list `i` of the first slot is not empty.
     occupied: u16,
+    /// The slot of the path on which segments leave now.
+    slot: Slot,
+    /// `None` until a segment leaves in another slot than the first.
+    further: Option<Box<FurtherLists>>,
     /// Transmissions and datagrams so far, the source of [`SentSegment::xmit_seq`].
     transmissions: u64,
 }
@@ -134,6 +195,8 @@ impl SentSegments {
             runs: SentRuns::default(),
             lists: None,
             occupied: 0,
+            slot: Slot::FIRST,
+            further: None,
             transmissions: 0,
         }
     }
@@ -167,7 +230,9 @@ impl SentSegments {
 
     /// Whether every segment in flight has an ACK of its own.
     pub(crate) fn all_acked(&self) -> bool {
-        self.occupied == 0 && self.runs.all_acked()
+        self.occupied == 0
+            && self.runs.all_acked()
+            && self.further.as_ref().is_none_or(|further| further.occupied == [0; FURTHER])
     }
 
     /// Index of a segment in the ring.
@@ -213,7 +278,10 @@ impl SentSegments {
     #[inline]
     pub(crate) fn push(&mut self, now: Micros, first_ts: Ts, payload: BufferRange, frg: u8) -> Sn {
         if !self.runs.is_empty() {
-            return self.push_to_runs(now, first_ts, payload, frg);
+            if self.slot == Slot::FIRST {
+                return self.push_to_runs(now, first_ts, payload, frg);
+            }
+            self.break_up_runs();
         }
         let sn = self.nxt();
         let segment = self.transmit(now, first_ts, frg, sn);
@@ -248,7 +316,7 @@ impl SentSegments {
             prev: sn,
             next: sn,
             frg,
-            list: 0,
+            list: self.slot.list(0),
             retransmitted: false,
             acked: false,
         }
@@ -259,7 +327,7 @@ impl SentSegments {
     fn append(&mut self, segment: SentSegment, payload: BufferRange) {
         let sn = self.una.advance(self.ring_len());
         queue::push(&mut self.payloads, payload);
-        let prev = if segment.acked { sn } else { self.append_to_list(0, sn) };
+        let prev = if segment.acked { sn } else { self.append_to_list(segment.list_index(), sn) };
         queue::push(&mut self.ring, SentSegment { prev, next: sn, ..segment });
     }
 
@@ -275,7 +343,10 @@ impl SentSegments {
     /// Records a retransmission of an unacknowledged segment, which continues on back-off `level`. `apart`
     /// puts it into the second list of level 0, whose front may leave before segments that left once.
     pub(crate) fn mark_retransmitted(&mut self, now: Micros, sn: Sn, level: u8, apart: bool) {
-        self.relink(now, sn, list_of(level, apart), true);
+        let last = self.get(sn).map_or(0, |segment| segment.list);
+        let list = self.slot.list(list_of(level, apart));
+        let moved = if (last ^ list) >> LIST_BITS == 0 { 0 } else { MOVED };
+        self.relink(now, sn, list | moved, true);
     }
 
     /// Moves an unacknowledged segment to the end of the transmission order, as if sent now, without marking
@@ -295,7 +366,7 @@ impl SentSegments {
         let Some(segment) = self.get_mut(sn) else { return };
         *segment = SentSegment { list, retransmitted, last_sent: now, xmit_seq, ..*segment };
         self.transmissions = xmit_seq;
-        let prev = self.append_to_list(list, sn);
+        let prev = self.append_to_list((list & !MOVED).into(), sn);
         if let Some(segment) = self.get_mut(sn) {
             (segment.prev, segment.next) = (prev, sn);
         }
@@ -389,6 +460,9 @@ impl SentSegments {
         if self.occupied == 0 {
             self.lists = None;
         }
+        if self.all_acked() {
+            self.further = None;
+        }
         self.runs.release_memory();
     }
 
@@ -417,12 +491,38 @@ impl SentSegments {
 impl SentSegments {
     #[inline]
     fn list(&self, list: usize) -> Option<ListEnds> {
+        if list >= LISTS {
+            return self.further_list(list);
+        }
         let lists = self.lists.as_ref().filter(|_| self.occupied & (1 << list) != 0)?;
         lists.get(list).copied()
     }
 
+    #[cold]
+    fn further_list(&self, list: usize) -> Option<ListEnds> {
+        let (slot, list) = (list / LISTS - 1, list % LISTS);
+        let further = self.further.as_ref()?;
+        let is_occupied = further.occupied.get(slot)? & (1 << list) != 0;
+        further.ends.get(slot)?.get(list).copied().filter(|_| is_occupied)
+    }
+
+    #[cold]
+    fn set_further_list(&mut self, list: usize, ends: Option<ListEnds>) {
+        let (slot, list) = (list / LISTS - 1, list % LISTS);
+        let further = self.further.get_or_insert_with(|| Box::new(FurtherLists::EMPTY));
+        let known = further.occupied.get_mut(slot).zip(further.ends.get_mut(slot));
+        let Some((occupied, lists)) = known else { return };
+        *occupied = (*occupied & !(1 << list)) | (u16::from(ends.is_some()) << list);
+        if let Some(known) = lists.get_mut(list) {
+            *known = ends.unwrap_or_default();
+        }
+    }
+
     #[inline]
     fn set_list(&mut self, list: usize, ends: Option<ListEnds>) {
+        if list >= LISTS {
+            return self.set_further_list(list, ends);
+        }
         self.occupied = (self.occupied & !(1 << list)) | (u16::from(ends.is_some()) << list);
         if let Some(lists) = &mut self.lists {
             lists[list] = ends.unwrap_or_default();
@@ -431,18 +531,52 @@ impl SentSegments {
         }
     }
 
-    /// The earliest transmission in each list that is in use.
+    /// The earliest transmission in each list of a path that is in use.
     #[inline]
-    pub(crate) fn oldest_per_list(&self) -> impl Iterator<Item = (Sn, SentSegment)> {
-        let mut lists = self.occupied | u16::from(!self.runs.all_acked());
+    pub(crate) fn oldest_per_list(&self, slot: Slot) -> impl Iterator<Item = (Sn, SentSegment)> {
+        let mut lists = self.occupied_lists(slot);
+        let first = usize::from(slot.list(0));
         iter::from_fn(move || {
-            let list = lists.trailing_zeros() as usize;
+            let list = first + lists.trailing_zeros() as usize;
             lists &= lists.checked_sub(1)?;
             match self.list(list) {
                 Some(ends) => Some((ends.front, self.get(ends.front)?)),
                 None => self.runs.front(),
             }
         })
+    }
+
+    /// Bit `i` is set if list `i` of the path is not empty, or, for the first one, if runs continue it.
+    #[inline]
+    fn occupied_lists(&self, slot: Slot) -> u16 {
+        if slot == Slot::FIRST {
+            return self.occupied | u16::from(!self.runs.all_acked());
+        }
+        let further = self.further.as_ref();
+        let occupied = further.and_then(|further| further.occupied.get(usize::from(slot.0) - 1));
+        occupied.copied().unwrap_or(0)
+    }
+
+    /// Whether the path has no unacknowledged segment.
+    pub(crate) fn is_slot_empty(&self, slot: Slot) -> bool {
+        self.occupied_lists(slot) == 0
+    }
+
+    /// The slot of the path on which segments leave now.
+    #[inline]
+    pub(crate) fn slot(&self) -> Slot {
+        self.slot
+    }
+
+    /// Segments leave on another path from now on.
+    pub(crate) fn set_slot(&mut self, slot: Slot) {
+        self.slot = slot;
+    }
+
+    /// Whether segments have left on another path than the first.
+    #[inline]
+    pub(crate) fn uses_slots(&self) -> bool {
+        self.further.is_some() || self.slot != Slot::FIRST
     }
 
     /// Unacknowledged segments of the list of `sn` in order of transmission, from `sn` on.
@@ -454,7 +588,7 @@ impl SentSegments {
         });
         let of_runs = match first {
             None => Some(sn),
-            Some((_, segment)) if segment.list == 0 => self.runs.front().map(|(sn, _)| sn),
+            Some((_, segment)) if segment.list_index() == 0 => self.runs.front().map(|(sn, _)| sn),
             Some(_) => None,
         };
         of_ring.chain(of_runs.into_iter().flat_map(|sn| self.runs.iter_from(sn)))
@@ -462,8 +596,7 @@ impl SentSegments {
 
     /// Appends a segment to a list and returns its `prev`; its `next` is itself.
     #[inline]
-    fn append_to_list(&mut self, list: u8, sn: Sn) -> Sn {
-        let list = usize::from(list);
+    fn append_to_list(&mut self, list: usize, sn: Sn) -> Sn {
         let ends = self.list(list);
         if let Some(back) = ends.and_then(|ends| self.get_mut(ends.back)) {
             back.next = sn;
@@ -477,7 +610,7 @@ impl SentSegments {
     fn unlink(&mut self, sn: Sn) {
         let in_ring = self.index(sn).and_then(|index| self.ring.get(index));
         let Some(segment) = in_ring.filter(|segment| !segment.acked) else { return };
-        let (list, prev, next) = (usize::from(segment.list), segment.prev, segment.next);
+        let (list, prev, next) = (segment.list_index(), segment.prev, segment.next);
         let Some(ends) = self.list(list) else { return };
         let (first, last) = (prev == sn, next == sn);
         if !first && let Some(neighbour) = self.get_mut(prev) {
@@ -499,12 +632,12 @@ impl SentSegments {
     #[cfg(any(test, feature = "_testkit"))]
     fn check_lists(&self) -> usize {
         let mut linked = 0;
-        for list in 0..LISTS {
+        for list in 0..LISTS * usize::from(MAX_SLOTS) {
             let Some(ends) = self.list(list) else { continue };
             let (mut sn, mut prev, mut xmit_seq) = (ends.front, ends.front, 0);
             loop {
                 let segment = self.get(sn).expect("linked segments are in the ring");
-                assert!(!segment.acked && usize::from(segment.list) == list);
+                assert!(!segment.acked && segment.list_index() == list);
                 assert_eq!(segment.prev, prev);
                 assert!(segment.xmit_seq > xmit_seq, "a list is in order of transmission");
                 xmit_seq = segment.xmit_seq;
@@ -713,7 +846,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn oldest_sns(sent: &SentSegments) -> Vec<u32> {
-        sent.oldest_per_list().map(|(sn, _)| sn.0).collect()
+        sent.oldest_per_list(Slot::FIRST).map(|(sn, _)| sn.0).collect()
     }
 
     #[test]
@@ -831,7 +964,7 @@ mod tests {
         let sns = (0..sent.len() + 1).map(|offset| sent.una().advance(offset));
         let segments: Vec<_> =
             sns.map(|sn| (sent.get(sn).map(|s| seen((sn, s))), sent.payload(sn))).collect();
-        let oldest: Vec<_> = sent.oldest_per_list().collect();
+        let oldest: Vec<_> = sent.oldest_per_list(Slot::FIRST).collect();
         let order =
             oldest.iter().map(|(sn, _)| sent.unacked_from(*sn).map(seen).collect::<Vec<_>>());
         let order: Vec<_> = order.collect();

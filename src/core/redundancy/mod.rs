@@ -18,7 +18,7 @@ pub(crate) mod rlc;
 use crate::core::clock::Micros;
 use crate::core::recovery::loss::{LossDetector, LossTrigger};
 use crate::core::recovery::rtt::RttEstimator;
-use crate::core::recovery::sent::{SentSegment, SentSegments};
+use crate::core::recovery::sent::{SentSegment, SentSegments, Slot};
 use crate::core::redundancy::bundling::RedundantBundling;
 use crate::core::redundancy::copies::RedundantRetransmits;
 use crate::core::redundancy::fec_wait::FecCoverage;
@@ -46,6 +46,8 @@ pub(crate) struct SegmentLoss {
 #[derive(Debug)]
 pub(crate) struct InFlight<'a> {
     pub(crate) sent: &'a SentSegments,
+    /// The path whose segments are meant, and what is measured on it.
+    pub(crate) slot: Slot,
     pub(crate) rtt: &'a RttEstimator,
     pub(crate) loss: &'a LossDetector,
 }
@@ -275,7 +277,7 @@ impl Redundancy {
         no_new_data: bool,
         mut is_wanted: impl FnMut(&SegmentLoss) -> bool,
     ) -> Option<SegmentLoss> {
-        for oldest in in_flight.sent.oldest_per_list() {
+        for oldest in in_flight.sent.oldest_per_list(in_flight.slot) {
             let mut next = Some(oldest);
             for _ in 0..=MAX_GROUPS_PASSED {
                 let Some((sn, segment)) = next else { break };

@@ -36,6 +36,9 @@ impl Sender {
     /// path was validated. Ends the PTO back-off, so deferred retransmissions may leave.
     pub(crate) fn on_peer_activity(&mut self, now: Micros) {
         self.path.pto_backoff.on_peer_activity(now);
+        if self.is_aggregating() {
+            self.on_peer_activity_elsewhere(now);
+        }
     }
 
     /// A silent peer answered a ping. A pong acknowledges no data, so it allows one probe and no more:
@@ -55,6 +58,7 @@ impl Sender {
         sample: AckSample,
         stats: &mut Counters,
     ) -> AckOutcome {
+        self.at_segment(now, sn);
         let outcome = if self.redundancy.is_bundled_copy(sn, ts) {
             self.on_bundled_ack(now, sn)
         } else if let Some(segment) = self.sent_segments.get(sn) {
@@ -90,7 +94,11 @@ impl Sender {
             return AckOutcome::Invalid;
         }
         let rtt = if echoes_last { now.since(segment.last_sent) } else { since(clock, now, ts) };
-        let sample = if self.left_on_this_path(now, rtt) { sample } else { AckSample::None };
+        // A path that is silent, or gone, is not measured.
+        let is_here = segment.slot() == self.sent_segments.slot();
+        let is_of_this_path =
+            is_here && self.left_on_this_path(now, rtt) && (echoes_last || !segment.has_moved());
+        let sample = if is_of_this_path { sample } else { AckSample::None };
         let (xmit_seq, xmit_seq_low) = (segment.xmit_seq, segment.xmit_seq_low());
         let retransmitted = segment.retransmitted;
         let acked_before = segment.acked;
@@ -101,7 +109,9 @@ impl Sender {
                 self.on_first_acked(now, &segment);
                 self.note_wait(sample, rtt);
             }
-            if echoes_last {
+            if !is_here {
+                // The active path says nothing about it.
+            } else if echoes_last {
                 self.sample_newest(
                     now,
                     xmit_seq_low,
@@ -122,12 +132,13 @@ impl Sender {
                     }
                 } else if !echoes_last {
                     let apart = u64::from(last.since(ts).unsigned_abs());
-                    self.on_spurious_retransmit(now, sn, ts, apart, stats);
+                    self.on_spurious_retransmit(now, sn, ts, apart, segment.has_moved(), stats);
                 }
                 self.redundancy.forget_copies(sn);
             }
             self.on_segment_acked(now, sn, echoes_last);
-            if self.path.mtu.is_watching()
+            if is_here
+                && self.path.mtu.is_watching()
                 && let Some(payload) = self.sent_segments.payload(sn)
             {
                 self.on_size_acked(payload.len(), retransmitted);
@@ -141,10 +152,17 @@ impl Sender {
     ///
     /// [`Congestion::on_acked`]: crate::core::congestion::Congestion::on_acked
     pub(super) fn on_segment_acked(&mut self, now: Micros, sn: Sn, echoes_last: bool) {
+        let came_elsewhere = !echoes_last
+            && self.sent_segments.uses_slots()
+            && self.sent_segments.get(sn).is_some_and(|segment| segment.has_moved());
         self.sent_segments.ack(sn);
         self.on_newly_acked(1);
-        if let Some(offset) = sn.offset_from(self.una()) {
-            self.path.congestion.on_acked(now, self.congestion_index(offset), echoes_last);
+        let Some(offset) = sn.offset_from(self.una()) else { return };
+        let index = self.congestion_index(offset);
+        if came_elsewhere {
+            self.path.congestion.on_moved_away(now, index, None);
+        } else {
+            self.path.congestion.on_acked(now, index, echoes_last);
         }
     }
 
@@ -193,24 +211,27 @@ impl Sender {
             // helped.
             LateAck::LastTransmission { rtt, xmit_seq, spurious } => {
                 stats.retransmit.spurious += u64::from(spurious);
-                let rtt = rtt.filter(|rtt| self.left_on_this_path(now, *rtt));
-                if let Some(rtt) = rtt {
-                    self.note_wait(sample, rtt);
+                // With several paths `una` was the sample already.
+                if !self.sent_segments.uses_slots() {
+                    let rtt = rtt.filter(|rtt| self.left_on_this_path(now, *rtt));
+                    if let Some(rtt) = rtt {
+                        self.note_wait(sample, rtt);
+                    }
+                    self.sample_newest(now, xmit_seq, rtt.filter(|_| sample == AckSample::Rtt));
                 }
-                self.sample_newest(now, xmit_seq, rtt.filter(|_| sample == AckSample::Rtt));
             }
             // The ACK of the original arrives after the retransmission, so the original was delayed, not
             // lost.
             LateAck::EarlierTransmission { spurious: true, apart, judged } => {
-                let rtt = since(clock, now, ts);
-                if self.left_on_this_path(now, rtt) {
+                let (rtt, has_moved) = (since(clock, now, ts), self.sent_segments.uses_slots());
+                if self.left_on_this_path(now, rtt) && !has_moved {
                     self.sample_earlier(now, ts, rtt, sample);
                 }
                 if judged && let Some(redundant) = &mut self.redundancy.copies {
                     // The loss was already taken back once, when `una` covered the segment.
                     redundant.loss_rate.on_ack_arrived(now);
                 }
-                self.on_spurious_retransmit(now, sn, ts, apart, stats);
+                self.on_spurious_retransmit(now, sn, ts, apart, has_moved, stats);
             }
             LateAck::EarlierTransmission { spurious: false, .. } => {}
         }
@@ -273,21 +294,26 @@ impl Sender {
     }
 
     /// A retransmission was not needed: the transmission with timestamp `ts`, which left `apart` milliseconds
-    /// earlier, arrived, or FEC recovered it.
+    /// earlier, arrived, or FEC recovered it. `has_moved`: it may have left on another path.
     fn on_spurious_retransmit(
         &mut self,
         now: Micros,
         sn: Sn,
         ts: Ts,
         apart: u64,
+        has_moved: bool,
         stats: &mut Counters,
     ) {
         stats.retransmit.spurious += 1;
-        self.path.congestion.on_spurious_retransmit();
+        if !has_moved {
+            self.path.congestion.on_spurious_retransmit();
+        }
         if self.may_be_recovered(now, ts) {
             return;
         }
-        self.path.loss.on_spurious_retransmit(&self.path.rtt, apart * 1_000);
+        if !has_moved {
+            self.path.loss.on_spurious_retransmit(&self.path.rtt, apart * 1_000);
+        }
         if let Some(redundant) = &mut self.redundancy.copies {
             redundant.on_spurious(now, sn);
         }
@@ -310,6 +336,7 @@ impl Sender {
             self.on_segment_proved(now, una.back(1));
         }
         if newly_acked > 0 && self.redundancy.fec_wait.is_none() {
+            self.at_segment(now, self.una());
             self.note_wait_of_oldest(now);
         }
         let unproved = self.unproved();
@@ -320,15 +347,18 @@ impl Sender {
         self.una_proof.on_una(now, una, unproved);
         if newly_acked > 0 {
             self.path.mtu.on_una(now, una);
+            if self.sent_segments.uses_slots() {
+                self.on_una_elsewhere(now, una);
+            }
         }
         self.send_buffer.release(self.sent_segments.oldest_payload());
-        let is_bbr = self.path.congestion.is_bbr();
+        let (is_bbr, rtt) = (self.path.congestion.is_bbr(), *self.longest_rtt());
         if let Some(autotune) = &mut self.autotune {
             if window_limited {
                 autotune.on_window_limited();
             }
             let proved = una.back(self.una_proof.unproved(una));
-            self.window = autotune.send_window(now, proved, &self.path.rtt, self.window, is_bbr);
+            self.window = autotune.send_window(now, proved, &rtt, self.window, is_bbr);
         }
         self.on_cumulative_ack(proved);
         UnaOutcome::Current { newly_acked }
@@ -370,11 +400,15 @@ impl Sender {
     /// Removes segment `una` and records its acknowledgement.
     fn release_oldest(&mut self, now: Micros, clock: &Clock, proved: bool) {
         let sn = self.una();
+        self.at_segment(now, sn);
         if self.path.mtu.is_watching()
             && let Some(oldest) = self.sent_segments.oldest_payload()
         {
             let retransmitted = self.sent_segments.get(sn).is_some_and(|sent| sent.retransmitted);
             self.on_size_acked(oldest.len(), retransmitted);
+        }
+        if proved && self.sent_segments.uses_slots() {
+            self.on_covered(now, sn);
         }
         let Some(segment) = self.sent_segments.pop_acked() else { return };
         if !segment.acked && !segment.retransmitted {
@@ -388,6 +422,29 @@ impl Sender {
         let judged = unjudged && self.on_retransmission_covered(now, clock, sn, segment.first_ts);
         let copied = segment.retransmitted && self.redundancy.forget_copies(sn);
         self.acked_history.remember(clock, &segment, 1, copied, judged);
+    }
+}
+
+impl Sender {
+    /// `una` covers `sn`, and other segments are in flight on another path. An ACK on that path may have been faster
+    /// than its own, so it counts as the ACK of a segment that left once.
+    #[cold]
+    fn on_covered(&mut self, now: Micros, sn: Sn) {
+        let segment = self.sent_segments.get(sn);
+        let Some(segment) = segment.filter(|segment| !segment.acked && !segment.retransmitted)
+        else {
+            return;
+        };
+        let rtt = now.since(segment.last_sent);
+        if segment.slot() == self.sent_segments.slot() && self.left_on_this_path(now, rtt) {
+            // A longer one waited for a segment of another path, and its own ACK was lost.
+            let longest = self.path.rtt.srtt().map_or(u64::MAX, |srtt| 2 * srtt);
+            let sample = Some(rtt).filter(|rtt| *rtt <= longest);
+            self.sample_newest(now, segment.xmit_seq_low(), sample);
+            self.path.loss.on_ack(segment.xmit_seq, rtt.min(longest));
+            self.path.longest_wait = self.path.longest_wait.max(sample.unwrap_or(0));
+        }
+        self.path.congestion.on_acked(now, self.congestion_index(0), true);
     }
 }
 

@@ -22,9 +22,10 @@ use crate::config::{CongestionControl, DEFAULT_WINDOW, KcpConfig, Mode, Timing};
 use crate::core::clock::Micros;
 use crate::core::congestion::autotune::WindowAutotune;
 use crate::core::congestion::{Congestion, INITIAL_WINDOW, Limit, Pacing, PathHandle, SentAs};
+use crate::core::path::set::PathSet;
 use crate::core::recovery::acked::{AckedHistory, UnaProof};
 use crate::core::recovery::loss::{LossTrigger, RetransmitBudget};
-use crate::core::recovery::sent::SentSegments;
+use crate::core::recovery::sent::{SentSegment, SentSegments};
 use crate::core::redundancy::Redundancy;
 use crate::core::segment::{self, Command, HEADER_LEN, Header};
 use crate::core::send::buffer::SendBuffer;
@@ -146,7 +147,12 @@ pub(crate) struct Sender {
     fast_resend: u32,
     /// Largest payload of new segments, bytes.
     mss: usize,
+    /// The path on which data leaves.
     pub(crate) path: SendPath,
+    /// `Some` with several paths.
+    pub(crate) paths: Option<Box<PathSet>>,
+    /// Whether transfers use all paths.
+    pub(crate) aggregates: bool,
     pub(crate) redundancy: Redundancy,
     acked_history: AckedHistory,
     una_proof: UnaProof,
@@ -169,6 +175,8 @@ impl Sender {
             fast_resend: 0,
             mss: path.mtu.current_mtu() - HEADER_LEN,
             path,
+            paths: None,
+            aggregates: false,
             redundancy: Redundancy::default(),
             acked_history: AckedHistory::default(),
             una_proof: UnaProof::new(start),
@@ -199,7 +207,11 @@ impl Sender {
     /// Sets the largest payload of new segments, bytes. Segments in flight keep their length.
     pub(crate) fn set_mss(&mut self, mss: usize) {
         self.mss = mss;
-        self.path.congestion.set_segment((HEADER_LEN + mss) as u64);
+        let segment = (HEADER_LEN + mss) as u64;
+        self.path.congestion.set_segment(segment);
+        if let Some(paths) = &mut self.paths {
+            paths.others_mut().for_each(|(_, path)| path.congestion.set_segment(segment));
+        }
     }
 
     /// Largest payload of new segments, bytes.
@@ -248,6 +260,9 @@ impl Sender {
         }
         self.acked_history.release_memory();
         self.path.congestion.release_memory();
+        if let Some(paths) = &mut self.paths {
+            paths.others_mut().for_each(|(_, path)| path.congestion.release_memory());
+        }
         self.redundancy.release_memory();
     }
 
@@ -320,6 +335,10 @@ impl Sender {
         {
             return Some(SendCandidate { len, transmission: Transmission::PathProbe(sn) });
         }
+        if let Some((sn, _)) = self.next_stranded().filter(|(_, at)| *at <= now) {
+            let len = self.sent_segments.payload(sn)?.len();
+            return Some(SendCandidate { len, transmission: Transmission::PathProbe(sn) });
+        }
         let new = self.next_new(now, may_send_new);
         if self.retransmit_budget.may_retransmit(now)
             && let Some((sn, trigger)) = self.next_lost(now, new.is_none())
@@ -358,17 +377,21 @@ impl Sender {
             Transmission::New => return self.transmit_new(now, ts, stats),
             Transmission::Retransmit(sn, trigger) => {
                 let lost = self.sent_segments.get(sn).map(|segment| segment.xmit_seq);
+                let has_moved = self.move_segment(now, sn, Some(trigger));
                 let is_first = self.retransmit(now, sn, trigger, stats);
                 self.schedule_copies(now, sn, ts, lost, trigger, is_first);
-                (sn, SentAs::Retransmission { by_timeout: trigger == LossTrigger::Rto })
+                let by_timeout = trigger == LossTrigger::Rto;
+                (sn, if has_moved { SentAs::Moved } else { SentAs::Retransmission { by_timeout } })
             }
             Transmission::FurtherCopy(sn) => {
+                let has_moved = self.move_segment(now, sn, None);
                 self.retransmit_copy(now, sn, stats);
-                (sn, SentAs::RedundantCopy)
+                (sn, if has_moved { SentAs::Moved } else { SentAs::RedundantCopy })
             }
             Transmission::PathProbe(sn) => {
+                let has_moved = self.move_segment(now, sn, None);
                 self.retransmit_on_new_path(now, sn, stats);
-                (sn, SentAs::RedundantCopy)
+                (sn, if has_moved { SentAs::Moved } else { SentAs::RedundantCopy })
             }
         };
         self.on_sent(now, sn, sent_as);
@@ -492,9 +515,12 @@ impl Sender {
     pub(crate) fn expire_unproved(&mut self, now: Micros) {
         let max = (INITIAL_WINDOW / (HEADER_LEN + self.mss) as u64).max(1);
         let max = u32::try_from(max).unwrap_or(u32::MAX);
-        let (una, nxt) = (self.una(), self.sent_segments.nxt());
+        let (una, nxt, unproved) = (self.una(), self.sent_segments.nxt(), self.unproved());
         let count = self.una_proof.expire(now, una, nxt, self.path.rtt.rto(), max);
         self.path.congestion.write_off(count);
+        if count > 0 && self.sent_segments.uses_slots() {
+            self.write_off_elsewhere(now, una.back(unproved), count);
+        }
     }
 }
 
@@ -627,6 +653,10 @@ impl Sender {
 
     /// Whether the path needs no model while nothing is lost.
     fn is_short_path(&self) -> bool {
+        if self.is_aggregating() {
+            // The choice of a path needs the rate of each.
+            return false;
+        }
         // Half of it once a model has begun, to avoid switching back and forth with each ACK.
         let most = MAX_UNMODELLED_RTT / if self.path.congestion.is_bbr_suspended() { 1 } else { 2 };
         self.path.rtt.is_short() && self.path.rtt.srtt().is_some_and(|srtt| srtt < most)
@@ -685,6 +715,15 @@ impl Sender {
     pub(crate) fn on_acks_processed(&mut self, now: Micros) {
         self.una_proof.end_datagram();
         self.end_bursts();
+        if self.sent_segments.uses_slots() {
+            self.on_each_path(now, |sender| sender.on_path_acks_processed(now));
+        } else {
+            self.on_path_acks_processed(now);
+        }
+    }
+
+    #[inline]
+    fn on_path_acks_processed(&mut self, now: Micros) {
         let longest_wait = mem::take(&mut self.path.longest_wait);
         self.path.rtt.on_longest_wait(now, longest_wait);
         self.path.congestion.on_acks_processed(now, longest_wait);
@@ -705,6 +744,10 @@ impl Sender {
 
     #[cfg(any(test, feature = "_testkit"))]
     fn check_congestion(&self) {
+        if self.sent_segments.uses_slots() {
+            // Unproved segments may have left on any path.
+            return;
+        }
         let unacked = (0..self.sent_segments.len()).map(|offset| {
             self.sent_segments.get(self.una().advance(offset)).is_some_and(|sent| !sent.acked)
         });
@@ -714,7 +757,7 @@ impl Sender {
 }
 
 /// Bytes of each of the `unproved` segments, assumed full, then of the first `count` segments from SND.UNA
-/// on; 0 for acknowledged ones.
+/// on; 0 for acknowledged ones, and for those on other paths.
 fn bytes_in_flight(
     segments: &SentSegments,
     count: u32,
@@ -723,7 +766,9 @@ fn bytes_in_flight(
 ) -> impl Iterator<Item = u32> {
     let from_una = (0..count).map(|offset| {
         let sn = segments.una().advance(offset);
-        let acked = segments.get(sn).is_none_or(|segment| segment.acked);
+        let is_in_flight =
+            |segment: SentSegment| !segment.acked && segment.slot() == segments.slot();
+        let acked = !segments.get(sn).is_some_and(is_in_flight);
         let bytes = segments.payload(sn).map_or(0, |payload| bytes_of(payload.len()));
         if acked { 0 } else { bytes }
     });
@@ -803,7 +848,7 @@ impl Sender {
         let unpaced = self.path.rtt.is_short() && !self.path.pacer.is_blocked(now);
         let unmodelled = !self.path.congestion.is_bbr()
             || (self.path.congestion.is_bbr_suspended() && self.is_short_path());
-        let unobserved = self.redundancy.ignores_new_segments();
+        let unobserved = self.redundancy.ignores_new_segments() && !self.sent_segments.uses_slots();
         if !(unpaced && unmodelled && unobserved) {
             return 0;
         }

@@ -1,13 +1,14 @@
 //! What the sender measures on a path, and the limits that follow: a change of path replaces it as a whole
 //! (RFC 9000 9.4). Sequence numbers, the segments in flight and the send buffer belong to the connection.
 
-use crate::config::KcpConfig;
+use crate::config::{CongestionControl, KcpConfig};
 use crate::core::clock::{self, Micros};
 use crate::core::congestion::Congestion;
 use crate::core::congestion::pacer::Pacer;
 use crate::core::path::mtu::MtuDiscovery;
 use crate::core::recovery::loss::{LossDetector, PathProbes, PtoBackoff};
 use crate::core::recovery::rtt::RttEstimator;
+use crate::core::seq::Sn;
 
 /// The state of one path.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(crate) struct SendPath {
     pub(super) probes: PathProbes,
     /// Since when data leaves on this path: ACKs of earlier transmissions say nothing about it.
     pub(super) since: Micros,
+    /// While data leaves on another path: the segment that the congestion control's first entry stands for.
+    pub(super) flow_start: Sn,
 }
 
 impl SendPath {
@@ -38,6 +41,7 @@ impl SendPath {
             pto_backoff: PtoBackoff::default(),
             probes: PathProbes::default(),
             since: Micros(0),
+            flow_start: Sn(0),
         }
     }
 
@@ -53,7 +57,13 @@ impl SendPath {
             pto_backoff: PtoBackoff::default(),
             probes: PathProbes::default(),
             since: Micros(0),
+            flow_start: Sn(0),
         }
+    }
+
+    /// Microseconds that an RTO waits for the ACK of newer data; 0 if it does not wait.
+    pub(super) fn newer_ack_wait(&self) -> u64 {
+        if self.loss.postpones_rto() { self.rtt.rto() } else { 0 }
     }
 
     /// Takes over the settings of `active`, which may have changed since.
@@ -61,5 +71,12 @@ impl SendPath {
         self.loss.take_settings(&active.loss);
         self.rtt.take_settings(&active.rtt);
         self.mtu.take_settings(&active.mtu);
+    }
+
+    /// The path carries no data now: its model would be out of date when it is used again.
+    pub(super) fn forget_congestion(&mut self) {
+        if self.congestion.mode() != CongestionControl::Off {
+            self.congestion = Congestion::disabled();
+        }
     }
 }

@@ -7,30 +7,31 @@
 use super::{AckOutcome, OutgoingSegment, Sender};
 use crate::core::clock::{Clock, Micros};
 use crate::core::recovery::loss::LossTrigger;
-use crate::core::recovery::sent::SentSegment;
+use crate::core::recovery::sent::{SentSegment, Slot};
 use crate::core::redundancy::copies::{BURST_COPIES, BURST_SPACING, CopyPlan};
 use crate::core::redundancy::fec_wait::{CoveredGroup, is_reliable};
 use crate::core::redundancy::repair::EncodingWindow;
 use crate::core::redundancy::rlc;
 use crate::core::redundancy::{InFlight, SegmentLoss};
 use crate::core::segment::HEADER_LEN;
+use crate::core::send::path::SendPath;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
 use crate::util::earliest;
 
 /// Segments in flight and buffered up to which a flow counts as a message flow, whose latency matters more
 /// than the extra datagrams.
-const LATENCY_BOUND_LIMIT: usize = 256;
+pub(super) const LATENCY_BOUND_LIMIT: usize = 256;
 
 impl Sender {
     /// When the next segment in flight counts as lost and may be retransmitted.
     pub(crate) fn deadline(&self, may_send_new: bool) -> Option<Micros> {
         let no_new_data = !(may_send_new && self.window_is_open() && !self.send_buffer.is_empty());
-        let (ack_wait, mut lost_at) = (self.newer_ack_wait(), None);
-        self.find_loss(no_new_data, |loss| {
+        let mut lost_at = None;
+        self.find_loss(no_new_data, |path, loss| {
             let is_rto = loss.trigger == LossTrigger::Rto;
-            let at =
-                if is_rto { self.path.pto_backoff.probe_at(loss.at, ack_wait) } else { loss.at };
+            let ack_wait = path.newer_ack_wait();
+            let at = if is_rto { path.pto_backoff.probe_at(loss.at, ack_wait) } else { loss.at };
             lost_at = earliest([lost_at, Some(at)]);
             false
         });
@@ -38,13 +39,9 @@ impl Sender {
             at.max(self.path.pacer.resume_at()).max(self.retransmit_budget.available_at())
         };
         let copies = self.redundancy.copies.as_ref().and_then(|redundant| redundant.deadline());
-        let deadline = earliest([lost_at.map(may_leave_at), copies]);
+        let stranded = self.next_stranded().map(|(_, at)| at.max(self.path.pacer.resume_at()));
+        let deadline = earliest([lost_at.map(may_leave_at), copies, stranded]);
         if self.path.probes.is_active() { self.with_path_probe(deadline) } else { deadline }
-    }
-
-    /// Microseconds that an RTO waits for the ACK of newer data; 0 if it does not wait.
-    fn newer_ack_wait(&self) -> u64 {
-        if self.path.loss.postpones_rto() { self.path.rtt.rto() } else { 0 }
     }
 
     /// A segment that counts as lost now, and the trigger. SND.UNA comes first, since the reader waits for
@@ -53,27 +50,33 @@ impl Sender {
     /// follows, and within it the earliest transmission.
     pub(super) fn next_lost(&self, now: Micros, no_new_data: bool) -> Option<(Sn, LossTrigger)> {
         // Fast path: right after a transmission, and on a path without loss.
-        let bound = self.path.loss.least_wait(&self.path.rtt);
-        let mut sent_first = self.sent_segments.oldest_per_list();
-        if !sent_first.any(|(_, segment)| segment.last_sent.add_micros(bound) <= now) {
+        let may_have_lost = |(slot, path): (Slot, &SendPath)| {
+            let bound = path.loss.least_wait(&path.rtt);
+            let mut sent_first = self.sent_segments.oldest_per_list(slot);
+            sent_first.any(|(_, segment)| segment.last_sent.add_micros(bound) <= now)
+        };
+        if !self.carrying_paths().any(may_have_lost) {
             return None;
         }
         let oldest =
             if self.is_oldest_unacked() { self.sent_segments.get(self.una()) } else { None };
-        let oldest = oldest.map(|segment| self.loss_of(self.una(), &segment, no_new_data));
-        let ack_wait = self.newer_ack_wait();
-        let may_leave = |loss: &SegmentLoss| {
+        let may_leave = |path: &SendPath, loss: &SegmentLoss| {
             let is_rto = loss.trigger == LossTrigger::Rto;
-            loss.at <= now && (!is_rto || self.path.pto_backoff.may_send_probe(now, ack_wait))
+            let ack_wait = path.newer_ack_wait();
+            loss.at <= now && (!is_rto || path.pto_backoff.may_send_probe(now, ack_wait))
         };
-        let loss = oldest.filter(may_leave).or_else(|| {
+        let oldest = oldest.and_then(|segment| {
+            let loss = self.loss_of(self.una(), &segment, no_new_data);
+            may_leave(self.path_of(&segment).1, &loss).then_some(loss)
+        });
+        let loss = oldest.or_else(|| {
             if !self.retransmits_in_order() {
                 return self.find_loss(no_new_data, may_leave);
             }
             let (mut next, mut position) = (None, u32::MAX);
-            self.find_loss(no_new_data, |loss| {
+            self.find_loss(no_new_data, |path, loss| {
                 let behind = loss.sn.offset_from(self.una()).unwrap_or(u32::MAX);
-                if behind < position && may_leave(loss) {
+                if behind < position && may_leave(path, loss) {
                     (next, position) = (Some(*loss), behind);
                 }
                 false
@@ -95,17 +98,23 @@ impl Sender {
     /// [`LossDetector::least_wait`]: crate::core::recovery::loss::LossDetector::least_wait
     #[cfg(any(test, feature = "_testkit"))]
     pub(super) fn check_losses(&self) {
-        let bound = self.path.loss.least_wait(&self.path.rtt);
-        for (sn, segment) in self.sent_segments.oldest_per_list() {
-            let loss = self.loss_of(sn, &segment, true);
-            assert!(loss.at >= segment.last_sent.add_micros(bound), "{loss:?} before {bound}");
+        for (slot, path) in self.carrying_paths() {
+            let bound = path.loss.least_wait(&path.rtt);
+            for (sn, segment) in self.sent_segments.oldest_per_list(slot) {
+                let loss = self.loss_of(sn, &segment, true);
+                assert!(loss.at >= segment.last_sent.add_micros(bound), "{loss:?} before {bound}");
+            }
         }
     }
 
     /// The segment to retransmit when the RTO of `expired` expires. During PTO back-off that is the oldest
     /// segment, which advances `una` and which the peer accepts with any window.
     fn select_probe(&self, expired: Sn) -> Sn {
-        if self.path.pto_backoff.is_active() && self.is_oldest_unacked() {
+        let slot_of = |sn| self.sent_segments.get(sn).map(|segment| segment.slot());
+        if self.path.pto_backoff.is_active()
+            && self.is_oldest_unacked()
+            && slot_of(self.una()) == slot_of(expired)
+        {
             self.una()
         } else {
             expired
@@ -118,7 +127,7 @@ impl Sender {
         let (una, window) = (self.una(), self.remote.available(self.una()));
         while self.sent_segments.len() > window {
             let is_beyond = |sn: Sn| sn != una && sn.offset_from(una).is_none_or(|i| i >= window);
-            let expired = |loss: &SegmentLoss| {
+            let expired = |_: &SendPath, loss: &SegmentLoss| {
                 loss.at <= now && loss.trigger == LossTrigger::Rto && is_beyond(loss.sn)
             };
             let Some(SegmentLoss { sn, .. }) = self.find_loss(false, expired) else {
@@ -137,7 +146,8 @@ impl Sender {
         stats: &mut Counters,
     ) -> bool {
         let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level());
-        let nxt = self.sent_segments.nxt();
+        let (nxt, here) = (self.sent_segments.nxt(), self.sent_segments.slot());
+        self.at_segment(now, sn);
         let level = match trigger {
             LossTrigger::FastRetransmit => {
                 stats.retransmit.fast += 1;
@@ -154,7 +164,8 @@ impl Sender {
                 let window = self.effective_window();
                 self.path.congestion.change_reno(|reno| reno.on_timeout(sn, nxt, window));
                 let (rto, max_rto) = (self.path.rtt.rto(), self.path.loss.max_rto());
-                self.path.pto_backoff.on_rto(now, rto, max_rto, self.newer_ack_wait());
+                let ack_wait = self.path.newer_ack_wait();
+                self.path.pto_backoff.on_rto(now, rto, max_rto, ack_wait);
                 level + 1
             }
         };
@@ -165,17 +176,18 @@ impl Sender {
             estimate.on_lost(now, sn, xmit_seq);
             self.redundancy.on_recovery_failed(xmit_seq, sent);
         }
-        let apart = self.retransmits_in_order();
-        self.sent_segments.mark_retransmitted(now, sn, level, apart);
-        self.retransmit_budget.on_retransmit(now, self.path.rtt.srtt_or_rto());
-        if let Some(autotune) = &mut self.autotune {
-            autotune.on_retransmit();
-        }
         if let Some(payload) = self.sent_segments.payload(sn) {
             let size = HEADER_LEN + payload.len();
             // A repeated retransmission was sent without FEC header when it was lost.
             let size = if first.is_some() { size } else { self.path.mtu.retransmission_size(size) };
             self.path.mtu.on_segment_lost(now, size, self.path.rtt.rto(), self.una());
+        }
+        self.at_path(now, here);
+        let apart = self.retransmits_in_order();
+        self.sent_segments.mark_retransmitted(now, sn, level, apart);
+        self.retransmit_budget.on_retransmit(now, self.path.rtt.srtt_or_rto());
+        if let Some(autotune) = &mut self.autotune {
+            autotune.on_retransmit();
         }
         first.is_some()
     }
@@ -185,7 +197,11 @@ impl Sender {
 impl Sender {
     /// The network has changed: the oldest segment leaves at once.
     pub(crate) fn on_network_changed(&mut self, now: Micros) {
-        self.on_path_changed(now);
+        if self.is_aggregating() {
+            self.on_each_path(now, |sender| sender.on_path_changed(now));
+        } else {
+            self.on_path_changed(now);
+        }
         self.path.probes.on_network_changed(now, self.next_xmit_seq());
     }
 
@@ -219,7 +235,7 @@ impl Sender {
     /// The lowest number among the segments that left on the old path and that the peer's window admits.
     fn oldest_of_old_path(&self) -> Option<Sn> {
         let (una, window) = (self.una(), self.remote.available(self.una()).max(1));
-        let old = self.sent_segments.oldest_per_list();
+        let old = self.sent_segments.oldest_per_list(self.sent_segments.slot());
         let old = old.filter(|(_, segment)| self.path.probes.wants(segment));
         let sn = old.map(|(sn, _)| sn).min_by_key(|sn| sn.since(una))?;
         sn.offset_from(una).filter(|offset| *offset < window).map(|_| sn)
@@ -232,9 +248,11 @@ impl Sender {
         stats.retransmit.timeout += 1;
         let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level());
         self.sent_segments.mark_retransmitted(now, sn, level, self.retransmits_in_order());
-        self.path.probes.on_sent();
-        if self.oldest_of_old_path().is_none() {
-            self.path.probes.stop();
+        if self.path.probes.is_active() {
+            self.path.probes.on_sent();
+            if self.oldest_of_old_path().is_none() {
+                self.path.probes.stop();
+            }
         }
     }
 }
@@ -242,22 +260,29 @@ impl Sender {
 /// Segments that redundancy covers.
 impl Sender {
     fn outstanding(&self) -> InFlight<'_> {
-        InFlight { sent: &self.sent_segments, rtt: &self.path.rtt, loss: &self.path.loss }
+        self.outstanding_on(self.sent_segments.slot(), &self.path)
     }
 
-    /// See [`Redundancy::find_loss`](crate::core::redundancy::Redundancy::find_loss).
+    /// See [`Redundancy::find_loss`](crate::core::redundancy::Redundancy::find_loss); on every path that carries
+    /// data.
     #[inline]
     pub(super) fn find_loss(
         &self,
         no_new_data: bool,
-        is_wanted: impl FnMut(&SegmentLoss) -> bool,
+        mut is_wanted: impl FnMut(&SendPath, &SegmentLoss) -> bool,
     ) -> Option<SegmentLoss> {
-        self.redundancy.find_loss(&self.outstanding(), no_new_data, is_wanted)
+        let wanted = |loss: &SegmentLoss| is_wanted(&self.path, loss);
+        let loss = self.redundancy.find_loss(&self.outstanding(), no_new_data, wanted);
+        if loss.is_some() || !self.sent_segments.uses_slots() {
+            return loss;
+        }
+        self.find_loss_elsewhere(no_new_data, is_wanted)
     }
 
     /// See [`Redundancy::loss_of`](crate::core::redundancy::Redundancy::loss_of).
     pub(super) fn loss_of(&self, sn: Sn, segment: &SentSegment, no_new_data: bool) -> SegmentLoss {
-        self.redundancy.loss_of(&self.outstanding(), sn, segment, no_new_data)
+        let (slot, path) = self.path_of(segment);
+        self.redundancy.loss_of(&self.outstanding_on(slot, path), sn, segment, no_new_data)
     }
 
     /// Whether this is a message flow, limited by its application (RFC 9002 7.8): little is outstanding, and
@@ -458,6 +483,7 @@ impl Sender {
         if !self.is_covered_by(sn, key) {
             return AckOutcome::Invalid;
         }
+        self.at_segment(now, sn);
         let outcome = self.on_recovered(now, sn);
         self.on_segment_proved(now, sn);
         if outcome == AckOutcome::NewlyAcked {

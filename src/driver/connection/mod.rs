@@ -547,6 +547,7 @@ impl Conn {
             PathValidation::Unvalidated => None,
             PathValidation::Challenge(challenge) => Some(challenge),
             PathValidation::Validated => {
+                self.at_first_path();
                 self.kcp.on_path_validated(now);
                 self.set_local_ip(local);
                 None
@@ -555,7 +556,7 @@ impl Conn {
     }
 
     pub(super) fn set_local_ip(&mut self, local: LocalIp) {
-        if self.path.local != local && self.is_on_first_path() {
+        if self.path.local != local && self.at_first_path() {
             self.kcp.leave_path();
         }
         self.path.local = local;
@@ -587,7 +588,7 @@ impl Conn {
     pub(super) fn migrate(&mut self, now: Instant, path: Path) {
         let is_rebinding = self.path.peer.ip() == path.peer.ip() && self.path.local == path.local;
         self.path = path;
-        if self.is_on_first_path() {
+        if self.at_first_path() {
             self.kcp.leave_path();
             if !is_rebinding {
                 self.kcp.on_path_changed(now);

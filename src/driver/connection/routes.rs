@@ -217,10 +217,16 @@ impl Conn {
         (id != self.kcp.active_path()).then_some(id)
     }
 
-    /// Whether data leaves on the path that opened the connection.
+    /// Whether all data leaves on the path that opened the connection.
     #[inline]
     pub(in super::super) fn is_on_first_path(&self) -> bool {
-        self.routes.is_none() || self.kcp.active_path() == PathId::FIRST
+        let is_on_it = || !self.kcp.aggregates_paths() && self.kcp.active_path() == PathId::FIRST;
+        self.routes.is_none() || is_on_it()
+    }
+
+    /// Whether data leaves on the path that opened the connection: changes to it then concern the state machine.
+    pub(super) fn at_first_path(&mut self) -> bool {
+        self.routes.is_none() || self.kcp.at_first_path()
     }
 
     /// Chooses the other paths on which the next datagram with data leaves too.
@@ -241,7 +247,9 @@ impl Conn {
         let Some((before, from)) = self.routes.as_ref().map(|routes| routes.reported) else {
             return;
         };
-        let (mut states, to) = ([None; MAX_PATHS as usize], self.kcp.active_path());
+        // A transfer on all paths changes it with each datagram.
+        let to = if self.kcp.aggregates_paths() { from } else { self.kcp.active_path() };
+        let mut states = [None; MAX_PATHS as usize];
         for info in self.kcp.paths() {
             if let Some(state) = states.get_mut(usize::from(info.id.0)) {
                 *state = Some(info.state);

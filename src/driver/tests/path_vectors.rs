@@ -220,7 +220,7 @@ fn path_of_the_vectors_is_taken() {
             Written::Other
         });
         codec.seal(&mut tx);
-        tx.drain(|datagram| pair.world.inject(second(), SERVER, datagram));
+        tx.drain(|_, datagram| pair.world.inject(second(), SERVER, datagram));
         pair.world.run_for(SECOND / 10);
     };
     inject(&mut pair, &unhex(&vectors.path_before_ping));

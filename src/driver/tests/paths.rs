@@ -19,7 +19,7 @@ use crate::testkit::rng::Rng;
 use crate::util::path::{LocalIp, Path};
 
 /// A change of the world.
-type Event = Box<dyn FnMut(&mut World)>;
+pub(super) type Event = Box<dyn FnMut(&mut World)>;
 
 /// Bytes of a message.
 const LEN: usize = 100;
@@ -30,7 +30,7 @@ pub(super) fn second() -> SocketAddr {
 }
 
 /// A client with two addresses, and round trips of the paths from them in milliseconds.
-fn two_paths(seed: u64, rtt: [u64; 2], config: &Config) -> Pair {
+pub(super) fn two_paths(seed: u64, rtt: [u64; 2], config: &Config) -> Pair {
     on_two_paths(seed, rtt, [config, config])
 }
 
@@ -70,7 +70,7 @@ fn ready(seed: u64, rtt: [u64; 2]) -> Pair {
 
 /// Messages each 10 ms both ways for `time`; `at` changes the world once its time has come. Returns the longest
 /// gap between arrivals at the server and at the client, in milliseconds.
-fn messages(pair: &mut Pair, time: Duration, mut events: Vec<(u64, Event)>) -> [u64; 2] {
+pub(super) fn messages(pair: &mut Pair, time: Duration, mut events: Vec<(u64, Event)>) -> [u64; 2] {
     let start = pair.world.elapsed();
     let (mut written, mut sent, mut got) = (0, [0; 2], [0; 2]);
     let (mut last, mut gaps) = ([None; 2], [0; 2]);
@@ -277,7 +277,12 @@ fn path_from_an_address_that_has_one_is_refused() {
 
 /// Transfers `len` bytes to the server, changes the world at `at` microseconds, and returns the milliseconds until
 /// the end of the stream.
-fn transfer(pair: &mut Pair, len: usize, at: u64, mut event: impl FnMut(&mut World)) -> u64 {
+pub(super) fn transfer(
+    pair: &mut Pair,
+    len: usize,
+    at: u64,
+    mut event: impl FnMut(&mut World),
+) -> u64 {
     let start = pair.world.elapsed();
     let Pair { world, client, server, .. } = pair;
     let (data, mut written, mut got, mut is_done) = (pattern(len), 0, Vec::new(), false);
@@ -485,7 +490,7 @@ fn announcement_that_is_replayed_from_elsewhere_gains_no_path() {
 }
 
 /// A link drawn at random: what a disturbance may make of a path.
-fn any_link(rng: &mut Rng) -> LinkConfig {
+pub(super) fn any_link(rng: &mut Rng) -> LinkConfig {
     LinkConfig {
         delay: rng.spread(200, 300_000),
         jitter: rng.below(30_000),
