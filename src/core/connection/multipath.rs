@@ -329,8 +329,19 @@ impl Kcp {
     /// When a path has something to do: a ping, an answer, or a change because an answer is overdue.
     pub(super) fn paths_deadline(&self) -> Option<Micros> {
         let paths = self.send.paths.as_ref().filter(|_| self.may_ping_paths())?;
-        let overdue = if paths.awaits_answers() { self.send.overdue_at() } else { None };
-        earliest([paths.deadline(), overdue])
+        earliest([paths.deadline(), self.answer_overdue_at(paths)])
+    }
+
+    /// When an overdue answer changes something next.
+    fn answer_overdue_at(&self, paths: &PathSet) -> Option<Micros> {
+        if self.send.aggregates {
+            let may_grow = !self.send.is_latency_bound();
+            return paths.may_doubt().then(|| self.send.overdue_at(may_grow))?;
+        }
+        let leaves_at_once = self.leaves_at_once();
+        // The ping leaves early, so that its answer is known when data may move.
+        let may_grow = paths.is_doubted(paths.active()) && !leaves_at_once;
+        paths.awaits_answers(leaves_at_once).then(|| self.send.overdue_at(may_grow))?
     }
 
     /// An ACK arrived that no segment in flight matches. Returns whether it answers a ping on its path.
@@ -351,16 +362,31 @@ impl Kcp {
         true
     }
 
+    /// Whether an answer on the path was overdue, and no ping was answered since.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn is_path_doubted(&self, id: PathId) -> bool {
+        self.send.paths.as_ref().is_some_and(|paths| paths.is_doubted(id))
+    }
+
+    /// Whether data leaves a path as soon as an answer is overdue. A transfer loses its rate with the path,
+    /// and messages with a copy on each path lose nothing by waiting for a ping.
+    fn leaves_at_once(&self) -> bool {
+        self.send.is_latency_bound() && !self.copies_on_paths
+    }
+
     /// Leaves a path that is silent.
     pub(super) fn check_paths(&mut self, now: Micros) {
+        let leaves_at_once = self.leaves_at_once();
         let Some(paths) = &mut self.send.paths else { return };
         let mut change = paths.handle_timeout(now);
         if paths.is_active_silent() && change == Change::None {
             change = paths.prefer_better(&self.send.path.rtt);
         }
-        if change == Change::None && paths.awaits_answers() {
+        if change == Change::None && paths.may_doubt() {
             let fin_at = self.close_state.fin_deadline();
-            let answers_at = earliest([self.send.overdue_at(), fin_at]);
+            let overdue_at =
+                self.send.paths.as_ref().and_then(|paths| self.answer_overdue_at(paths));
+            let answers_at = earliest([overdue_at, fin_at]);
             let is_overdue = answers_at.is_some_and(|at| at <= now);
             if is_overdue && self.send.aggregates {
                 self.send.leave_overdue_paths(now);
@@ -368,9 +394,12 @@ impl Kcp {
             let is_fin_overdue = fin_at.is_some_and(|at| at <= now);
             if let Some(paths) = &mut self.send.paths
                 && is_overdue
-                && (!self.send.aggregates || is_fin_overdue)
             {
-                change = paths.leave_active(now);
+                change = match self.send.aggregates {
+                    true if is_fin_overdue => paths.leave_active(now),
+                    true => Change::None,
+                    false => paths.on_answer_overdue(now, leaves_at_once || is_fin_overdue),
+                };
             }
         }
         self.change_path(now, change);

@@ -26,16 +26,22 @@ const IDLE_INTERVAL: u64 = 15_000_000;
 const RETURN_INTERVAL: u64 = 100_000;
 /// Least wait for a pong, microseconds.
 const MIN_PONG_WAIT: u64 = 100_000;
+/// Longest wait once a ping is unanswered, microseconds: the RTO of a path without data may be out of date.
+const MAX_REPEATED_WAIT: u64 = 250_000;
 /// Divisor of the time that a path has been silent: the interval of its pings.
 const SILENCE_DIVISOR: u64 = 8;
 /// A ping that never leaves.
 const NEVER: Micros = Micros(u64::MAX);
 /// Unanswered pings after which a path is silent: at 10 % loss both ways, three in a row are lost too often.
 const MAX_PINGS: u8 = 5;
-/// Pongs after which a silent path may carry data again; a lost one halves their count. The number doubles with
-/// each silence, up to the second one, and halves after a minute without silence.
+/// Transmissions of a ping that show that one was not answered in time.
+const UNANSWERED: u8 = 2;
+/// Pongs after which a silent path may carry data again; a lost one takes [`LOST_PONG`] of them, so that a path
+/// that loses 10 % each way still returns. The number doubles with each silence, up to the second one, and halves
+/// after a minute without silence.
 const PONGS_AFTER_SILENCE: u8 = 3;
 const MAX_PONGS_AFTER_SILENCE: u8 = 48;
+const LOST_PONG: u8 = 2;
 const FORGIVEN_AFTER: u64 = 60_000_000;
 /// A path is better if its smoothed RTT is this much shorter, microseconds, and by a quarter.
 const BETTER_BY: u64 = 5_000;
@@ -65,10 +71,10 @@ impl PathId {
 pub enum PathState {
     /// No ping was answered yet. Entered when the path is added; left when a ping is answered.
     Validating,
-    /// The peer answers. Entered on a pong; left when an answer is overdue.
+    /// The peer answers. Entered on a pong; left when five pings in a row are unanswered.
     Usable,
-    /// The peer does not answer. Entered when an answer is overdue; left after several pongs, or after one while
-    /// data leaves on a silent path too.
+    /// The peer does not answer. Entered when five pings in a row are unanswered, or when an answer is overdue
+    /// while transfers use all paths; left after several pongs, or after one while data leaves on a silent path.
     Silent,
 }
 
@@ -90,6 +96,8 @@ struct Entry {
     last_ping: Option<(PingId, Micros)>,
     /// Unanswered transmissions in a row.
     unanswered: u8,
+    /// The answer to data was overdue. Entered then, and a ping leaves; left when it is answered.
+    is_doubted: bool,
     /// How often the path fell silent.
     silences: u32,
     /// When a ping leaves. It leaves again then if it is unanswered.
@@ -162,6 +170,7 @@ impl PathSet {
             ping: None,
             last_ping: None,
             unanswered: 0,
+            is_doubted: false,
             silences: 0,
             next_ping: now,
             pongs: 0,
@@ -338,6 +347,7 @@ impl PathSet {
             && let Some(entry) = self.entry_mut(path)
             && entry.state == PathState::Usable
             && entry.ping.is_none()
+            && !entry.is_doubted
         {
             entry.next_ping = next;
         }
@@ -389,11 +399,11 @@ impl PathSet {
         rtt: &mut RttEstimator,
     ) -> bool {
         let interval = self.interval(now);
-        // Any path that answers is better than a silent one.
-        let any_is_better = self.entries.iter().all(|entry| entry.state != PathState::Usable);
+        // Any path that answers is better than one that does not.
+        let any_is_better = !self.entries.iter().any(Entry::answers_pings);
         let Some(entry) = self.entry_mut(path) else { return false };
         let Some(sent) = entry.ping.take_if(|sent| sent.id == ping) else { return false };
-        entry.unanswered = 0;
+        (entry.unanswered, entry.is_doubted) = (0, false);
         if sent.sent == sent.first_sent {
             match entry.send.as_deref_mut() {
                 Some(send) => send.rtt.on_rare_sample(now, now.since(sent.sent)),
@@ -421,18 +431,25 @@ impl PathSet {
     pub(crate) fn prefer_better(&self, rtt: &RttEstimator) -> Change {
         let resend = self.is_active_silent();
         let srtt = rtt.srtt().unwrap_or(u64::MAX);
-        let is_better = |of: u64| resend || of.saturating_add(of / 4 + BETTER_BY) < srtt;
+        let is_better = |other: &Other| {
+            let limit = other.srtt.saturating_add(other.srtt / 4 + BETTER_BY);
+            resend || (!other.is_in_doubt && limit < srtt)
+        };
         self.best_other()
-            .filter(|(of, _)| is_better(*of))
-            .map_or(Change::None, |(_, to)| Change::Switch { to, resend })
+            .filter(is_better)
+            .map_or(Change::None, |other| Change::Switch { to: other.id, resend })
     }
 
-    /// The usable path with the shortest smoothed RTT, except for the active one.
-    fn best_other(&self) -> Option<(u64, PathId)> {
-        let srtt = |entry: &Entry| entry.send.as_deref().and_then(|send| send.rtt.srtt());
+    /// The usable path with the shortest smoothed RTT, except for the active one, and rather one without doubt.
+    fn best_other(&self) -> Option<Other> {
         let others = self.entries.iter().filter(|entry| entry.id != self.active);
         let usable = others.filter(|entry| entry.state == PathState::Usable);
-        usable.map(|entry| (srtt(entry).unwrap_or(u64::MAX), entry.id)).min()
+        let others = usable.map(|entry| Other {
+            is_in_doubt: entry.is_doubted || !entry.answers_pings(),
+            srtt: entry.send.as_deref().and_then(|send| send.rtt.srtt()).unwrap_or(u64::MAX),
+            id: entry.id,
+        });
+        others.min()
     }
 
     /// The active path is silent: the best of the usable paths takes over.
@@ -441,8 +458,39 @@ impl PathSet {
         if let Some(entry) = self.entry_mut(active) {
             entry.on_silent(now);
         }
+        self.take_over()
+    }
+
+    fn take_over(&self) -> Change {
         let best = self.best_other();
-        best.map_or(Change::None, |(_, to)| Change::Switch { to, resend: true })
+        best.map_or(Change::None, |other| Change::Switch { to: other.id, resend: true })
+    }
+
+    /// The answer to data on the active path is overdue: a ping tells whether the path is dead. Data moves at once
+    /// if `moves`, else when the ping is unanswered too.
+    pub(crate) fn on_answer_overdue(&mut self, now: Micros, moves: bool) -> Change {
+        let (active, may_move) = (self.active, self.may_leave(moves));
+        if let Some(entry) = self.entry_mut(active) {
+            entry.on_doubt(now);
+        }
+        if may_move { self.take_over() } else { Change::None }
+    }
+
+    /// Whether [`Self::on_answer_overdue`] would change something now.
+    pub(crate) fn awaits_answers(&self, moves: bool) -> bool {
+        let is_doubted = self.entry(self.active).is_some_and(|entry| entry.is_doubted);
+        self.may_doubt() && (!is_doubted || self.may_leave(moves))
+    }
+
+    /// Whether an overdue answer moves data to another path.
+    fn may_leave(&self, moves: bool) -> bool {
+        let is_dead = || self.entry(self.active).is_some_and(|entry| !entry.answers_pings());
+        (moves || is_dead()) && self.best_other().is_some_and(|other| !other.is_in_doubt)
+    }
+
+    /// Whether an answer on the path was overdue, and no ping was answered since.
+    pub(crate) fn is_doubted(&self, id: PathId) -> bool {
+        self.entry(id).is_some_and(|entry| entry.is_doubted)
     }
 
     /// The usable paths that are not the active one, and the largest datagram of each.
@@ -461,8 +509,8 @@ impl PathSet {
         waits.max().unwrap_or(0).saturating_sub(rtt.srtt().unwrap_or(0))
     }
 
-    /// Whether an overdue answer would say something new: the active path counts as usable, and there is another.
-    pub(crate) fn awaits_answers(&self) -> bool {
+    /// Whether an overdue answer may say something new: the active path counts as usable, and there is another.
+    pub(crate) fn may_doubt(&self) -> bool {
         self.entries.len() > 1 && !self.is_active_silent()
     }
 
@@ -554,7 +602,35 @@ impl PathSet {
     }
 }
 
+/// What the choice of another path depends on, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Other {
+    /// An answer was overdue, or a ping is unanswered.
+    is_in_doubt: bool,
+    srtt: u64,
+    id: PathId,
+}
+
 impl Entry {
+    /// Whether the path is usable and no ping is unanswered.
+    fn answers_pings(&self) -> bool {
+        self.state == PathState::Usable && self.unanswered < UNANSWERED
+    }
+
+    /// The answer to data is overdue. Only a ping that leaves from now on tells whether the path is dead.
+    fn on_doubt(&mut self, now: Micros) {
+        if !self.is_doubted {
+            (self.is_doubted, self.ping) = (true, None);
+            self.ping_soon(now);
+        }
+    }
+
+    /// A ping leaves, at most each [`RETURN_INTERVAL`].
+    fn ping_soon(&mut self, now: Micros) {
+        let earliest = self.last_ping.map_or(now, |(_, sent)| sent.add_micros(RETURN_INTERVAL));
+        (self.next_ping, self.unanswered) = (now.max(earliest), 0);
+    }
+
     /// Whether enough pings of a usable path are unanswered.
     fn is_overdue(&self) -> bool {
         self.state == PathState::Usable && self.ping.is_some() && self.unanswered >= MAX_PINGS
@@ -574,13 +650,17 @@ impl Entry {
             };
         }
         (self.state, self.pongs, self.silent_since) = (PathState::Silent, 0, now);
+        self.is_doubted = false;
         // A path may fall silent again with each pong, while an ACK is overdue that its peer delays.
-        let earliest = self.last_ping.map_or(now, |(_, sent)| sent.add_micros(RETURN_INTERVAL));
-        (self.next_ping, self.unanswered) = (now.max(earliest), 0);
+        self.ping_soon(now);
     }
 
     fn rto(&self, rtt: &RttEstimator) -> u64 {
         self.send.as_deref().map_or(rtt, |send| &send.rtt).rto()
+    }
+
+    fn srtt(&self, rtt: &RttEstimator) -> Option<u64> {
+        self.send.as_deref().map_or(rtt, |send| &send.rtt).srtt()
     }
 }
 
@@ -633,13 +713,19 @@ impl PathSet {
         sent.sent = now;
         (entry.ping, entry.last_ping) = (Some(sent), Some((sent.id, sent.first_sent)));
         if entry.unanswered > 0 {
-            entry.pongs /= 2;
+            entry.pongs = entry.pongs.saturating_sub(LOST_PONG);
         }
         entry.unanswered = entry.unanswered.saturating_add(1);
-        let wait = (2 * entry.rto(rtt)).max(MIN_PONG_WAIT);
+        // A ping that is answered late does no harm while answers to data are overdue too.
+        let rto = entry.rto(rtt);
+        let expected =
+            entry.srtt(rtt).filter(|_| entry.is_doubted).map_or(rto, |srtt| srtt / 4 * 5);
+        let pong_wait = expected.max(MIN_PONG_WAIT);
+        let wait = (2 * rto).max(MIN_PONG_WAIT);
         let silence = now.since(entry.silent_since);
         entry.next_ping = match entry.state {
-            PathState::Usable => now.add_micros(wait),
+            PathState::Usable if entry.unanswered < UNANSWERED => now.add_micros(pong_wait),
+            PathState::Usable => now.add_micros(pong_wait.min(MAX_REPEATED_WAIT)),
             // The address may belong to another host by now.
             PathState::Silent if !announces && silence >= FORGIVEN_AFTER => NEVER,
             PathState::Silent | PathState::Validating => {

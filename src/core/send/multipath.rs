@@ -74,12 +74,14 @@ impl Sender {
     }
 
     /// When an answer of a path is overdue: its first transmission after the latest acknowledged one has waited
-    /// longer than a round trip and what it varies by. `None` if nothing is unanswered.
-    pub(crate) fn overdue_at(&self) -> Option<Micros> {
-        self.paths_to_leave().filter_map(|(slot, path)| self.overdue_on(slot, path)).min()
+    /// longer than a round trip and what it varies by. `None` if nothing is unanswered. `may_grow`: a transfer fills
+    /// a queue for a moment when it probes for bandwidth.
+    pub(crate) fn overdue_at(&self, may_grow: bool) -> Option<Micros> {
+        let paths = self.paths_to_leave();
+        paths.filter_map(|(slot, path)| self.overdue_on(slot, path, may_grow)).min()
     }
 
-    fn overdue_on(&self, slot: Slot, path: &SendPath) -> Option<Micros> {
+    fn overdue_on(&self, slot: Slot, path: &SendPath, may_grow: bool) -> Option<Micros> {
         let srtt = path.rtt.srtt()?;
         let is_unanswered = |segment: &SentSegment| !path.loss.has_acked_since(segment.xmit_seq);
         let lists = self.sent_segments.oldest_per_list(slot);
@@ -87,8 +89,7 @@ impl Sender {
             let mut list = self.sent_segments.unacked_from(sn).take(MAX_INSPECTED);
             list.find(|(_, segment)| is_unanswered(segment)).map(|(_, segment)| segment.last_sent)
         });
-        // A transfer fills a queue for a moment when it probes for bandwidth.
-        let growth = if self.is_latency_bound() { srtt / 4 } else { srtt };
+        let growth = if may_grow { srtt } else { srtt / 4 };
         let margin = (growth + 4 * path.rtt.rttvar()).max(MIN_OVERDUE);
         Some(first.min()?.add_micros(srtt + margin + path.loss.copy_wait()))
     }
@@ -327,7 +328,9 @@ impl Sender {
     }
 
     fn overdue_path(&self, now: Micros) -> Option<Slot> {
-        let is_overdue = |slot, path| self.overdue_on(slot, path).is_some_and(|at| at <= now);
+        let may_grow = !self.is_latency_bound();
+        let overdue_at = |slot, path| self.overdue_on(slot, path, may_grow);
+        let is_overdue = |slot, path| overdue_at(slot, path).is_some_and(|at| at <= now);
         self.paths_to_leave().find(|(slot, path)| is_overdue(*slot, path)).map(|(slot, _)| slot)
     }
 

@@ -272,6 +272,7 @@ impl Conn {
             let reason = match states.get(usize::from(from.0)).copied().flatten() {
                 None => "removed",
                 Some(PathState::Silent) => "silent",
+                Some(_) if self.kcp.is_path_doubted(from) => "overdue",
                 Some(_) => "round trip",
             };
             self.span.active_path_changed(from, to, reason);
