@@ -33,7 +33,8 @@ pub struct PathStatus {
     /// Size of the largest KCP datagram that leaves on it now, in bytes, without the overhead of cipher and FEC,
     /// see [`PathStats::current_mtu`](crate::stats::PathStats::current_mtu).
     pub current_mtu: u32,
-    /// How often it fell silent: an answer was overdue. Counted by this side, since the path was added.
+    /// How often it fell silent: five pings in a row were unanswered. Counted by this side, since the path was
+    /// added.
     pub silences: u32,
     /// Datagrams of this connection that left on the path, and bytes of UDP payload: pings, parity and the copies
     /// of [`PathMode::Duplicate`](crate::PathMode::Duplicate) included. Counted when they are handed to the system,

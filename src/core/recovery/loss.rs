@@ -466,13 +466,15 @@ pub(crate) struct PathProbes {
     before: u64,
     /// Until when a ping may be a PATH_CHALLENGE; 0 unless the network has changed.
     challenged_until: Micros,
+    /// They are the flight of a transfer, and leave as the window of the new path admits them.
+    fills_window: bool,
 }
 
 impl PathProbes {
     /// The network has changed. `next`: order of the next transmission.
     pub(crate) fn on_network_changed(&mut self, now: Micros, next: u64) {
         let challenged_until = now.add_micros(CHALLENGE_WAIT);
-        *self = Self { left: 1, before: next, challenged_until };
+        *self = Self { left: 1, before: next, challenged_until, fills_window: false };
     }
 
     /// A ping of the peer arrived. Returns whether it is the first since the network has changed, and may be
@@ -489,12 +491,18 @@ impl PathProbes {
 
     /// The peer's new path is validated.
     pub(crate) fn on_path_validated(&mut self, next: u64) {
-        (self.left, self.before) = (MAX_PATH_PROBES, next);
+        (self.left, self.before, self.fills_window) = (MAX_PATH_PROBES, next, false);
     }
 
-    /// The old path is silent: `count` segments in flight leave on another one.
-    pub(crate) fn on_path_silent(&mut self, next: u64, count: u32) {
-        (self.left, self.before) = (count, next);
+    /// The old path is silent: `count` segments in flight leave on another one. `fills_window`: as its window
+    /// admits them.
+    pub(crate) fn on_path_silent(&mut self, next: u64, count: u32, fills_window: bool) {
+        (self.left, self.before, self.fills_window) = (count, next, fills_window);
+    }
+
+    #[inline]
+    pub(crate) fn fills_window(&self) -> bool {
+        self.left > 0 && self.fills_window
     }
 
     /// Whether `segment` left on the old path, and may leave again.

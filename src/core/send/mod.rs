@@ -389,7 +389,8 @@ impl Sender {
                 (sn, if has_moved { SentAs::Moved } else { SentAs::RedundantCopy })
             }
             Transmission::PathProbe(sn) => {
-                let has_moved = self.move_segment(now, sn, None);
+                let counts = self.path.probes.fills_window();
+                let has_moved = self.move_segment(now, sn, None) || counts;
                 self.retransmit_on_new_path(now, sn, stats);
                 (sn, if has_moved { SentAs::Moved } else { SentAs::RedundantCopy })
             }
@@ -744,8 +745,8 @@ impl Sender {
 
     #[cfg(any(test, feature = "_testkit"))]
     fn check_congestion(&self) {
-        if self.sent_segments.uses_slots() {
-            // Unproved segments may have left on any path.
+        if self.sent_segments.uses_slots() || self.paths.is_some() {
+            // Unproved segments may have left on any path, and the flight of a path that is gone does not count.
             return;
         }
         let unacked = (0..self.sent_segments.len()).map(|offset| {

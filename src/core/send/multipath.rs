@@ -33,6 +33,7 @@ impl Sender {
     pub(crate) fn switch_path(&mut self, now: Micros, to: PathId, resend: bool) {
         let (mode, rto) = (self.path.congestion.mode(), self.path.rtt.rto());
         let has_acked = self.path.loss.has_acked();
+        let fills_window = resend && self.path.congestion.is_bbr() && !self.is_latency_bound();
         let Some(from) = self.exchange_path(to) else { return };
         // The old path's model would be out of date when it is used again.
         self.path.congestion = Congestion::disabled();
@@ -40,12 +41,13 @@ impl Sender {
             paths.move_acks(from, to);
             paths.send_mut(from).into_iter().for_each(SendPath::forget_congestion);
         }
-        self.begin_path(now, mode, rto);
+        self.begin_path(now, mode, rto, fills_window);
         self.on_peer_activity(now);
         if resend {
             // A peer that acknowledges nothing on any path is not sent a window on each.
-            let count = if has_acked { self.in_flight() } else { MAX_PATH_PROBES };
-            self.path.probes.on_path_silent(self.next_xmit_seq(), count);
+            let all = has_acked || fills_window;
+            let count = if all { self.in_flight() } else { MAX_PATH_PROBES };
+            self.path.probes.on_path_silent(self.next_xmit_seq(), count, fills_window);
         }
     }
 
@@ -60,10 +62,12 @@ impl Sender {
         (paths.active() != from).then_some(from)
     }
 
-    /// Data begins to leave on the active path. `rto`: of the last one, microseconds.
-    fn begin_path(&mut self, now: Micros, mode: CongestionControl, rto: u64) {
+    /// Data begins to leave on the active path. `rto`: of the last one, microseconds. `is_lost`: what is in flight
+    /// counts from its next transmission on.
+    fn begin_path(&mut self, now: Micros, mode: CongestionControl, rto: u64, is_lost: bool) {
         let (una, next) = (self.una(), self.next_xmit_seq());
         self.with_flight(self.in_flight(), |congestion, segment, in_flight| {
+            let in_flight = in_flight.map(|bytes| if is_lost { 0 } else { bytes });
             congestion.set_mode(mode, una, segment, in_flight);
         });
         self.path.pacer.reset();
@@ -197,7 +201,7 @@ impl Sender {
         self.sent_segments.set_slot(slot);
         if self.path.congestion.mode() != mode {
             let rto = self.path.rtt.rto();
-            self.begin_path(now, mode, rto);
+            self.begin_path(now, mode, rto, false);
             return;
         }
         // What `una` has covered since, and what has left on other paths.

@@ -221,15 +221,21 @@ impl Sender {
     /// The oldest segment that left on the old path, and its length in bytes.
     #[cold]
     pub(super) fn next_path_probe(&self) -> Option<(Sn, usize)> {
-        let sn = self.oldest_of_old_path()?;
+        let sn = self.next_of_old_path()?;
         Some((sn, self.sent_segments.payload(sn)?.len()))
     }
 
     /// The earlier of `deadline` and the time of [`Self::next_path_probe`].
     #[cold]
     fn with_path_probe(&self, deadline: Option<Micros>) -> Option<Micros> {
-        let probe = self.oldest_of_old_path().map(|_| self.path.pacer.resume_at());
+        let probe = self.next_of_old_path().map(|_| self.path.pacer.resume_at());
         earliest([deadline, probe])
+    }
+
+    /// The segment of the old path that may leave now.
+    fn next_of_old_path(&self) -> Option<Sn> {
+        let is_open = !self.path.probes.fills_window() || self.path.congestion.window() > 0;
+        if is_open { self.oldest_of_old_path() } else { None }
     }
 
     /// The lowest number among the segments that left on the old path and that the peer's window admits.

@@ -44,14 +44,14 @@ fn byte(at: u64) -> u8 {
 
 /// A transfer that never ends.
 #[derive(Default)]
-struct Transfer {
+pub(super) struct Transfer {
     written: u64,
     read: u64,
 }
 
 impl Transfer {
     /// Writes without a pause for `time`. Returns the bytes that the server reads meanwhile.
-    fn run(&mut self, pair: &mut Pair, time: Duration) -> u64 {
+    pub(super) fn run(&mut self, pair: &mut Pair, time: Duration) -> u64 {
         let (start, before) = (pair.world.elapsed(), self.read);
         while pair.world.elapsed() - start < micros(time) {
             let Pair { world, client, server, .. } = &mut *pair;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::aggregate::Transfer;
 use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, micros, pattern};
 use super::migration::{aead, seeds};
 use super::sim_network::Sent;
@@ -252,6 +253,40 @@ fn burst_of_losses_does_not_move_a_transfer() {
         let log = pair.world.log();
         let moved = log.iter().filter(|sent| sent.from == second() && sent.datagram.len() > 500);
         assert_eq!(moved.count(), 0);
+    }
+}
+
+/// What is in flight on a dead path leaves on a slow one as that takes it.
+#[test]
+fn flight_of_a_transfer_fills_the_window_of_the_next_path() {
+    for seed in seeds(5) {
+        let mut pair = ready(seed, [100, 80]);
+        for (end, link) in [
+            (addr(CLIENT), LinkConfig { rate: Some(12_500_000), ..LinkConfig::delay(35_000) }),
+            (
+                second(),
+                LinkConfig { rate: Some(250_000), queue: 20_000, ..LinkConfig::delay(40_000) },
+            ),
+        ] {
+            let link = LinkConfig { queue: link.queue.min(300_000), ..link };
+            pair.world.set_link(end, addr(SERVER), link.clone());
+            pair.world.set_link(addr(SERVER), end, link);
+        }
+        let mut transfer = Transfer::default();
+        transfer.run(&mut pair, 10 * SECOND);
+        assert!(paths(&mut pair, CLIENT)[0].2);
+        cut(&pair.world, [true, true], true);
+        pair.world.log();
+        transfer.run(&mut pair, 2 * SECOND);
+        let log = pair.world.log();
+        let (sent, arrived) = log
+            .iter()
+            .filter(|sent| sent.from == second() && sent.datagram.len() > 500)
+            .fold((0, 0), |(all, arrived), sent| {
+                (all + 1, arrived + u32::from(sent.arrival.is_some()))
+            });
+        println!("seed {seed}: {sent} datagrams, {arrived} arrive");
+        assert!(arrived > 100 && sent <= 2 * arrived, "{sent} datagrams, {arrived} arrive");
     }
 }
 

@@ -42,7 +42,7 @@ pub fn endpoint(data: &[u8]) {
     // One input in four has connections with several paths.
     let paths = (first >> 5 & 3 == 2).then_some(match first >> 7 {
         0 => PathMode::Standby,
-        _ => PathMode::Duplicate,
+        _ => choices.pick(&[PathMode::Duplicate, PathMode::Aggregate]),
     });
     let algorithm = match paths {
         None => choices.pick(Algorithm::ALL),
