@@ -129,22 +129,33 @@ impl Kcp {
         slot.and_then(|slot| paths.add(now, slot, send)).ok_or(AddPathError::TooMany)
     }
 
-    /// The number that the peer has announced for a path that has just been validated, and the time since its
-    /// first challenge.
-    pub(crate) fn announced_path(&self, now: Instant, path: Path) -> Option<(PathId, Duration)> {
+    /// The number that the peer has announced for a path that has just been validated, and its round trip, if
+    /// only one challenge was sent.
+    pub(crate) fn announced_path(
+        &self,
+        now: Instant,
+        path: Path,
+    ) -> Option<(PathId, Option<Duration>)> {
         let (id, rtt) = self.path_validator.announced(self.clock.at(now), path)?;
-        Some((id, Duration::from_micros(rtt)))
+        Some((id, rtt.map(Duration::from_micros)))
     }
 
-    /// The peer has answered a PATH_CHALLENGE on the path that it announced, after `rtt`. Returns
+    /// The peer has answered a PATH_CHALLENGE on the path that it announced, after `rtt` if that is known. Returns
     /// whether the connection takes the path.
-    pub(crate) fn add_peer_path(&mut self, now: Instant, id: PathId, rtt: Duration) -> bool {
+    pub(crate) fn add_peer_path(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        rtt: Option<Duration>,
+    ) -> bool {
         let now = self.clock.at(now);
         if self.role == Role::Active || !self.accepts_paths {
             return false;
         }
         let mut send = self.send.path.another();
-        send.rtt.on_sample(now, clock::micros(rtt));
+        if let Some(rtt) = rtt {
+            send.rtt.on_sample(now, clock::micros(rtt));
+        }
         self.path_validator.clear();
         // What is in flight on the path that it replaces counts as its own.
         let known = self.send.paths.as_ref().filter(|paths| paths.has(id));

@@ -147,11 +147,12 @@ impl PathValidator {
         self.candidates.iter().any(|known| known.challenge.0 == ping)
     }
 
-    /// The number that the peer gives to a path that is validated now, and the microseconds since its first
-    /// challenge. `None` if it did not announce the path.
-    pub(crate) fn announced(&self, now: Micros, path: Path) -> Option<(PathId, u64)> {
+    /// The number that the peer gives to a path that is validated now, and the microseconds since its challenge,
+    /// if that was sent once. `None` if it did not announce the path.
+    pub(crate) fn announced(&self, now: Micros, path: Path) -> Option<(PathId, Option<u64>)> {
         let known = self.candidates.iter().find(|known| known.path == path)?;
-        Some((known.announced?, now.since(known.first_sent)))
+        let is_once = known.first_sent == known.last_sent;
+        Some((known.announced?, is_once.then(|| now.since(known.first_sent))))
     }
 
     /// The peer has migrated: drops all challenges.

@@ -290,6 +290,25 @@ fn flight_of_a_transfer_fills_the_window_of_the_next_path() {
     }
 }
 
+/// The challenge of the second path is lost, so its answer does not tell the round trip.
+#[test]
+fn round_trip_of_a_path_is_not_that_of_a_lost_challenge() {
+    let mut pair = two_paths(1, [50, 60], &aead());
+    pair.world.cut(addr(SERVER), second(), true);
+    add_path(&mut pair, second()).unwrap();
+    pair.world.run_for(SECOND / 2);
+    pair.world.cut(addr(SERVER), second(), false);
+    let mut known = None;
+    for _ in 0..3_000 {
+        pair.world.run_for(Duration::from_millis(1));
+        let driver = pair.world.driver_of(SERVER);
+        let conn = driver.routing.conns.iter().next().unwrap().1;
+        let srtt = conn.kcp.paths().nth(1).and_then(|path| path.srtt);
+        known = known.max(srtt);
+    }
+    assert_eq!(known.map(|srtt| srtt.as_millis()), Some(60));
+}
+
 /// What the ends count on each path, by number: the client's figures, then the server's.
 fn figures(pair: &mut Pair) -> [Vec<PathStatus>; 2] {
     let Pair { world, client, server, .. } = pair;
