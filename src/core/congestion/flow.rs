@@ -11,6 +11,7 @@ use crate::core::congestion::bbr::filters::AckAggregation;
 use crate::core::congestion::bbr::{Bbr, INITIAL_WINDOW, Share};
 use crate::core::congestion::controller::{Acked, Limit, Lost, Pacing, SentAs};
 use crate::core::congestion::delivery_rate::{DeliveryRate, PathTotals};
+use crate::core::seq::Sn;
 use crate::util::sync::{Arc, Mutex, lock};
 
 const SECOND: u64 = 1_000_000;
@@ -186,6 +187,8 @@ struct Member {
     acked_at: Micros,
     /// Whether another segment may leave, as of the last [`Flow::change`].
     is_open: bool,
+    /// The first segment of `rate` when data last began to leave on another path.
+    paused_at: Sn,
 }
 
 impl Flow {
@@ -210,6 +213,7 @@ impl Flow {
             rtt: None,
             acked_at: Micros(0),
             is_open: true,
+            paused_at: Sn(0),
         };
         member.is_open = member.may_send(shared);
         drop(slot);
@@ -340,10 +344,16 @@ impl Flow {
         });
     }
 
-    /// Segments have left on another path: SND.UNA has passed `covered`, and `len` are not yet both acknowledged
-    /// cumulatively and proved.
-    pub(super) fn catch_up(&mut self, now: Micros, covered: u32, len: usize) {
+    /// Data leaves on another path. `start`: the first segment that is not yet both acknowledged cumulatively and
+    /// proved.
+    pub(super) fn pause_at(&mut self, start: Sn) {
+        self.member.paused_at = start;
+    }
+
+    /// Segments have left on another path since [`Self::pause_at`]. `start` as there, now; `len`: segments from it on.
+    pub(super) fn catch_up(&mut self, now: Micros, start: Sn, len: usize) {
         let now = self.path.now(now);
+        let covered = start.offset_from(self.member.paused_at).unwrap_or(0);
         self.change(|path, member| {
             let covered = member.rate.len().min(covered as usize);
             (0..covered).for_each(|_| member.rate.on_una(&mut path.totals, now));

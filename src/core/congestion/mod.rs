@@ -301,10 +301,15 @@ impl Congestion {
         self.change_flow(|flow| flow.on_moved_away(now, index, by_timeout));
     }
 
-    /// Segments have left on another path meanwhile. `covered`: those that SND.UNA has passed; `len`: those that
-    /// count now.
-    pub(crate) fn catch_up(&mut self, now: Micros, covered: u32, len: usize) {
-        self.change_flow(|flow| flow.catch_up(now, covered, len));
+    /// Data leaves on another path from now on. `start`: the first segment that counts, with index 0.
+    pub(crate) fn pause_at(&mut self, start: Sn) {
+        self.change_flow(|flow| flow.pause_at(start));
+    }
+
+    /// Segments have left on another path since [`Self::pause_at`]. `start`: the first segment that counts now;
+    /// `len`: how many count.
+    pub(crate) fn catch_up(&mut self, now: Micros, start: Sn, len: usize) {
+        self.change_flow(|flow| flow.catch_up(now, start, len));
     }
 
     /// Segment `index` was acknowledged for the first time. `is_latest`: as far as known, its latest

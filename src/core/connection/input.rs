@@ -485,7 +485,7 @@ impl Kcp {
     fn is_own_ping(&self, ping: PingId) -> bool {
         self.keepalive.is_ping(ping)
             || self.send.path.mtu.is_probe(ping)
-            || self.path_validator.has_sent(ping)
+            || self.path_validator.as_ref().is_some_and(|validator| validator.has_sent(ping))
             || self.send.paths.as_ref().is_some_and(|paths| paths.has_sent(ping))
     }
 

@@ -93,7 +93,8 @@ pub struct Kcp {
     keepalive: Keepalive,
     amplification: Amplification,
     address_proof: AddressProof,
-    path_validator: PathValidator,
+    /// `Some` once a datagram has come on another path, until a path is validated.
+    path_validator: Option<Box<PathValidator>>,
     /// Whether messages leave on all paths.
     copies_on_paths: bool,
     /// Whether the peer may announce further paths.
@@ -221,7 +222,7 @@ impl Kcp {
             keepalive: Keepalive::new(config, Micros(0), seed.cookie_seed),
             amplification: Amplification::Unlimited,
             address_proof: AddressProof::default(),
-            path_validator: PathValidator::default(),
+            path_validator: None,
             copies_on_paths: false,
             accepts_paths: false,
             arrival: PathId::FIRST,

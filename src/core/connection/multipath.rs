@@ -136,7 +136,8 @@ impl Kcp {
         now: Instant,
         path: Path,
     ) -> Option<(PathId, Option<Duration>)> {
-        let (id, rtt) = self.path_validator.announced(self.clock.at(now), path)?;
+        let validator = self.path_validator.as_ref()?;
+        let (id, rtt) = validator.announced(self.clock.at(now), path)?;
         Some((id, rtt.map(Duration::from_micros)))
     }
 
@@ -156,7 +157,7 @@ impl Kcp {
         if let Some(rtt) = rtt {
             send.rtt.on_sample(now, clock::micros(rtt));
         }
-        self.path_validator.clear();
+        self.path_validator = None;
         // What is in flight on the path that it replaces counts as its own.
         let known = self.send.paths.as_ref().filter(|paths| paths.has(id));
         let slot = known.map(|paths| paths.slot_of(id)).or_else(|| self.send.free_slot());

@@ -140,7 +140,8 @@ impl Kcp {
         let sn = self.role.ping_sn(self.send.una());
         let new = PathChallenge(PingId { sn, cookie: Ts(cookie) });
         let sent = self.send.una()..self.send.nxt();
-        self.path_validator.on_datagram(self.clock.at(now), path, datagram, is_new, new, sent)
+        let validator = self.path_validator.get_or_insert_default();
+        validator.on_datagram(self.clock.at(now), path, datagram, is_new, new, sent)
     }
 
     /// Whether a datagram has data that has not arrived, or acknowledges something new.
@@ -172,7 +173,7 @@ impl Kcp {
     /// The peer is reachable at a new address: drops the challenges of other paths, ends the PTO
     /// back-off, and sends the oldest segments again, which left on the old path.
     pub fn on_path_validated(&mut self, now: Instant) {
-        self.path_validator.clear();
+        self.path_validator = None;
         self.send.on_path_validated(self.clock.at(now));
     }
 

@@ -93,7 +93,6 @@ struct CandidatePath {
 /// Candidate paths of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct PathValidator {
-    /// Empty and unallocated until a datagram arrives on another path.
     candidates: Vec<CandidatePath>,
 }
 
@@ -153,11 +152,6 @@ impl PathValidator {
         let known = self.candidates.iter().find(|known| known.path == path)?;
         let is_once = known.first_sent == known.last_sent;
         Some((known.announced?, is_once.then(|| now.since(known.first_sent))))
-    }
-
-    /// The peer has migrated: drops all challenges.
-    pub(crate) fn clear(&mut self) {
-        self.candidates.clear();
     }
 }
 

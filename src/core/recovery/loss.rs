@@ -8,7 +8,7 @@ use std::num::NonZeroU8;
 
 use crate::config::Timing;
 use crate::core::clock::Micros;
-use crate::core::recovery::rtt::RttEstimator;
+use crate::core::recovery::rtt::{RttEstimator, saturated};
 use crate::core::recovery::sent::{MAX_BACKOFF_LEVEL, SentSegment};
 
 /// Segments in flight up to which a flow is a thin stream (Linux `tcp_stream_is_thin` has 4). Above it the
@@ -62,7 +62,7 @@ pub(crate) struct LossDetector {
     fast_resend: Option<NonZeroU8>,
     nodelay: bool,
     /// Longest RTO after back-off, microseconds (RFC 6298 2.5).
-    max_rto: u64,
+    max_rto: u32,
     /// Lower limit of the same kind while the connection closes, microseconds.
     max_backoff: u64,
     /// Whether [`MAX_UNASKED_PTO`] limits the back-off too.
@@ -72,12 +72,8 @@ pub(crate) struct LossDetector {
     acked_xmit_seqs: VecDeque<u64>,
     /// The latest acknowledged transmission, modulo 2^32, including segments that `una` has passed.
     latest_acked: u32,
-    /// First transmission on this path since data leaves on it. Earlier ones left on another path.
-    first_xmit_seq: u64,
-    /// RTO of that other path, microseconds.
-    other_rto: u32,
-    /// How much longer the answer to a copy on another path may take, microseconds.
-    copy_wait: u32,
+    /// `None` while the connection has had one path only.
+    others: Option<Box<OtherPaths>>,
     /// Round-trip time of the latest of `acked_xmit_seqs`, microseconds (RFC 8985 `RACK.rtt`).
     latest_rtt: u64,
     /// Reordering window, microseconds (RFC 8985 `RACK.reo_wnd`).
@@ -90,20 +86,32 @@ pub(crate) struct LossDetector {
     unconfirmed: u8,
 }
 
+/// What the other paths of the connection mean for this one. Boxed, since most connections have one path.
+#[derive(Clone, Copy, Debug, Default)]
+struct OtherPaths {
+    /// First transmission on this path since data leaves on it. Earlier ones left on another path.
+    first_xmit_seq: u64,
+    /// When data began to leave on this path.
+    since: Micros,
+    /// RTO of the path before, microseconds.
+    rto: u32,
+    /// How much longer the answer to a copy on another path may take, microseconds.
+    copy_wait: u32,
+    probes: PathProbes,
+}
+
 impl LossDetector {
     /// `max_rto` in microseconds.
     pub(crate) fn new(max_rto: u64) -> Self {
         Self {
             fast_resend: None,
             nodelay: false,
-            max_rto,
+            max_rto: saturated(max_rto),
             max_backoff: u64::MAX,
             limits_pto: false,
             acked_xmit_seqs: VecDeque::new(),
             latest_acked: 0,
-            first_xmit_seq: 0,
-            other_rto: 0,
-            copy_wait: 0,
+            others: None,
             latest_rtt: 0,
             reo_wnd: 0,
             confirmed_losses: 0,
@@ -113,7 +121,7 @@ impl LossDetector {
 
     /// A detector with the same settings that knows nothing.
     pub(crate) fn with_settings(&self) -> Self {
-        let mut detector = Self::new(self.max_rto);
+        let mut detector = Self::new(self.max_rto.into());
         detector.take_settings(self);
         detector
     }
@@ -123,28 +131,67 @@ impl LossDetector {
         (self.max_backoff, self.limits_pto) = (other.max_backoff, other.limits_pto);
     }
 
-    /// Data leaves on this path from transmission `next` on. `other_rto`: RTO of the last path, microseconds.
-    pub(crate) fn begin_at(&mut self, next: u64, other_rto: u64) {
-        self.other_rto = u32::try_from(other_rto).unwrap_or(u32::MAX);
+    /// Data leaves on this path from transmission `next` on. `rto`: RTO of the last path, microseconds.
+    pub(crate) fn begin_at(&mut self, now: Micros, next: u64, rto: u64) {
         self.acked_xmit_seqs.clear();
         self.latest_acked = low(next).wrapping_sub(1);
-        self.first_xmit_seq = next;
+        let others = self.others.get_or_insert_default();
+        (others.first_xmit_seq, others.since, others.rto) = (next, now, saturated(rto));
+        others.probes = PathProbes::default();
+    }
+
+    /// The first transmission on this path since data leaves on it.
+    #[inline]
+    fn first_xmit_seq(&self) -> u64 {
+        self.others.as_ref().map_or(0, |others| others.first_xmit_seq)
+    }
+
+    /// Whether a transmission `age` microseconds ago left on the path that carries data now.
+    #[inline]
+    pub(crate) fn left_on_this_path(&self, now: Micros, age: u64) -> bool {
+        self.others.as_ref().is_none_or(|others| age <= now.since(others.since))
+    }
+
+    /// Whether segments that left on the path before may leave again.
+    #[inline]
+    pub(crate) fn is_probing(&self) -> bool {
+        self.probes().is_some_and(PathProbes::is_active)
+    }
+
+    #[inline]
+    pub(crate) fn probes(&self) -> Option<&PathProbes> {
+        self.others.as_ref().map(|others| &others.probes)
+    }
+
+    #[inline]
+    pub(crate) fn probes_mut(&mut self) -> Option<&mut PathProbes> {
+        self.others.as_mut().map(|others| &mut others.probes)
+    }
+
+    /// As [`Self::probes_mut`], for a path that changes.
+    pub(crate) fn begin_probes(&mut self) -> &mut PathProbes {
+        &mut self.others.get_or_insert_default().probes
     }
 
     /// Sets how much longer the answer to a copy on another path may take, microseconds: a segment is lost only if
     /// each copy is.
     pub(crate) fn set_copy_wait(&mut self, wait: u64) {
-        self.copy_wait = u32::try_from(wait).unwrap_or(u32::MAX);
+        if let Some(others) = &mut self.others {
+            others.copy_wait = saturated(wait);
+        } else if wait > 0 {
+            self.others.get_or_insert_default().copy_wait = saturated(wait);
+        }
     }
 
     /// The wait of [`Self::set_copy_wait`].
+    #[inline]
     pub(crate) fn copy_wait(&self) -> u64 {
-        self.copy_wait.into()
+        self.others.as_ref().map_or(0, |others| others.copy_wait.into())
     }
 
     /// Whether a transmission was acknowledged since [`Self::begin_at`].
     pub(crate) fn has_acked(&self) -> bool {
-        self.has_acked_since(self.first_xmit_seq)
+        self.has_acked_since(self.first_xmit_seq())
     }
 
     pub(crate) fn set_timing(&mut self, preset: &Timing) {
@@ -177,7 +224,7 @@ impl LossDetector {
 
     /// Transmission `xmit_seq` was acknowledged for the first time, `rtt` microseconds after it left.
     pub(crate) fn on_ack(&mut self, xmit_seq: u64, rtt: u64) {
-        if xmit_seq < self.first_xmit_seq {
+        if xmit_seq < self.first_xmit_seq() {
             return;
         }
         let keep = self.acks_kept();
@@ -245,7 +292,7 @@ impl LossDetector {
         no_new_data: bool,
     ) -> (Micros, LossTrigger) {
         let rto = self.backed_off_rto(rtt, segment.backoff_level(), in_flight);
-        let sent = segment.last_sent.add_micros(self.copy_wait.into());
+        let sent = segment.last_sent.add_micros(self.copy_wait());
         let timeout = (sent.add_micros(rto), LossTrigger::Rto);
         let overtaken = |by: u8| {
             self.acked_xmit_seqs
@@ -269,15 +316,16 @@ impl LossDetector {
     /// Time in which the ACK of a transmission arrives: the latest round trip, or the RTO of the path on which it
     /// left.
     fn rtt_of(&self, segment: &SentSegment) -> u64 {
-        let is_other = segment.xmit_seq < self.first_xmit_seq;
-        self.latest_rtt.max(if is_other { self.other_rto.into() } else { 0 })
+        let others = self.others.as_ref();
+        let before = others.filter(|others| segment.xmit_seq < others.first_xmit_seq);
+        self.latest_rtt.max(before.map_or(0, |before| before.rto.into()))
     }
 
     /// Least time between a segment's last transmission and its loss, microseconds: a cheap lower bound of
     /// [`Self::lost_at`].
     #[inline]
     pub(crate) fn least_wait(&self, rtt: &RttEstimator) -> u64 {
-        (self.latest_rtt + self.reo_wnd).min(rtt.rto()).min(self.max_rto)
+        (self.latest_rtt + self.reo_wnd).min(rtt.rto()).min(self.max_rto.into())
     }
 
     /// Time within which the ACK of a segment arrives that leaves now, or that parity or repair symbols sent
@@ -306,7 +354,7 @@ impl LossDetector {
     /// The longest RTO after back-off, microseconds.
     pub(crate) fn max_rto(&self) -> u64 {
         let pto = if self.limits_pto { MAX_UNASKED_PTO } else { u64::MAX };
-        self.max_rto.min(self.max_backoff).min(pto)
+        self.max_backoff.min(self.max_rto.into()).min(pto)
     }
 
     /// RTO after `level` expiries, microseconds (kcp-go `flush`: `seg.rto += rto`; half of it with
@@ -319,7 +367,7 @@ impl LossDetector {
             (_, true) => rto + rto * level / 2,
             (_, false) => rto + rto * level,
         };
-        let max = if level == 0 { self.max_rto } else { self.max_rto().max(rtt.rto()) };
+        let max = if level == 0 { self.max_rto.into() } else { self.max_rto().max(rtt.rto()) };
         rto.min(max)
     }
 }
@@ -512,7 +560,7 @@ impl PathProbes {
     }
 
     #[inline]
-    pub(crate) fn is_active(&self) -> bool {
+    fn is_active(&self) -> bool {
         self.left > 0
     }
 

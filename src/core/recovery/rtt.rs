@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use crate::core::clock::{Micros, micros};
+use crate::core::clock::{Micros, micros, micros_u32};
 
 /// RTO before the first sample, microseconds (IKCP_RTO_DEF; RFC 6298 2.1 has 1 s).
 #[doc(alias = "IKCP_RTO_DEF")]
@@ -59,7 +59,7 @@ pub(crate) struct RttEstimator {
     /// KCP's flush interval: the least variance term of the RTO, as in kcp-go `update_ack`.
     interval: u32,
     min_rto: u32,
-    max_rto: u64,
+    max_rto: u32,
 }
 
 impl RttEstimator {
@@ -77,13 +77,13 @@ impl RttEstimator {
             min_is_stale: false,
             interval: 0,
             min_rto: saturated(MIN_RTO),
-            max_rto: micros(max_rto),
+            max_rto: micros_u32(max_rto),
         }
     }
 
     /// An estimator with the same settings and no sample.
     pub(crate) fn with_settings(&self) -> Self {
-        let max_rto = Duration::from_micros(self.max_rto);
+        let max_rto = Duration::from_micros(self.max_rto.into());
         Self { interval: self.interval, min_rto: self.min_rto, ..Self::new(max_rto) }
     }
 
@@ -99,7 +99,7 @@ impl RttEstimator {
 
     /// One RTT sample, microseconds (RFC 6298 2.2, 2.3).
     pub(crate) fn on_sample(&mut self, now: Micros, rtt: u64) {
-        let rtt = rtt.min(self.max_rto);
+        let rtt = rtt.min(self.max_rto.into());
         if rtt <= self.min || self.replaces_min(now) {
             (self.min, self.min_at, self.min_is_stale) = (rtt, now, false);
         }
@@ -118,7 +118,7 @@ impl RttEstimator {
     /// A sample from an earlier transmission than the latest, by its echoed timestamp of 1 ms resolution. It
     /// does not lower the minimum. After an outage such an ACK may be as old as the outage, and is ignored.
     pub(crate) fn on_sample_of_earlier(&mut self, now: Micros, rtt: u64) {
-        if rtt > self.max_rto {
+        if rtt > self.max_rto.into() {
             return;
         }
         if self.srtt.is_none() || self.replaces_min(now) {
@@ -144,7 +144,7 @@ impl RttEstimator {
     pub(crate) fn on_longest_wait(&mut self, now: Micros, wait: u64) {
         // A wait as long as an outage says little about the next ACK, so it is capped.
         let Some(srtt) = self.srtt else { return };
-        let wait = saturated(wait.min(2 * srtt + MAX_ACK_DELAY).min(self.max_rto));
+        let wait = saturated(wait.min(2 * srtt + MAX_ACK_DELAY)).min(self.max_rto);
         let window = (8 * srtt).max(LONGEST_WAIT_WINDOW);
         let [latest, before] = &mut self.longest;
         if now.since(self.longest_since) > 2 * window {
@@ -185,12 +185,12 @@ impl RttEstimator {
     /// Retransmission timeout before back-off, microseconds (RFC 6298 2.3; kcp-go `rx_rto`).
     pub(crate) fn rto(&self) -> u64 {
         let Some(srtt) = self.srtt else {
-            return INITIAL_RTO.clamp(self.min_rto.into(), self.max_rto);
+            return INITIAL_RTO.clamp(self.min_rto.into(), self.max_rto.into());
         };
         let margin = (4 * self.rttvar).max(self.interval.into()).max(srtt / 4);
         let longest = u64::from(self.longest[0].max(self.longest[1]));
         let longest = longest.min(2 * srtt + MAX_ACK_DELAY);
-        (srtt + margin).max(longest + srtt / 8).clamp(self.min_rto.into(), self.max_rto)
+        (srtt + margin).max(longest + srtt / 8).clamp(self.min_rto.into(), self.max_rto.into())
     }
 
     /// Smoothed RTT, microseconds; `None` before the first sample.
@@ -220,7 +220,7 @@ impl RttEstimator {
 }
 
 /// Microseconds in a `u32`, up to 71 minutes, to keep an idle connection small.
-fn saturated(micros: u64) -> u32 {
+pub(crate) fn saturated(micros: u64) -> u32 {
     u32::try_from(micros).unwrap_or(u32::MAX)
 }
 

@@ -278,7 +278,7 @@ impl Sender {
     /// Whether a transmission `age` microseconds ago left on the path that carries data now.
     #[inline]
     fn left_on_this_path(&self, now: Micros, age: u64) -> bool {
-        age <= now.since(self.path.since)
+        self.path.loss.left_on_this_path(now, age)
     }
 
     /// First ACK of a transmission that was not the segment's latest. With an RTO below the RTT there is no

@@ -24,7 +24,7 @@ use crate::core::congestion::autotune::WindowAutotune;
 use crate::core::congestion::{Congestion, INITIAL_WINDOW, Limit, Pacing, PathHandle, SentAs};
 use crate::core::path::set::PathSet;
 use crate::core::recovery::acked::{AckedHistory, UnaProof};
-use crate::core::recovery::loss::{LossTrigger, RetransmitBudget};
+use crate::core::recovery::loss::{LossTrigger, PathProbes, RetransmitBudget};
 use crate::core::recovery::sent::{SentSegment, SentSegments};
 use crate::core::redundancy::Redundancy;
 use crate::core::segment::{self, Command, HEADER_LEN, Header};
@@ -330,7 +330,7 @@ impl Sender {
         if self.path.pacer.is_blocked(now) {
             return None;
         }
-        if self.path.probes.is_active()
+        if self.path.loss.is_probing()
             && let Some((sn, len)) = self.next_path_probe()
         {
             return Some(SendCandidate { len, transmission: Transmission::PathProbe(sn) });
@@ -389,7 +389,7 @@ impl Sender {
                 (sn, if has_moved { SentAs::Moved } else { SentAs::RedundantCopy })
             }
             Transmission::PathProbe(sn) => {
-                let counts = self.path.probes.fills_window();
+                let counts = self.path.loss.probes().is_some_and(PathProbes::fills_window);
                 let has_moved = self.move_segment(now, sn, None) || counts;
                 self.retransmit_on_new_path(now, sn, stats);
                 (sn, if has_moved { SentAs::Moved } else { SentAs::RedundantCopy })

@@ -11,7 +11,7 @@ use crate::config::CongestionControl;
 use crate::core::clock::Micros;
 use crate::core::congestion::Congestion;
 use crate::core::path::set::PathId;
-use crate::core::recovery::loss::{LossTrigger, MAX_PATH_PROBES, PathProbes};
+use crate::core::recovery::loss::{LossTrigger, MAX_PATH_PROBES};
 use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recovery::sent::{MAX_SLOTS, SentSegment, Slot};
 use crate::core::redundancy::{InFlight, SegmentLoss};
@@ -47,7 +47,8 @@ impl Sender {
             // A peer that acknowledges nothing on any path is not sent a window on each.
             let all = has_acked || fills_window;
             let count = if all { self.in_flight() } else { MAX_PATH_PROBES };
-            self.path.probes.on_path_silent(self.next_xmit_seq(), count, fills_window);
+            let next = self.next_xmit_seq();
+            self.path.loss.begin_probes().on_path_silent(next, count, fills_window);
         }
     }
 
@@ -71,10 +72,8 @@ impl Sender {
             congestion.set_mode(mode, una, segment, in_flight);
         });
         self.path.pacer.reset();
-        self.path.loss.begin_at(next, rto);
+        self.path.loss.begin_at(now, next, rto);
         self.path.mtu.on_path_used(now, self.nxt(), self.in_flight() > 0);
-        self.path.since = now;
-        self.path.probes = PathProbes::default();
     }
 
     /// When an answer of a path is overdue: its first transmission after the latest acknowledged one has waited
@@ -193,7 +192,8 @@ impl Sender {
     /// Makes `to` the active path, for a sender that uses all of them.
     pub(crate) fn use_path(&mut self, now: Micros, to: PathId) {
         let mode = self.path.congestion.mode();
-        self.path.flow_start = self.una().back(self.unproved());
+        let start = self.una().back(self.unproved());
+        self.path.congestion.pause_at(start);
         if self.exchange_path(to).is_none() {
             return;
         }
@@ -204,11 +204,8 @@ impl Sender {
             self.begin_path(now, mode, rto, false);
             return;
         }
-        // What `una` has covered since, and what has left on other paths.
-        let start = self.una().back(self.unproved());
-        let covered = start.offset_from(self.path.flow_start).unwrap_or(0);
         let len = self.unproved() + self.in_flight();
-        self.path.congestion.catch_up(now, covered, len as usize);
+        self.path.congestion.catch_up(now, start, len as usize);
     }
 
     /// Makes the path of `sn` the active one.
@@ -249,10 +246,9 @@ impl Sender {
     pub(super) fn write_off_elsewhere(&mut self, now: Micros, start: Sn, count: u32) {
         let others = self.paths.iter_mut().flat_map(|paths| paths.others_mut());
         for (_, path) in others {
-            let covered = start.offset_from(path.flow_start).unwrap_or(0);
-            path.congestion.catch_up(now, covered, 0);
+            path.congestion.catch_up(now, start, 0);
             path.congestion.write_off(count);
-            path.flow_start = start.advance(count);
+            path.congestion.pause_at(start.advance(count));
         }
     }
 

@@ -2,13 +2,12 @@
 //! (RFC 9000 9.4). Sequence numbers, the segments in flight and the send buffer belong to the connection.
 
 use crate::config::{CongestionControl, KcpConfig};
-use crate::core::clock::{self, Micros};
+use crate::core::clock;
 use crate::core::congestion::Congestion;
 use crate::core::congestion::pacer::Pacer;
 use crate::core::path::mtu::MtuDiscovery;
-use crate::core::recovery::loss::{LossDetector, PathProbes, PtoBackoff};
+use crate::core::recovery::loss::{LossDetector, PtoBackoff};
 use crate::core::recovery::rtt::RttEstimator;
-use crate::core::seq::Sn;
 
 /// The state of one path.
 #[derive(Debug)]
@@ -22,11 +21,6 @@ pub(crate) struct SendPath {
     /// acknowledges, microseconds.
     pub(super) longest_wait: u64,
     pub(super) pto_backoff: PtoBackoff,
-    pub(super) probes: PathProbes,
-    /// Since when data leaves on this path: ACKs of earlier transmissions say nothing about it.
-    pub(super) since: Micros,
-    /// While data leaves on another path: the segment that the congestion control's first entry stands for.
-    pub(super) flow_start: Sn,
 }
 
 impl SendPath {
@@ -39,9 +33,6 @@ impl SendPath {
             pacer: Pacer::new(config.pacing_interval),
             longest_wait: 0,
             pto_backoff: PtoBackoff::default(),
-            probes: PathProbes::default(),
-            since: Micros(0),
-            flow_start: Sn(0),
         }
     }
 
@@ -55,9 +46,6 @@ impl SendPath {
             pacer: self.pacer.fresh(),
             longest_wait: 0,
             pto_backoff: PtoBackoff::default(),
-            probes: PathProbes::default(),
-            since: Micros(0),
-            flow_start: Sn(0),
         }
     }
 

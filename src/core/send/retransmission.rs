@@ -6,7 +6,7 @@
 
 use super::{AckOutcome, OutgoingSegment, Sender};
 use crate::core::clock::{Clock, Micros};
-use crate::core::recovery::loss::LossTrigger;
+use crate::core::recovery::loss::{LossTrigger, PathProbes};
 use crate::core::recovery::sent::{SentSegment, Slot};
 use crate::core::redundancy::copies::{BURST_COPIES, BURST_SPACING, CopyPlan};
 use crate::core::redundancy::fec_wait::{CoveredGroup, is_reliable};
@@ -41,7 +41,7 @@ impl Sender {
         let copies = self.redundancy.copies.as_ref().and_then(|redundant| redundant.deadline());
         let stranded = self.next_stranded().map(|(_, at)| at.max(self.path.pacer.resume_at()));
         let deadline = earliest([lost_at.map(may_leave_at), copies, stranded]);
-        if self.path.probes.is_active() { self.with_path_probe(deadline) } else { deadline }
+        if self.path.loss.is_probing() { self.with_path_probe(deadline) } else { deadline }
     }
 
     /// A segment that counts as lost now, and the trigger. SND.UNA comes first, since the reader waits for
@@ -202,20 +202,23 @@ impl Sender {
         } else {
             self.on_path_changed(now);
         }
-        self.path.probes.on_network_changed(now, self.next_xmit_seq());
+        let next = self.next_xmit_seq();
+        self.path.loss.begin_probes().on_network_changed(now, next);
     }
 
     /// A ping of the peer arrived. Returns whether it may be a PATH_CHALLENGE: the oldest segments follow the
     /// answer.
     #[inline]
     pub(crate) fn on_ping(&mut self, now: Micros) -> bool {
-        self.path.probes.on_ping(now, self.next_xmit_seq())
+        let next = self.next_xmit_seq();
+        self.path.loss.probes_mut().is_some_and(|probes| probes.on_ping(now, next))
     }
 
     /// The peer's new path is validated: the oldest segments leave again.
     pub(crate) fn on_path_validated(&mut self, now: Micros) {
         self.on_peer_activity(now);
-        self.path.probes.on_path_validated(self.next_xmit_seq());
+        let next = self.next_xmit_seq();
+        self.path.loss.begin_probes().on_path_validated(next);
     }
 
     /// The oldest segment that left on the old path, and its length in bytes.
@@ -234,15 +237,17 @@ impl Sender {
 
     /// The segment of the old path that may leave now.
     fn next_of_old_path(&self) -> Option<Sn> {
-        let is_open = !self.path.probes.fills_window() || self.path.congestion.window() > 0;
+        let is_open = !self.path.loss.probes().is_some_and(PathProbes::fills_window)
+            || self.path.congestion.window() > 0;
         if is_open { self.oldest_of_old_path() } else { None }
     }
 
     /// The lowest number among the segments that left on the old path and that the peer's window admits.
     fn oldest_of_old_path(&self) -> Option<Sn> {
+        let probes = self.path.loss.probes()?;
         let (una, window) = (self.una(), self.remote.available(self.una()).max(1));
         let old = self.sent_segments.oldest_per_list(self.sent_segments.slot());
-        let old = old.filter(|(_, segment)| self.path.probes.wants(segment));
+        let old = old.filter(|(_, segment)| probes.wants(segment));
         let sn = old.map(|(sn, _)| sn).min_by_key(|sn| sn.since(una))?;
         sn.offset_from(una).filter(|offset| *offset < window).map(|_| sn)
     }
@@ -254,11 +259,13 @@ impl Sender {
         stats.retransmit.timeout += 1;
         let level = self.sent_segments.get(sn).map_or(0, |segment| segment.backoff_level());
         self.sent_segments.mark_retransmitted(now, sn, level, self.retransmits_in_order());
-        if self.path.probes.is_active() {
-            self.path.probes.on_sent();
-            if self.oldest_of_old_path().is_none() {
-                self.path.probes.stop();
-            }
+        if let Some(probes) = self.path.loss.probes_mut() {
+            probes.on_sent();
+        }
+        if self.oldest_of_old_path().is_none()
+            && let Some(probes) = self.path.loss.probes_mut()
+        {
+            probes.stop();
         }
     }
 }
