@@ -70,7 +70,7 @@ pub(crate) struct SentSegment {
 impl SentSegment {
     /// RTO expiries so far, up to [`MAX_BACKOFF_LEVEL`] (kcp-go `xmit` counts transmissions).
     pub(crate) fn backoff_level(&self) -> u8 {
-        (self.list & (LISTS as u8 - 1)).saturating_sub(1)
+        (self.list & ((1 << LIST_BITS) - 1)).saturating_sub(1)
     }
 
     /// The slot of the path on which it left last.
@@ -180,6 +180,8 @@ pub(crate) struct SentSegments {
     occupied: u16,
     /// The slot of the path on which segments leave now.
     slot: Slot,
+    /// See [`Self::uses_slots`].
+    uses_slots: bool,
     /// `None` until a segment leaves in another slot than the first.
     further: Option<Box<FurtherLists>>,
     /// Transmissions and datagrams so far, the source of [`SentSegment::xmit_seq`].
@@ -196,6 +198,7 @@ impl SentSegments {
             lists: None,
             occupied: 0,
             slot: Slot::FIRST,
+            uses_slots: false,
             further: None,
             transmissions: 0,
         }
@@ -343,10 +346,7 @@ impl SentSegments {
     /// Records a retransmission of an unacknowledged segment, which continues on back-off `level`. `apart`
     /// puts it into the second list of level 0, whose front may leave before segments that left once.
     pub(crate) fn mark_retransmitted(&mut self, now: Micros, sn: Sn, level: u8, apart: bool) {
-        let last = self.get(sn).map_or(0, |segment| segment.list);
-        let list = self.slot.list(list_of(level, apart));
-        let moved = if (last ^ list) >> LIST_BITS == 0 { 0 } else { MOVED };
-        self.relink(now, sn, list | moved, true);
+        self.relink(now, sn, self.slot.list(list_of(level, apart)), true);
     }
 
     /// Moves an unacknowledged segment to the end of the transmission order, as if sent now, without marking
@@ -364,6 +364,7 @@ impl SentSegments {
         self.unlink(sn);
         let xmit_seq = self.transmissions + 1;
         let Some(segment) = self.get_mut(sn) else { return };
+        let list = if (segment.list ^ list) >> LIST_BITS == 0 { list } else { list | MOVED };
         *segment = SentSegment { list, retransmitted, last_sent: now, xmit_seq, ..*segment };
         self.transmissions = xmit_seq;
         let prev = self.append_to_list((list & !MOVED).into(), sn);
@@ -462,6 +463,7 @@ impl SentSegments {
         }
         if self.all_acked() {
             self.further = None;
+            self.set_slot(self.slot);
         }
         self.runs.release_memory();
     }
@@ -475,6 +477,7 @@ impl SentSegments {
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self) {
         let linked = self.check_lists();
+        assert_eq!(self.uses_slots, self.further.is_some() || self.slot != Slot::FIRST);
         let newest = self.ring.iter().map(|segment| segment.xmit_seq).max();
         let first_of_runs = self.runs.front().map(|(_, first)| first.xmit_seq);
         assert!(
@@ -491,9 +494,12 @@ impl SentSegments {
 impl SentSegments {
     #[inline]
     fn list(&self, list: usize) -> Option<ListEnds> {
-        if list >= LISTS {
-            return self.further_list(list);
-        }
+        if list < LISTS { self.first_list(list) } else { self.further_list(list) }
+    }
+
+    /// As [`Self::list`], for the first slot.
+    #[inline]
+    fn first_list(&self, list: usize) -> Option<ListEnds> {
         let lists = self.lists.as_ref().filter(|_| self.occupied & (1 << list) != 0)?;
         lists.get(list).copied()
     }
@@ -509,6 +515,7 @@ impl SentSegments {
     #[cold]
     fn set_further_list(&mut self, list: usize, ends: Option<ListEnds>) {
         let (slot, list) = (list / LISTS - 1, list % LISTS);
+        self.uses_slots = true;
         let further = self.further.get_or_insert_with(|| Box::new(FurtherLists::EMPTY));
         let known = further.occupied.get_mut(slot).zip(further.ends.get_mut(slot));
         let Some((occupied, lists)) = known else { return };
@@ -531,9 +538,22 @@ impl SentSegments {
         }
     }
 
-    /// The earliest transmission in each list of a path that is in use.
+    /// The earliest transmission in each list that is in use, while segments leave in the first slot only.
     #[inline]
-    pub(crate) fn oldest_per_list(&self, slot: Slot) -> impl Iterator<Item = (Sn, SentSegment)> {
+    pub(crate) fn oldest_per_list(&self) -> impl Iterator<Item = (Sn, SentSegment)> {
+        let mut lists = self.occupied_lists(Slot::FIRST);
+        iter::from_fn(move || {
+            let list = lists.trailing_zeros() as usize;
+            lists &= lists.checked_sub(1)?;
+            match self.first_list(list) {
+                Some(ends) => Some((ends.front, self.get(ends.front)?)),
+                None => self.runs.front(),
+            }
+        })
+    }
+
+    /// As [`Self::oldest_per_list`], for the path in `slot`.
+    pub(crate) fn oldest_in_slot(&self, slot: Slot) -> impl Iterator<Item = (Sn, SentSegment)> {
         let mut lists = self.occupied_lists(slot);
         let first = usize::from(slot.list(0));
         iter::from_fn(move || {
@@ -571,12 +591,13 @@ impl SentSegments {
     /// Segments leave on another path from now on.
     pub(crate) fn set_slot(&mut self, slot: Slot) {
         self.slot = slot;
+        self.uses_slots = self.further.is_some() || slot != Slot::FIRST;
     }
 
     /// Whether segments have left on another path than the first.
     #[inline]
     pub(crate) fn uses_slots(&self) -> bool {
-        self.further.is_some() || self.slot != Slot::FIRST
+        self.uses_slots
     }
 
     /// Unacknowledged segments of the list of `sn` in order of transmission, from `sn` on.
@@ -846,7 +867,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn oldest_sns(sent: &SentSegments) -> Vec<u32> {
-        sent.oldest_per_list(Slot::FIRST).map(|(sn, _)| sn.0).collect()
+        sent.oldest_per_list().map(|(sn, _)| sn.0).collect()
     }
 
     #[test]
@@ -964,7 +985,7 @@ mod tests {
         let sns = (0..sent.len() + 1).map(|offset| sent.una().advance(offset));
         let segments: Vec<_> =
             sns.map(|sn| (sent.get(sn).map(|s| seen((sn, s))), sent.payload(sn))).collect();
-        let oldest: Vec<_> = sent.oldest_per_list(Slot::FIRST).collect();
+        let oldest: Vec<_> = sent.oldest_per_list().collect();
         let order =
             oldest.iter().map(|(sn, _)| sent.unacked_from(*sn).map(seen).collect::<Vec<_>>());
         let order: Vec<_> = order.collect();

@@ -18,7 +18,7 @@ pub(crate) mod rlc;
 use crate::core::clock::Micros;
 use crate::core::recovery::loss::{LossDetector, LossTrigger};
 use crate::core::recovery::rtt::RttEstimator;
-use crate::core::recovery::sent::{SentSegment, SentSegments, Slot};
+use crate::core::recovery::sent::{SentSegment, SentSegments};
 use crate::core::redundancy::bundling::RedundantBundling;
 use crate::core::redundancy::copies::RedundantRetransmits;
 use crate::core::redundancy::fec_wait::FecCoverage;
@@ -46,8 +46,6 @@ pub(crate) struct SegmentLoss {
 #[derive(Debug)]
 pub(crate) struct InFlight<'a> {
     pub(crate) sent: &'a SentSegments,
-    /// The path whose segments are meant, and what is measured on it.
-    pub(crate) slot: Slot,
     pub(crate) rtt: &'a RttEstimator,
     pub(crate) loss: &'a LossDetector,
 }
@@ -267,17 +265,18 @@ impl Redundancy {
 /// Delays the retransmission of a lost segment while FEC parity, a repair symbol or a bundled copy may have
 /// delivered it and its ACK is on the way.
 impl Redundancy {
-    /// Passes candidates for the next loss to `is_wanted` and returns the first that is wanted: the oldest
+    /// Passes candidates for the next loss to `is_wanted` and returns the first that is wanted: `oldest`, the oldest
     /// segment of each list, and behind a segment that waits for parity one segment for each of a few groups.
     /// For `no_new_data` see [`LossDetector::lost_at`].
     #[inline]
     pub(crate) fn find_loss(
         &self,
         in_flight: &InFlight<'_>,
+        oldest: impl Iterator<Item = (Sn, SentSegment)>,
         no_new_data: bool,
         mut is_wanted: impl FnMut(&SegmentLoss) -> bool,
     ) -> Option<SegmentLoss> {
-        for oldest in in_flight.sent.oldest_per_list(in_flight.slot) {
+        for oldest in oldest {
             let mut next = Some(oldest);
             for _ in 0..=MAX_GROUPS_PASSED {
                 let Some((sn, segment)) = next else { break };

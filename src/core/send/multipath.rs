@@ -87,7 +87,7 @@ impl Sender {
     fn overdue_on(&self, slot: Slot, path: &SendPath, may_grow: bool) -> Option<Micros> {
         let srtt = path.rtt.srtt()?;
         let is_unanswered = |segment: &SentSegment| !path.loss.has_acked_since(segment.xmit_seq);
-        let lists = self.sent_segments.oldest_per_list(slot);
+        let lists = self.sent_segments.oldest_in_slot(slot);
         let first = lists.filter_map(|(sn, _)| {
             let mut list = self.sent_segments.unacked_from(sn).take(MAX_INSPECTED);
             list.find(|(_, segment)| is_unanswered(segment)).map(|(_, segment)| segment.last_sent)
@@ -139,40 +139,78 @@ impl Sender {
     }
 
     /// The paths that may have segments in flight, and answer, or are the active one.
-    #[inline]
     pub(super) fn carrying_paths(&self) -> impl Iterator<Item = (Slot, &SendPath)> {
-        let others = self.paths.iter().filter(|_| self.sent_segments.uses_slots());
-        let others = others.flat_map(|paths| paths.usable_others());
-        iter::once((self.sent_segments.slot(), &self.path))
-            .chain(others.map(|(_, slot, path)| (slot, path)))
+        let here = (self.sent_segments.slot(), &self.path);
+        iter::once(here).chain(self.other_carrying_paths())
+    }
+
+    /// As [`Self::carrying_paths`], without the active one.
+    pub(super) fn other_carrying_paths(&self) -> impl Iterator<Item = (Slot, &SendPath)> {
+        let paths = self.paths.iter().filter(|_| self.sent_segments.uses_slots());
+        paths.flat_map(|paths| paths.usable_others()).map(|(_, slot, path)| (slot, path))
     }
 
     /// The path on which `segment` left.
     #[inline]
-    pub(super) fn path_of(&self, segment: &SentSegment) -> (Slot, &SendPath) {
-        let (slot, here) = (segment.slot(), (self.sent_segments.slot(), &self.path));
-        if slot == here.0 {
-            return here;
-        }
-        self.carrying_paths().find(|(other, _)| *other == slot).unwrap_or(here)
+    pub(super) fn path_of(&self, segment: &SentSegment) -> &SendPath {
+        let slot = segment.slot();
+        if slot == self.sent_segments.slot() { &self.path } else { self.path_in(slot) }
     }
 
-    pub(super) fn outstanding_on<'a>(&'a self, slot: Slot, path: &'a SendPath) -> InFlight<'a> {
-        InFlight { sent: &self.sent_segments, slot, rtt: &path.rtt, loss: &path.loss }
-    }
-
-    /// As [`Redundancy::find_loss`](crate::core::redundancy::Redundancy::find_loss), on the paths that are not
-    /// active.
     #[cold]
-    pub(super) fn find_loss_elsewhere(
+    fn path_in(&self, slot: Slot) -> &SendPath {
+        let path = self.other_carrying_paths().find(|(other, _)| *other == slot);
+        path.map_or(&self.path, |(_, path)| path)
+    }
+
+    #[inline]
+    pub(super) fn outstanding_on<'a>(&'a self, path: &'a SendPath) -> InFlight<'a> {
+        InFlight { sent: &self.sent_segments, rtt: &path.rtt, loss: &path.loss }
+    }
+
+    /// As [`Self::find_loss`], on several paths.
+    #[cold]
+    pub(super) fn find_loss_on_paths(
         &self,
         no_new_data: bool,
         mut is_wanted: impl FnMut(&SendPath, &SegmentLoss) -> bool,
     ) -> Option<SegmentLoss> {
-        self.carrying_paths().skip(1).find_map(|(slot, path)| {
-            let in_flight = self.outstanding_on(slot, path);
-            self.redundancy.find_loss(&in_flight, no_new_data, |loss| is_wanted(path, loss))
+        self.carrying_paths().find_map(|(slot, path)| {
+            let oldest = self.sent_segments.oldest_in_slot(slot);
+            let is_wanted = |loss: &SegmentLoss| is_wanted(path, loss);
+            self.redundancy.find_loss(&self.outstanding_on(path), oldest, no_new_data, is_wanted)
         })
+    }
+
+    /// As [`Self::loss_deadline`], for several paths.
+    #[cold]
+    pub(super) fn loss_deadline_on_paths(&self, no_new_data: bool) -> Option<Micros> {
+        let of_path = |(slot, path)| {
+            self.loss_deadline(path, self.sent_segments.oldest_in_slot(slot), no_new_data)
+        };
+        self.carrying_paths().filter_map(of_path).min()
+    }
+
+    /// As [`Self::next_lost_on_one_path`], on any number of paths.
+    #[cold]
+    pub(super) fn next_lost(&self, now: Micros, no_new_data: bool) -> Option<(Sn, LossTrigger)> {
+        let sent = &self.sent_segments;
+        let may_have_lost =
+            |(slot, path): (Slot, &SendPath)| path.may_have_lost(now, sent.oldest_in_slot(slot));
+        if !self.carrying_paths().any(may_have_lost) {
+            return None;
+        }
+        let oldest = self.lost_una(now, no_new_data, |segment| self.path_of(segment));
+        let loss = oldest.or_else(|| {
+            let mut lost = self.carrying_paths().filter_map(|(slot, path)| {
+                self.find_lost(now, path, sent.oldest_in_slot(slot), no_new_data)
+            });
+            match self.retransmits_in_order() {
+                true => lost.min_by_key(|loss| loss.sn.since(self.una())),
+                false => lost.next(),
+            }
+        })?;
+        Some(self.retransmission_of(&loss))
     }
 
     /// Makes the path in `slot` the active one. Returns false if it does not answer: nothing is measured on it.
@@ -266,7 +304,13 @@ impl Sender {
 
     /// `sn` leaves on the active path. Returns whether it left on another one before, which has `lost` it, or is
     /// silent.
+    #[inline]
     pub(super) fn move_segment(&mut self, now: Micros, sn: Sn, lost: Option<LossTrigger>) -> bool {
+        self.sent_segments.uses_slots() && self.move_from_path(now, sn, lost)
+    }
+
+    #[cold]
+    fn move_from_path(&mut self, now: Micros, sn: Sn, lost: Option<LossTrigger>) -> bool {
         let here = self.sent_segments.slot();
         let last = self.sent_segments.get(sn).map_or(here, |segment| segment.slot());
         if last == here {
@@ -286,9 +330,11 @@ impl Sender {
     /// gone, or one that blocks the window.
     #[inline]
     pub(super) fn next_stranded(&self) -> Option<(Sn, Micros)> {
-        if !self.sent_segments.uses_slots() {
-            return None;
-        }
+        if self.sent_segments.uses_slots() { self.oldest_stranded() } else { None }
+    }
+
+    #[cold]
+    fn oldest_stranded(&self) -> Option<(Sn, Micros)> {
         self.oldest_of_silent_paths().map(|sn| (sn, Micros(0))).or_else(|| self.blocking_segment())
     }
 
@@ -297,7 +343,7 @@ impl Sender {
         let (una, window) = (self.una(), self.remote.available(self.una()).max(1));
         let slots = (0..MAX_SLOTS).map(Slot);
         let silent = slots.filter(|slot| *slot != here && !paths.is_usable(*slot));
-        let oldest = silent.flat_map(|slot| self.sent_segments.oldest_per_list(slot));
+        let oldest = silent.flat_map(|slot| self.sent_segments.oldest_in_slot(slot));
         let sn = oldest.map(|(sn, _)| sn).min_by_key(|sn| sn.since(una))?;
         sn.offset_from(una).filter(|offset| *offset < window).map(|_| sn)
     }

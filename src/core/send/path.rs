@@ -2,12 +2,15 @@
 //! (RFC 9000 9.4). Sequence numbers, the segments in flight and the send buffer belong to the connection.
 
 use crate::config::{CongestionControl, KcpConfig};
-use crate::core::clock;
+use crate::core::clock::{self, Micros};
 use crate::core::congestion::Congestion;
 use crate::core::congestion::pacer::Pacer;
 use crate::core::path::mtu::MtuDiscovery;
-use crate::core::recovery::loss::{LossDetector, PtoBackoff};
+use crate::core::recovery::loss::{LossDetector, LossTrigger, PtoBackoff};
 use crate::core::recovery::rtt::RttEstimator;
+use crate::core::recovery::sent::SentSegment;
+use crate::core::redundancy::SegmentLoss;
+use crate::core::seq::Sn;
 
 /// The state of one path.
 #[derive(Debug)]
@@ -47,6 +50,25 @@ impl SendPath {
             longest_wait: 0,
             pto_backoff: PtoBackoff::default(),
         }
+    }
+
+    /// Whether one of the segments that are `oldest` in their lists may count as lost: a cheap upper bound.
+    #[inline]
+    pub(super) fn may_have_lost(
+        &self,
+        now: Micros,
+        mut oldest: impl Iterator<Item = (Sn, SentSegment)>,
+    ) -> bool {
+        let bound = self.loss.least_wait(&self.rtt);
+        oldest.any(|(_, segment)| segment.last_sent.add_micros(bound) <= now)
+    }
+
+    /// Whether a lost segment may be retransmitted now.
+    #[inline]
+    pub(super) fn may_retransmit(&self, now: Micros, loss: &SegmentLoss) -> bool {
+        let is_rto = loss.trigger == LossTrigger::Rto;
+        let ack_wait = self.newer_ack_wait();
+        loss.at <= now && (!is_rto || self.pto_backoff.may_send_probe(now, ack_wait))
     }
 
     /// Microseconds that an RTO waits for the ACK of newer data; 0 if it does not wait.

@@ -7,7 +7,7 @@
 use super::{AckOutcome, OutgoingSegment, Sender};
 use crate::core::clock::{Clock, Micros};
 use crate::core::recovery::loss::{LossTrigger, PathProbes};
-use crate::core::recovery::sent::{SentSegment, Slot};
+use crate::core::recovery::sent::SentSegment;
 use crate::core::redundancy::copies::{BURST_COPIES, BURST_SPACING, CopyPlan};
 use crate::core::redundancy::fec_wait::{CoveredGroup, is_reliable};
 use crate::core::redundancy::repair::EncodingWindow;
@@ -27,64 +27,112 @@ impl Sender {
     /// When the next segment in flight counts as lost and may be retransmitted.
     pub(crate) fn deadline(&self, may_send_new: bool) -> Option<Micros> {
         let no_new_data = !(may_send_new && self.window_is_open() && !self.send_buffer.is_empty());
-        let mut lost_at = None;
-        self.find_loss(no_new_data, |path, loss| {
-            let is_rto = loss.trigger == LossTrigger::Rto;
-            let ack_wait = path.newer_ack_wait();
-            let at = if is_rto { path.pto_backoff.probe_at(loss.at, ack_wait) } else { loss.at };
-            lost_at = earliest([lost_at, Some(at)]);
-            false
-        });
+        let lost_at = if self.sent_segments.uses_slots() {
+            self.loss_deadline_on_paths(no_new_data)
+        } else {
+            self.loss_deadline(&self.path, self.sent_segments.oldest_per_list(), no_new_data)
+        };
         let may_leave_at = |at: Micros| {
             at.max(self.path.pacer.resume_at()).max(self.retransmit_budget.available_at())
         };
         let copies = self.redundancy.copies.as_ref().and_then(|redundant| redundant.deadline());
-        let stranded = self.next_stranded().map(|(_, at)| at.max(self.path.pacer.resume_at()));
-        let deadline = earliest([lost_at.map(may_leave_at), copies, stranded]);
-        if self.path.loss.is_probing() { self.with_path_probe(deadline) } else { deadline }
+        let deadline = earliest([lost_at.map(may_leave_at), copies]);
+        if self.path.loss.is_probing() || self.sent_segments.uses_slots() {
+            self.with_old_paths(deadline)
+        } else {
+            deadline
+        }
+    }
+
+    /// When the next segment on `path` counts as lost; `oldest`: as for [`Redundancy::find_loss`].
+    ///
+    /// [`Redundancy::find_loss`]: crate::core::redundancy::Redundancy::find_loss
+    #[inline]
+    pub(super) fn loss_deadline(
+        &self,
+        path: &SendPath,
+        oldest: impl Iterator<Item = (Sn, SentSegment)>,
+        no_new_data: bool,
+    ) -> Option<Micros> {
+        let (in_flight, ack_wait) = (self.outstanding_on(path), path.newer_ack_wait());
+        let mut lost_at = None;
+        self.redundancy.find_loss(&in_flight, oldest, no_new_data, |loss| {
+            let is_rto = loss.trigger == LossTrigger::Rto;
+            let at = if is_rto { path.pto_backoff.probe_at(loss.at, ack_wait) } else { loss.at };
+            lost_at = earliest([lost_at, Some(at)]);
+            false
+        });
+        lost_at
     }
 
     /// A segment that counts as lost now, and the trigger. SND.UNA comes first, since the reader waits for
     /// it. In a bulk flow with a model the lowest number follows: behind a window of losses, a segment lost
     /// twice would otherwise wait until all others have left. In other flows the lowest back-off level
-    /// follows, and within it the earliest transmission.
-    pub(super) fn next_lost(&self, now: Micros, no_new_data: bool) -> Option<(Sn, LossTrigger)> {
+    /// follows, and within it the earliest transmission. For a connection with one path, which does not pay for
+    /// several.
+    #[inline]
+    pub(super) fn next_lost_on_one_path(
+        &self,
+        now: Micros,
+        no_new_data: bool,
+    ) -> Option<(Sn, LossTrigger)> {
+        let (sent, path) = (&self.sent_segments, &self.path);
         // Fast path: right after a transmission, and on a path without loss.
-        let may_have_lost = |(slot, path): (Slot, &SendPath)| {
-            let bound = path.loss.least_wait(&path.rtt);
-            let mut sent_first = self.sent_segments.oldest_per_list(slot);
-            sent_first.any(|(_, segment)| segment.last_sent.add_micros(bound) <= now)
-        };
-        if !self.carrying_paths().any(may_have_lost) {
+        if !path.may_have_lost(now, sent.oldest_per_list()) {
             return None;
         }
-        let oldest =
-            if self.is_oldest_unacked() { self.sent_segments.get(self.una()) } else { None };
-        let may_leave = |path: &SendPath, loss: &SegmentLoss| {
-            let is_rto = loss.trigger == LossTrigger::Rto;
-            let ack_wait = path.newer_ack_wait();
-            loss.at <= now && (!is_rto || path.pto_backoff.may_send_probe(now, ack_wait))
+        let loss = match self.lost_una(now, no_new_data, |_| path) {
+            Some(loss) => loss,
+            None => self.find_lost(now, path, sent.oldest_per_list(), no_new_data)?,
         };
-        let oldest = oldest.and_then(|segment| {
-            let loss = self.loss_of(self.una(), &segment, no_new_data);
-            may_leave(self.path_of(&segment).1, &loss).then_some(loss)
-        });
-        let loss = oldest.or_else(|| {
-            if !self.retransmits_in_order() {
-                return self.find_loss(no_new_data, may_leave);
-            }
-            let (mut next, mut position) = (None, u32::MAX);
-            self.find_loss(no_new_data, |path, loss| {
-                let behind = loss.sn.offset_from(self.una()).unwrap_or(u32::MAX);
-                if behind < position && may_leave(path, loss) {
-                    (next, position) = (Some(*loss), behind);
-                }
-                false
-            });
-            next
-        })?;
+        Some(self.retransmission_of(&loss))
+    }
+
+    /// SND.UNA, if it may be retransmitted now.
+    #[inline]
+    pub(super) fn lost_una<'a>(
+        &self,
+        now: Micros,
+        no_new_data: bool,
+        path_of: impl FnOnce(&SentSegment) -> &'a SendPath,
+    ) -> Option<SegmentLoss> {
+        let segment = self.sent_segments.get(self.una()).filter(|oldest| !oldest.acked)?;
+        let path = path_of(&segment);
+        let in_flight = self.outstanding_on(path);
+        let loss = self.redundancy.loss_of(&in_flight, self.una(), &segment, no_new_data);
+        path.may_retransmit(now, &loss).then_some(loss)
+    }
+
+    #[inline]
+    pub(super) fn retransmission_of(&self, loss: &SegmentLoss) -> (Sn, LossTrigger) {
         let is_rto = loss.trigger == LossTrigger::Rto;
-        Some((if is_rto { self.select_probe(loss.sn) } else { loss.sn }, loss.trigger))
+        (if is_rto { self.select_probe(loss.sn) } else { loss.sn }, loss.trigger)
+    }
+
+    /// A segment on `path` that may be retransmitted now; `oldest`: as for [`Redundancy::find_loss`].
+    ///
+    /// [`Redundancy::find_loss`]: crate::core::redundancy::Redundancy::find_loss
+    #[inline]
+    pub(super) fn find_lost(
+        &self,
+        now: Micros,
+        path: &SendPath,
+        oldest: impl Iterator<Item = (Sn, SentSegment)>,
+        no_new_data: bool,
+    ) -> Option<SegmentLoss> {
+        let (in_flight, in_order) = (self.outstanding_on(path), self.retransmits_in_order());
+        let (mut next, mut position) = (None, u32::MAX);
+        let first = self.redundancy.find_loss(&in_flight, oldest, no_new_data, |loss| {
+            if !in_order {
+                return path.may_retransmit(now, loss);
+            }
+            let behind = loss.sn.offset_from(self.una()).unwrap_or(u32::MAX);
+            if behind < position && path.may_retransmit(now, loss) {
+                (next, position) = (Some(*loss), behind);
+            }
+            false
+        });
+        first.or(next)
     }
 
     /// Whether retransmissions leave in order of number. Message flows have few losses and do not need it.
@@ -100,8 +148,9 @@ impl Sender {
     pub(super) fn check_losses(&self) {
         for (slot, path) in self.carrying_paths() {
             let bound = path.loss.least_wait(&path.rtt);
-            for (sn, segment) in self.sent_segments.oldest_per_list(slot) {
-                let loss = self.loss_of(sn, &segment, true);
+            for (sn, segment) in self.sent_segments.oldest_in_slot(slot) {
+                let in_flight = self.outstanding_on(path);
+                let loss = self.redundancy.loss_of(&in_flight, sn, &segment, true);
                 assert!(loss.at >= segment.last_sent.add_micros(bound), "{loss:?} before {bound}");
             }
         }
@@ -228,11 +277,12 @@ impl Sender {
         Some((sn, self.sent_segments.payload(sn)?.len()))
     }
 
-    /// The earlier of `deadline` and the time of [`Self::next_path_probe`].
+    /// The earlier of `deadline` and the time of [`Self::next_path_probe`] and [`Self::next_stranded`].
     #[cold]
-    fn with_path_probe(&self, deadline: Option<Micros>) -> Option<Micros> {
-        let probe = self.next_of_old_path().map(|_| self.path.pacer.resume_at());
-        earliest([deadline, probe])
+    fn with_old_paths(&self, deadline: Option<Micros>) -> Option<Micros> {
+        let probe = self.next_of_old_path().map(|_| Micros(0));
+        let next = earliest([probe, self.next_stranded().map(|(_, at)| at)]);
+        earliest([deadline, next.map(|at| at.max(self.path.pacer.resume_at()))])
     }
 
     /// The segment of the old path that may leave now.
@@ -246,7 +296,7 @@ impl Sender {
     fn oldest_of_old_path(&self) -> Option<Sn> {
         let probes = self.path.loss.probes()?;
         let (una, window) = (self.una(), self.remote.available(self.una()).max(1));
-        let old = self.sent_segments.oldest_per_list(self.sent_segments.slot());
+        let old = self.sent_segments.oldest_in_slot(self.sent_segments.slot());
         let old = old.filter(|(_, segment)| probes.wants(segment));
         let sn = old.map(|(sn, _)| sn).min_by_key(|sn| sn.since(una))?;
         sn.offset_from(una).filter(|offset| *offset < window).map(|_| sn)
@@ -273,7 +323,7 @@ impl Sender {
 /// Segments that redundancy covers.
 impl Sender {
     fn outstanding(&self) -> InFlight<'_> {
-        self.outstanding_on(self.sent_segments.slot(), &self.path)
+        self.outstanding_on(&self.path)
     }
 
     /// See [`Redundancy::find_loss`](crate::core::redundancy::Redundancy::find_loss); on every path that carries
@@ -284,18 +334,12 @@ impl Sender {
         no_new_data: bool,
         mut is_wanted: impl FnMut(&SendPath, &SegmentLoss) -> bool,
     ) -> Option<SegmentLoss> {
-        let wanted = |loss: &SegmentLoss| is_wanted(&self.path, loss);
-        let loss = self.redundancy.find_loss(&self.outstanding(), no_new_data, wanted);
-        if loss.is_some() || !self.sent_segments.uses_slots() {
-            return loss;
+        if self.sent_segments.uses_slots() {
+            return self.find_loss_on_paths(no_new_data, is_wanted);
         }
-        self.find_loss_elsewhere(no_new_data, is_wanted)
-    }
-
-    /// See [`Redundancy::loss_of`](crate::core::redundancy::Redundancy::loss_of).
-    pub(super) fn loss_of(&self, sn: Sn, segment: &SentSegment, no_new_data: bool) -> SegmentLoss {
-        let (slot, path) = self.path_of(segment);
-        self.redundancy.loss_of(&self.outstanding_on(slot, path), sn, segment, no_new_data)
+        let oldest = self.sent_segments.oldest_per_list();
+        let is_wanted = |loss: &SegmentLoss| is_wanted(&self.path, loss);
+        self.redundancy.find_loss(&self.outstanding(), oldest, no_new_data, is_wanted)
     }
 
     /// Whether this is a message flow, limited by its application (RFC 9002 7.8): little is outstanding, and
