@@ -53,7 +53,7 @@ impl KcpStream {
     /// on the path with the shorter round trip; the other is kept warm by a ping each 5 s, and takes over when an
     /// answer is overdue by a quarter of the round trip and its variation. What is in flight then leaves again on
     /// it. Each side does this for its own data. With [`PathMode::Duplicate`](crate::PathMode::Duplicate) messages
-    /// leave on all paths.
+    /// leave on all paths, and with [`PathMode::Aggregate`](crate::PathMode::Aggregate) transfers use all of them.
     ///
     /// Returns once the peer has accepted several paths. The path carries data once the peer has answered on it,
     /// see [`Self::paths`].

@@ -582,10 +582,18 @@ impl PathSet {
         })
     }
 
-    /// Whether a path in another slot answers.
-    pub(crate) fn has_usable_except(&self, slot: Slot) -> bool {
-        let is_it = |entry: &Entry| entry.slot != slot && entry.state == PathState::Usable;
-        self.entries.iter().any(is_it)
+    pub(crate) fn is_slot_doubted(&self, slot: Slot) -> bool {
+        self.entries.iter().any(|entry| entry.slot == slot && entry.is_doubted)
+    }
+
+    /// Whether [`Self::on_overdue`] would change something: another path answers, and no answer to a ping is awaited.
+    pub(crate) fn may_leave_slot(&self, slot: Slot) -> bool {
+        let is_other = |entry: &Entry| entry.slot != slot && entry.answers_pings();
+        let is_it = |entry: &Entry| {
+            let is_open = !entry.is_doubted || !entry.answers_pings();
+            entry.slot == slot && entry.state == PathState::Usable && is_open
+        };
+        self.entries.iter().any(is_other) && self.entries.iter().any(is_it)
     }
 
     /// The state of a path that is not the active one.
@@ -593,10 +601,13 @@ impl PathSet {
         self.entry_mut(id)?.send.as_deref_mut()
     }
 
-    /// An answer of the path in `slot` is overdue.
+    /// An answer of the path in `slot` is overdue: a ping tells whether the path is dead.
     pub(crate) fn on_overdue(&mut self, now: Micros, slot: Slot) {
         let entry = self.entries.iter_mut().find(|entry| entry.slot == slot);
-        if let Some(entry) = entry {
+        let Some(entry) = entry else { return };
+        if entry.answers_pings() {
+            entry.on_doubt(now);
+        } else {
             entry.on_silent(now);
         }
     }

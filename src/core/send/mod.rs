@@ -336,10 +336,6 @@ impl Sender {
             return Some(SendCandidate { len, transmission: Transmission::PathProbe(sn) });
         }
         let several = self.sent_segments.uses_slots();
-        if several && let Some((sn, _)) = self.next_stranded().filter(|(_, at)| *at <= now) {
-            let len = self.sent_segments.payload(sn)?.len();
-            return Some(SendCandidate { len, transmission: Transmission::PathProbe(sn) });
-        }
         let new = self.next_new(now, may_send_new);
         let may_retransmit = self.retransmit_budget.may_retransmit(now);
         let lost = match (may_retransmit, several) {
@@ -347,6 +343,9 @@ impl Sender {
             (true, false) => self.next_lost_on_one_path(now, new.is_none()),
             (true, true) => self.next_lost(now, new.is_none()),
         };
+        if several && let Some(stranded) = self.stranded_before(now, lost) {
+            return Some(stranded);
+        }
         if let Some((sn, trigger)) = lost {
             let len = self.sent_segments.payload(sn)?.len();
             let transmission = Transmission::Retransmit(sn, trigger);

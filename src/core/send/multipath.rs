@@ -6,7 +6,7 @@
 use std::iter;
 use std::mem;
 
-use super::Sender;
+use super::{SendCandidate, Sender, Transmission};
 use crate::config::CongestionControl;
 use crate::core::clock::Micros;
 use crate::core::congestion::Congestion;
@@ -338,11 +338,33 @@ impl Sender {
         self.oldest_of_silent_paths().map(|sn| (sn, Micros(0))).or_else(|| self.blocking_segment())
     }
 
+    /// A segment of [`Self::next_stranded`] that leaves now: the reader waits for it more than for `lost`.
+    #[cold]
+    pub(super) fn stranded_before(
+        &self,
+        now: Micros,
+        lost: Option<(Sn, LossTrigger)>,
+    ) -> Option<SendCandidate> {
+        let (sn, _) = self.next_stranded().filter(|(_, at)| *at <= now)?;
+        if lost.is_some_and(|(lost, _)| lost.since(sn) < 0) {
+            return None;
+        }
+        let len = self.sent_segments.payload(sn)?.len();
+        Some(SendCandidate { len, transmission: Transmission::PathProbe(sn) })
+    }
+
     fn oldest_of_silent_paths(&self) -> Option<Sn> {
         let (paths, here) = (self.paths.as_ref()?, self.sent_segments.slot());
         let (una, window) = (self.una(), self.remote.available(self.una()).max(1));
         let slots = (0..MAX_SLOTS).map(Slot);
-        let silent = slots.filter(|slot| *slot != here && !paths.is_usable(*slot));
+        // Messages do not wait for the ping that tells whether the path is dead.
+        let is_left = |slot| self.is_latency_bound() && paths.is_slot_doubted(slot);
+        let is_silent = |slot: Slot| slot != here && (!paths.is_usable(slot) || is_left(slot));
+        let oldest = self.sent_segments.get(una).filter(|oldest| !oldest.acked);
+        if oldest.is_some_and(|oldest| is_silent(oldest.slot())) {
+            return Some(una);
+        }
+        let silent = slots.filter(|slot| is_silent(*slot));
         let oldest = silent.flat_map(|slot| self.sent_segments.oldest_in_slot(slot));
         let sn = oldest.map(|(sn, _)| sn).min_by_key(|sn| sn.since(una))?;
         sn.offset_from(una).filter(|offset| *offset < window).map(|_| sn)
@@ -364,7 +386,8 @@ impl Sender {
         self.in_flight() >= u32::from(self.window).min(self.remote.available(self.una()))
     }
 
-    /// Marks paths whose answer is overdue as silent, while another one answers.
+    /// Puts paths whose answer is overdue in doubt, and leaves those that do not answer the ping either, while
+    /// another one answers.
     pub(crate) fn leave_overdue_paths(&mut self, now: Micros) {
         while let Some(slot) = self.overdue_path(now) {
             let Some(paths) = &mut self.paths else { return };
@@ -380,12 +403,10 @@ impl Sender {
         self.paths_to_leave().find(|(slot, path)| is_overdue(*slot, path)).map(|(slot, _)| slot)
     }
 
-    /// The paths that carry data, if another one could carry it.
+    /// The paths that carry data, if an overdue answer would change something.
     fn paths_to_leave(&self) -> impl Iterator<Item = (Slot, &SendPath)> {
-        let may_leave = |slot: Slot| {
-            let paths = self.paths.as_ref();
-            paths.is_some_and(|paths| paths.is_usable(slot) && paths.has_usable_except(slot))
-        };
+        let may_leave =
+            |slot: Slot| self.paths.as_ref().is_some_and(|paths| paths.may_leave_slot(slot));
         self.carrying_paths().filter(move |(slot, _)| !self.aggregates || may_leave(*slot))
     }
 
@@ -415,6 +436,8 @@ struct Candidate {
     is_open: bool,
     /// Bytes per second; 0 while unknown.
     rate: u64,
+    /// An answer is overdue.
+    is_doubted: bool,
 }
 
 impl Candidate {
@@ -439,6 +462,7 @@ impl Sender {
             is_open: path.congestion.is_bbr_suspended()
                 || path.congestion.window() > self.in_flight(),
             rate: path.congestion.estimates(1).2,
+            is_doubted: paths.is_doubted(id),
         };
         let active = (!paths.is_active_silent()).then(|| candidate(paths.active(), &self.path));
         let others = paths.usable_others().map(|(id, _, path)| candidate(id, path));
@@ -447,6 +471,8 @@ impl Sender {
             *place = Some(path);
         });
         let candidates = candidates.iter().flatten();
+        let is_certain = candidates.clone().any(|path| !path.is_doubted);
+        let candidates = candidates.filter(|path| !(is_certain && path.is_doubted));
         let Some(fastest) = candidates.clone().min_by_key(|path| path.srtt) else { return };
         let no_new_data =
             self.send_buffer.is_empty() || !candidates.clone().any(|path| path.is_open);

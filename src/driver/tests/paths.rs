@@ -229,64 +229,34 @@ fn only_path_is_not_silent_while_another_is_not_validated() {
 
 #[test]
 fn dead_path_without_data_is_known_a_second_after_its_ping() {
-    let mut pair = ready(1, [50, 60]);
+    let mut pair = ready(1, [50, 400]);
     for (from, to) in [(second(), addr(SERVER)), (addr(SERVER), second())] {
         pair.world.cut(from, to, true);
     }
-    messages(&mut pair, 4 * SECOND, Vec::new());
+    // A ping each 5 s, an RTO of 1.2 s, and a second.
+    messages(&mut pair, 6 * SECOND, Vec::new());
     assert_eq!(paths(&mut pair, CLIENT)[1].1, PathState::Silent);
     assert_eq!(paths(&mut pair, SERVER)[1].1, PathState::Silent);
 }
 
-/// Both paths answer pings, so a burst of losses says nothing about them.
-#[test]
-fn burst_of_losses_does_not_move_a_transfer() {
-    for seed in seeds(5) {
-        let mut pair = ready(seed, [50, 60]);
-        pair.world.log();
-        transfer(&mut pair, 5_000_000, 1_000_000, |world| {
-            let now = world.elapsed();
-            let partitions = vec![(now, now + 70_000)];
-            let link = LinkConfig { partitions, ..LinkConfig::delay(25_000) };
-            world.set_link(addr(CLIENT), addr(SERVER), link);
-        });
-        let log = pair.world.log();
-        let moved = log.iter().filter(|sent| sent.from == second() && sent.datagram.len() > 500);
-        assert_eq!(moved.count(), 0);
-    }
-}
-
-/// What is in flight on a dead path leaves on a slow one as that takes it.
+/// What is in flight on a dead path leaves on the next one as its window admits it.
 #[test]
 fn flight_of_a_transfer_fills_the_window_of_the_next_path() {
     for seed in seeds(5) {
-        let mut pair = ready(seed, [100, 80]);
-        for (end, link) in [
-            (addr(CLIENT), LinkConfig { rate: Some(12_500_000), ..LinkConfig::delay(35_000) }),
-            (
-                second(),
-                LinkConfig { rate: Some(250_000), queue: 20_000, ..LinkConfig::delay(40_000) },
-            ),
-        ] {
-            let link = LinkConfig { queue: link.queue.min(300_000), ..link };
-            pair.world.set_link(end, addr(SERVER), link.clone());
-            pair.world.set_link(addr(SERVER), end, link);
-        }
+        let mut pair = ready(seed, [40, 80]);
         let mut transfer = Transfer::default();
-        transfer.run(&mut pair, 10 * SECOND);
+        transfer.run(&mut pair, 3 * SECOND);
         assert!(paths(&mut pair, CLIENT)[0].2);
         cut(&pair.world, [true, true], true);
         pair.world.log();
         transfer.run(&mut pair, 2 * SECOND);
         let log = pair.world.log();
-        let (sent, arrived) = log
-            .iter()
-            .filter(|sent| sent.from == second() && sent.datagram.len() > 500)
-            .fold((0, 0), |(all, arrived), sent| {
-                (all + 1, arrived + u32::from(sent.arrival.is_some()))
-            });
-        println!("seed {seed}: {sent} datagrams, {arrived} arrive");
-        assert!(arrived > 100 && sent <= 2 * arrived, "{sent} datagrams, {arrived} arrive");
+        let is_data = |sent: &&Sent| sent.from == second() && sent.datagram.len() > 500;
+        let times: Vec<u64> = log.iter().filter(is_data).map(|sent| sent.at).collect();
+        let before_ack = times.iter().filter(|at| **at < times[0] + 70_000).count();
+        println!("seed {seed}: {before_ack} of {} before the first ACK", times.len());
+        // The initial window, and the segment that passes its end.
+        assert!(times.len() > 100 && before_ack <= 33, "{before_ack} datagrams");
     }
 }
 
