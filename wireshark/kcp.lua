@@ -384,8 +384,14 @@ local function follow_smux(connection, side, segment, bytes, result)
     end
     if late then return end
     side.next = (segment.sn + 1) % 4294967296
-    side.left, side.head = left_after, head_after or ""
-    if not frames then side.left = nil end
+    side.head = head_after or ""
+    -- Bytes that the capture cut off belong to the last frame, unless they go beyond it.
+    local missing = segment.len - #bytes
+    if not frames or missing > left_after then
+        side.left = nil
+    else
+        side.left = left_after - missing
+    end
 end
 
 -- Whether a PUSH is no data: its number is far behind what the peer has acknowledged.
@@ -486,16 +492,18 @@ function Info:add(text)
     self.run = nil
 end
 
--- ACKs of consecutive numbers are one range.
-function Info:ack(title, sn)
+-- Segments of consecutive numbers are one range, with the sum of their lengths if they have any.
+function Info:segment(title, sn, len)
     local run = self.run
     if run and run.title == title and run.last + 1 == sn then
         run.last = sn
+        run.len = run.len and run.len + len
         self.parts[run.place] = string.format("[%s] Sn=%d..%d", title, run.first, sn)
+            .. (run.len and string.format(" Len=%d", run.len) or "")
         return
     end
-    self:add(string.format("[%s] Sn=%d", title, sn))
-    if not self.full then self.run = { title = title, first = sn, last = sn, place = #self.parts } end
+    self:add(string.format("[%s] Sn=%d", title, sn) .. (len and string.format(" Len=%d", len) or ""))
+    if not self.full then self.run = { title = title, first = sn, last = sn, len = len, place = #self.parts } end
 end
 
 function Info:show(pinfo)
@@ -579,9 +587,9 @@ end
 
 local function add_to_info(info, segment, title)
     if segment.cmd == ACK then
-        info:ack(title, segment.sn)
+        info:segment(title, segment.sn)
     elseif segment.cmd == PUSH then
-        info:add(string.format("[%s] Sn=%d Len=%d", title, segment.sn, segment.len))
+        info:segment(title, segment.sn, segment.len)
     elseif segment.cmd == REPAIR then
         local last = segment.sn + math.max(segment.frg, 1) - 1
         info:add(string.format("[%s] Sn=%d..%d Len=%d", title, segment.sn, last, segment.len))

@@ -1,0 +1,183 @@
+//! Runs tshark with the dissector.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::capture::Capture;
+
+/// Separates the values of a field that a datagram has several times.
+const AGGREGATOR: char = '|';
+
+pub(crate) fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// tshark with folders of its own, so that no installed dissector is loaded as well.
+#[derive(Debug)]
+pub(crate) struct Tshark {
+    home: PathBuf,
+    /// As options of the command line; none if the dissector is installed in `home`.
+    script: Option<PathBuf>,
+    decode_as: bool,
+}
+
+impl Drop for Tshark {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.home);
+    }
+}
+
+impl Tshark {
+    /// `None`, reported as skipped, where tshark is missing.
+    pub(crate) fn find() -> Option<Self> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        if Command::new("tshark").arg("--version").output().is_err() {
+            println!("SKIPPED: tshark is missing; on Debian `apt-get install tshark` installs it");
+            return None;
+        }
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("wireshark-{}-{number}", std::process::id());
+        let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&home).unwrap();
+        let script = Some(repository().join("wireshark/kcp.lua"));
+        Some(Self { home, script, decode_as: false })
+    }
+
+    /// With "Decode As" for the port of the server.
+    pub(crate) fn decode_as(mut self) -> Self {
+        self.decode_as = true;
+        self
+    }
+
+    /// With the dissector that a command of the README installs, in the home folder that it is run with.
+    pub(crate) fn installed(mut self, command: &str) -> Self {
+        let mut shell = self.command("sh");
+        let status = shell.args(["-euc", command]).current_dir(repository()).status().unwrap();
+        assert!(status.success(), "{command}: {status}");
+        self.script = None;
+        self
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("HOME", &self.home);
+        for variable in ["XDG_CONFIG_HOME", "WIRESHARK_CONFIG_DIR", "WIRESHARK_PLUGIN_DIR"] {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    fn run(&self, capture: &Capture, arguments: &[&str]) -> String {
+        let file = self.home.join("capture.pcap");
+        capture.write(&file);
+        let mut command = self.command("tshark");
+        if let Some(script) = &self.script {
+            command.arg("-X").arg(format!("lua_script:{}", script.display()));
+        }
+        if self.decode_as {
+            command.arg("-d").arg(format!("udp.port=={},kcp", capture.ports[1]));
+        }
+        let output = command.arg("-n").arg("-r").arg(&file).args(arguments).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {errors}", output.status);
+        assert!(!errors.contains("Lua"), "{errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The fields of each datagram.
+    pub(crate) fn rows(&self, capture: &Capture, fields: &[&'static str]) -> Vec<Row> {
+        self.rows_with(capture, &[], fields)
+    }
+
+    /// The fields of each datagram, with further options.
+    pub(crate) fn rows_with(
+        &self,
+        capture: &Capture,
+        options: &[&str],
+        fields: &[&'static str],
+    ) -> Vec<Row> {
+        let mut names = vec!["frame.protocols", "_ws.expert.message", "_ws.col.Info"];
+        names.extend(fields);
+        let aggregator = format!("aggregator={AGGREGATOR}");
+        let mut arguments = vec!["-T", "fields", "-E", "separator=/t", "-E", &aggregator];
+        arguments.extend(options);
+        for name in &names {
+            arguments.extend(["-e", name]);
+        }
+        let text = self.run(capture, &arguments);
+        let row = |line: &str| {
+            let values = line.split('\t').map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(values.len(), names.len(), "{line}");
+            Row { names: names.clone(), values }
+        };
+        let rows = text.lines().map(row).collect::<Vec<_>>();
+        assert_eq!(rows.len(), capture.datagrams.len());
+        for row in &rows {
+            assert!(!row.expert().contains("Lua Error"), "{}", row.expert());
+        }
+        rows
+    }
+
+    /// All that is shown of all datagrams.
+    pub(crate) fn details(&self, capture: &Capture) -> String {
+        let text = self.run(capture, &["-V"]);
+        assert!(!text.contains("Lua Error"), "{text}");
+        text
+    }
+}
+
+/// What a datagram has of the fields.
+#[derive(Debug)]
+pub(crate) struct Row {
+    names: Vec<&'static str>,
+    values: Vec<String>,
+}
+
+impl Row {
+    /// The values of a field, in order.
+    pub(crate) fn all(&self, field: &str) -> Vec<&str> {
+        let place = self.names.iter().position(|name| *name == field);
+        let text = &self.values[place.unwrap_or_else(|| panic!("{field} was not asked for"))];
+        if text.is_empty() { Vec::new() } else { text.split(AGGREGATOR).collect() }
+    }
+
+    pub(crate) fn numbers(&self, field: &str) -> Vec<u32> {
+        let number = |text: &str| match text.strip_prefix("0x") {
+            Some(digits) => u32::from_str_radix(digits, 16).unwrap(),
+            None => text.parse().unwrap(),
+        };
+        self.all(field).into_iter().map(number).collect()
+    }
+
+    pub(crate) fn seconds(&self, field: &str) -> Vec<f64> {
+        self.all(field).into_iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    pub(crate) fn has(&self, field: &str) -> bool {
+        !self.all(field).is_empty()
+    }
+
+    pub(crate) fn expert(&self) -> String {
+        self.all("_ws.expert.message").join(", ")
+    }
+
+    /// The info column without the ports.
+    pub(crate) fn info(&self) -> String {
+        let info = self.all("_ws.col.Info").join("|");
+        info.split(' ').skip(3).collect::<Vec<_>>().join(" ")
+    }
+
+    pub(crate) fn is_kcp(&self) -> bool {
+        self.all("frame.protocols").join(":").split(':').any(|protocol| protocol == "kcp")
+    }
+
+    pub(crate) fn assert_well_formed(&self) {
+        assert!(self.is_kcp(), "{self:?}");
+        for word in
+            ["Malformed", "malformed", "Unknown", "Bytes behind", "left", "Not plain", "several"]
+        {
+            assert!(!self.expert().contains(word), "{self:?}");
+        }
+    }
+}
