@@ -62,7 +62,7 @@ local f = {
     capability_datagrams = ProtoField.bool("kcp.capabilities.datagrams", "Datagrams", 32, nil, 2),
     capability_paths = ProtoField.bool("kcp.capabilities.paths", "Further paths", 32, nil, 4),
     path = ProtoField.uint32("kcp.path", "Path number", base.DEC),
-    reset_all_read = ProtoField.bool("kcp.reset.all_read", "Receiver had read all data"),
+    reset_all_read = ProtoField.bool("kcp.reset.all_read", "FIN was acknowledged, and all data was read"),
     attempt = ProtoField.uint32("kcp.attempt", "Name of the connection attempt", base.HEX),
     ping = ProtoField.bool("kcp.ping", "Ping"),
     pong = ProtoField.bool("kcp.pong", "Answer to a ping"),
@@ -141,6 +141,9 @@ function kcp.init()
     connections, results = {}, {}
 end
 
+-- `len` bytes from `at` on, as a string.
+local function raw(tvb, at, len) return len > 0 and tvb:raw(at, len) or "" end
+
 local function u16(tvb, at) return tvb(at, 2):le_uint() end
 local function u32(tvb, at) return tvb(at, 4):le_uint() end
 
@@ -172,7 +175,7 @@ local function crc32(tvb, at)
             crc_table[byte] = value
         end
     end
-    local bytes = tvb:raw(at, tvb:len() - at)
+    local bytes = raw(tvb, at, tvb:len() - at)
     local crc = xor(0, -1)
     for i = 1, #bytes do
         crc = xor(crc_table[band(xor(crc, bytes:byte(i)), 255)], shift(crc, 8))
@@ -205,7 +208,7 @@ local function end_of_packet(tvb, at, stride)
     -- Parity does not say how long it is.
     if stride then return math.min(at + stride, total) end
     local following = Struct.pack("<I4I2", (u32(tvb, at) + 1) % 4294967296, FEC_PARITY)
-    local found = tvb:raw(at, tvb:len() - at):find(following, FEC_HEADER + 1, true)
+    local found = raw(tvb, at, tvb:len() - at):find(following, FEC_HEADER + 1, true)
     return found and at + found - 1 or total
 end
 
@@ -512,7 +515,7 @@ function Info:show(pinfo)
 end
 
 local function show_smux(tvb, at, stop, tree, result, info)
-    local bytes = tvb:raw(at, stop - at)
+    local bytes = raw(tvb, at, stop - at)
     local smux = result.smux
     local frames, left = smux_frames(bytes, smux.left, smux.head, smux.version)
     for i, frame in ipairs(frames or {}) do
@@ -666,7 +669,7 @@ local function show_segment(tvb, at, pinfo, tree, segment, info)
     local stop = math.min(at + HEADER + segment.len, captured)
     info.segments = info.segments + 1
     local result, fresh = result_of(pinfo, info.segments)
-    if fresh then learn(segment, tvb:raw(at + HEADER, stop - at - HEADER), pinfo, result) end
+    if fresh then learn(segment, raw(tvb, at + HEADER, stop - at - HEADER), pinfo, result) end
     local title = title_of(segment, result)
     local item = tree:add(kcp, tvb(at, stop - at), string.format(
         "%s, Sn: %d, Una: %d, Wnd: %d, Len: %d", title, segment.sn, segment.una, segment.wnd, segment.len))

@@ -12,6 +12,8 @@ use tokio::time::{sleep, timeout};
 use crate::capture::{Capture, Datagram, From};
 use crate::tshark::{Row, Tshark, repository};
 
+/// Connections until one has sent repair symbols: whether they pay is measured, and a busy machine is measured too.
+const ATTEMPTS: usize = 10;
 /// For one exchange, so that a stall ends.
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -124,29 +126,44 @@ async fn talk(config: Config, loss: u64) -> Capture {
     recorder.capture()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connection_of_kcpx_shows_all_that_it_did() {
-    let Some(tshark) = Tshark::find() else { return };
-    let config = Config::new().redundancy(Redundancy::Auto(AutoRedundancy::new()));
-    let capture = timeout(DEADLINE, talk(config, 10)).await.unwrap();
-    let rows = tshark.rows(&capture, &FIELDS);
+/// Whether the capture of a connection has repair symbols; it has everything else.
+fn has_repair(tshark: &Tshark, capture: &Capture) -> bool {
+    let rows = tshark.rows(capture, &FIELDS);
     rows.iter().for_each(Row::assert_well_formed);
     let (commands, types) = (counts(&rows, "kcp.cmd"), counts(&rows, "kcp.control.type"));
     let with = |field| rows.iter().filter(|row| row.has(field)).count();
     let (again, timed) = (with("kcp.retransmission_of"), with("kcp.ack_rtt"));
-    println!(
-        "{} datagrams, {} PUSH, {} ACK, {} REPAIR, {} datagrams beside, {again} with PUSH again, {timed} with a time",
+    let summary = format!(
+        "{} datagrams, {} PUSH, {} ACK, {} WASK, {} REPAIR, {} datagrams beside, {again} with PUSH again, \
+         {timed} with a time, CONTROL {:?}",
         rows.len(),
         commands[81],
         commands[82],
+        commands[83],
         commands[86],
-        with("kcp.datagram")
+        with("kcp.datagram"),
+        &types[..8],
     );
-    assert!(commands[81] >= 300 && commands[82] > 0 && commands[83] > 0 && commands[86] > 0);
+    println!("{summary}");
+    assert!(commands[81] >= 300 && commands[82] > 0 && commands[83] > 0, "{summary}");
     // FIN, FIN-ACK, HELLO, HELLO-ACK.
-    assert!([1, 2, 5, 6].iter().all(|&kind| types[kind] > 0), "{types:?}");
-    assert!(again > 0 && timed > 50 && with("kcp.datagram") > 50);
+    assert!([1, 2, 5, 6].iter().all(|&kind| types[kind] > 0), "{summary}");
+    assert!(again > 0 && timed > 50 && with("kcp.datagram") > 50, "{summary}");
     assert!(rows[0].info().starts_with("[OPEN]"), "{}", rows[0].info());
+    commands[86] > 0
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connection_of_kcpx_shows_all_that_it_did() {
+    let Some(tshark) = Tshark::find() else { return };
+    for _ in 0..ATTEMPTS {
+        let config = Config::new().redundancy(Redundancy::Auto(AutoRedundancy::new()));
+        let capture = timeout(DEADLINE, talk(config, 10)).await.unwrap();
+        if has_repair(&tshark, &capture) {
+            return;
+        }
+    }
+    panic!("no repair symbols in {ATTEMPTS} connections");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,9 @@
 //! Runs tshark with the dissector.
 
+#[cfg(unix)]
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+#[cfg(unix)]
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,12 +17,16 @@ pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
+/// The user and group `nobody` of Linux.
+#[cfg(unix)]
+const NOBODY: u32 = 65_534;
+
 /// tshark with folders of its own, so that no installed dissector is loaded as well.
 #[derive(Debug)]
 pub(crate) struct Tshark {
     home: PathBuf,
-    /// As options of the command line; none if the dissector is installed in `home`.
-    script: Option<PathBuf>,
+    /// Whether `home` has the dissector where tshark finds it.
+    is_installed: bool,
     decode_as: bool,
 }
 
@@ -37,11 +45,15 @@ impl Tshark {
             return None;
         }
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("wireshark-{}-{number}", std::process::id());
-        let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        // Anybody may read there, and in the repository perhaps not.
+        let name = format!("kcpx-wireshark-{}-{number}", std::process::id());
+        let home = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&home).unwrap();
-        let script = Some(repository().join("wireshark/kcp.lua"));
-        Some(Self { home, script, decode_as: false })
+        readable(&home, 0o755);
+        let script = home.join("kcp.lua");
+        std::fs::copy(repository().join("wireshark/kcp.lua"), &script).unwrap();
+        readable(&script, 0o644);
+        Some(Self { home, is_installed: false, decode_as: false })
     }
 
     /// With "Decode As" for the port of the server.
@@ -52,18 +64,24 @@ impl Tshark {
 
     /// With the dissector that a command of the README installs, in the home folder that it is run with.
     pub(crate) fn installed(mut self, command: &str) -> Self {
-        let mut shell = self.command("sh");
-        let status = shell.args(["-euc", command]).current_dir(repository()).status().unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-euc", command]).current_dir(repository()).env("HOME", &self.home);
+        let status = shell.status().unwrap();
         assert!(status.success(), "{command}: {status}");
-        self.script = None;
+        self.is_installed = true;
         self
     }
 
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command.env("HOME", &self.home);
+    fn command(&self) -> Command {
+        let mut command = Command::new("tshark");
+        command.env("HOME", &self.home).current_dir(&self.home);
         for variable in ["XDG_CONFIG_HOME", "WIRESHARK_CONFIG_DIR", "WIRESHARK_PLUGIN_DIR"] {
             command.env_remove(variable);
+        }
+        // Wireshark 4.4 loads no scripts as root.
+        #[cfg(unix)]
+        if std::fs::metadata(&self.home).unwrap().uid() == 0 {
+            command.uid(NOBODY).gid(NOBODY);
         }
         command
     }
@@ -71,9 +89,10 @@ impl Tshark {
     fn run(&self, capture: &Capture, arguments: &[&str]) -> String {
         let file = self.home.join("capture.pcap");
         capture.write(&file);
-        let mut command = self.command("tshark");
-        if let Some(script) = &self.script {
-            command.arg("-X").arg(format!("lua_script:{}", script.display()));
+        readable(&file, 0o644);
+        let mut command = self.command();
+        if !self.is_installed {
+            command.args(["-X", "lua_script:kcp.lua"]);
         }
         if self.decode_as {
             command.arg("-d").arg(format!("udp.port=={},kcp", capture.ports[1]));
@@ -126,6 +145,15 @@ impl Tshark {
         text
     }
 }
+
+/// Lets another user read a file or folder of ours.
+#[cfg(unix)]
+fn readable(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[cfg(not(unix))]
+fn readable(_: &Path, _: u32) {}
 
 /// What a datagram has of the fields.
 #[derive(Debug)]
