@@ -159,16 +159,22 @@ fn retransmissions_duplicates_and_pings_are_told_apart() {
     capture.push(From::Client, ping(50));
     capture.push(From::Server, ack(PING, 51, 1));
     capture.push(From::Server, ack(PING, 51, 1));
+    // Of a transmission that the capture has not.
+    capture.push(From::Server, ack(0, 99, 1));
     let fields = ["kcp.retransmission_of", "kcp.ack_to", "kcp.ack_rtt", "kcp.ping", "kcp.pong"];
     let rows = tshark.rows(&capture, &fields);
     rows.iter().for_each(Row::assert_well_formed);
     let first = |row: &Row| row.numbers("kcp.retransmission_of").first().copied();
     let firsts = rows.iter().map(first).collect::<Vec<_>>();
-    let none = None;
-    assert_eq!(
-        firsts,
-        [none, Some(1), Some(1), none, none, none, none, none, none, Some(8), none, none]
-    );
+    let again = [(1, 1), (2, 1), (9, 8)];
+    for (row, first) in firsts.into_iter().enumerate() {
+        assert_eq!(
+            first,
+            again.iter().find(|(of, _)| *of == row).map(|(_, first)| *first),
+            "{row}"
+        );
+    }
+    assert!(!rows[12].has("kcp.ack_to"));
     assert!(rows[1].info().contains("[PUSH Duplicate]"));
     assert!(rows[2].info().contains("[PUSH Retransmission]"));
     assert!(rows[9].info().contains("[PING Retransmission]"));
@@ -214,6 +220,8 @@ fn batches_of_datagrams_are_taken_apart() {
         [push(5), data(6)].concat(),
         // Parity first: where it ends only the number of the next one says.
         [parity(102), parity(103), last].concat(),
+        // The next group follows.
+        [data(2), parity(103), data(4)].concat(),
     ];
     let fields = ["kcp.sn", "kcp.fec.seqid", "kcp.fec.parity"];
     let rows = tshark.rows(&Capture::of(batches), &fields);
@@ -226,7 +234,8 @@ fn batches_of_datagrams_are_taken_apart() {
     assert_eq!(of(3), (vec![2], vec![102, 103, 104]));
     assert_eq!(of(4), (vec![5, 6], vec![106]));
     assert_eq!(of(5), (vec![], vec![102, 103, 104]));
-    for row in [0, 2, 3, 4, 5] {
+    assert_eq!(of(6), (vec![2, 4], vec![102, 103, 104]));
+    for row in [0, 2, 3, 4, 5, 6] {
         rows[row].assert_well_formed();
     }
     let lengths = rows[3].all("kcp.fec.parity").iter().map(|hex| hex.len() / 2).collect::<Vec<_>>();

@@ -141,6 +141,21 @@ fn capture_that_begins_within_a_stream_shows_frames_where_payloads_begin_with_on
     );
 }
 
+#[test]
+fn capture_of_the_first_bytes_still_shows_where_frames_begin() {
+    let Some(tshark) = Tshark::find() else { return };
+    let session = vector("smux/tests/vectors/smux-v2.json");
+    let mut capture = capture(&writes(&session["writes"]), 1_376);
+    let whole = Frames::shown(tshark.rows(&capture, &FIELDS).iter());
+    // IP, UDP, a header of KCP, and frames without data.
+    capture.snap_len = 28 + 24 + 40;
+    let cut = Frames::shown(tshark.rows(&capture, &FIELDS).iter());
+    // The ends of stream 7, behind its data, and the keepalives.
+    let last = &whole.frames[whole.frames.len() - 6..];
+    assert!(last.contains(&[2, 1, 0, 7]) && cut.frames.ends_with(last), "{cut:?}");
+    assert!(cut.frames.iter().all(|frame| whole.frames.contains(frame)), "{cut:?}");
+}
+
 /// The segments of a recorded session of kcptun, as its sender cut them.
 fn segments(recording: &Value) -> Vec<(From, Vec<u8>)> {
     let mut streams = ["client", "server"].map(|side| {
