@@ -28,6 +28,7 @@ pub mod tuning {}
 #[doc = include_str!("../docs/troubleshooting.md")]
 pub mod troubleshooting {}
 
+/// [lab.md]: https://docs.rs/crate/kcpx/latest/source/docs/lab.md
 /// [scaling.md]: https://docs.rs/crate/kcpx/latest/source/docs/scaling.md
 /// [threat-model.md]: https://docs.rs/crate/kcpx/latest/source/docs/threat-model.md
 ///
