@@ -190,8 +190,8 @@ pub enum PathMode {
     Duplicate,
     /// Transfers on all paths that answer, at the rate of each, in order at the other end. Needs
     /// [`CongestionControl::Bbr`](crate::CongestionControl::Bbr), the default. Messages leave on the path on which
-    /// they arrive first. The receiver keeps what overtakes: up to its window. Without parity of
-    /// [`Config::fec`](crate::Config::fec) while there are several paths.
+    /// they arrive first. The receiver keeps what overtakes: up to its window. Without FEC while there are several
+    /// paths.
     Aggregate,
 }
 
