@@ -17,7 +17,7 @@ pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// The user and group `nobody` of Linux.
+/// Linux gives `nobody` this user and group number.
 #[cfg(unix)]
 const NOBODY: u32 = 65_534;
 

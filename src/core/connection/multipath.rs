@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::core::clock::{self, Micros};
 use crate::core::connection::Kcp;
-use crate::core::connection::output::Transmitted;
+use crate::core::connection::output::{Transmitted, emit_acks};
 use crate::core::keepalive::{PingId, Role};
 use crate::core::path::set::{Change, MAX_PATHS, PathId, PathSegment, PathSet, PathState};
 use crate::core::segment::{Command, ControlType, Header};
@@ -77,7 +77,7 @@ impl Kcp {
         self.send.aggregates = true;
     }
 
-    /// Whether the state of the sender's path is that of the one on which the connection opened.
+    /// Makes the first path the active one, if transfers use all paths. Returns whether it is active.
     pub(crate) fn at_first_path(&mut self) -> bool {
         if self.send.is_aggregating() {
             self.send.use_path(self.last_poll_transmit, PathId::FIRST);
@@ -163,9 +163,7 @@ impl Kcp {
         let slot = known.map(|paths| paths.slot_of(id)).or_else(|| self.send.free_slot());
         let Some(slot) = slot else { return false };
         let paths = self.send.paths.get_or_insert_with(|| Box::new(PathSet::new(now, false)));
-        let silences = paths.silences(id);
         let is_added = paths.add_validated(now, id, slot, send).is_some();
-        paths.keep_silences(id, silences);
         if self.send.aggregates {
             self.update_mss();
         }
@@ -267,13 +265,9 @@ impl Kcp {
     fn append_waiting_acks(&mut self, out: &mut Vec<u8>, sent: &mut Transmitted) {
         let template = self.header(Command::Ack, self.close_state.capability(), Sn(0), Ts(0), 0);
         let waiting = self.send.paths.as_mut().and_then(|paths| paths.waiting_acks());
-        let Some(acks) = waiting else { return };
-        let recv = &mut self.recv;
-        acks.take(template.una, MAX_ACKS, |ack| {
-            recv.on_ack_sent(ack.sn);
-            Header { sn: ack.sn, ts: ack.ts, ..template }.emit(out);
-            sent.acks += 1;
-        });
+        if let Some(acks) = waiting {
+            emit_acks(acks, &mut self.recv, template, MAX_ACKS, out, sent);
+        }
     }
 
     /// Appends a ping or an answer, if one is due.

@@ -13,6 +13,8 @@ use crate::core::clock::Micros;
 use crate::core::connection::Kcp;
 use crate::core::keepalive::dataless_sn;
 use crate::core::path::amplification::SendBudget;
+use crate::core::recv::Receiver;
+use crate::core::recv::acks::PendingAcks;
 use crate::core::segment::{Command, HEADER_LEN, Header};
 use crate::core::send::SendCandidate;
 use crate::core::seq::{Sn, Ts};
@@ -437,6 +439,22 @@ impl Kcp {
     }
 }
 
+/// Appends at most `max` of the waiting `acks`, with the fields of `template`.
+pub(super) fn emit_acks(
+    acks: &mut PendingAcks,
+    recv: &mut Receiver,
+    template: Header,
+    max: usize,
+    out: &mut Vec<u8>,
+    sent: &mut Transmitted,
+) {
+    acks.take(template.una, max, |ack| {
+        recv.on_ack_sent(ack.sn);
+        Header { sn: ack.sn, ts: ack.ts, ..template }.emit(out);
+        sent.acks += 1;
+    });
+}
+
 /// ACKs.
 impl Kcp {
     /// Appends at most `max` of the pending ACKs, unless they leave on another path than data.
@@ -453,12 +471,7 @@ impl Kcp {
             return;
         }
         let template = self.header(Command::Ack, self.close_state.capability(), Sn(0), Ts(0), 0);
-        let recv = &mut self.recv;
-        self.acks.take(template.una, max, |ack| {
-            recv.on_ack_sent(ack.sn);
-            Header { sn: ack.sn, ts: ack.ts, ..template }.emit(out);
-            sent.acks += 1;
-        });
+        emit_acks(&mut self.acks, &mut self.recv, template, max, out, sent);
     }
 
     /// Whether each datagram is acknowledged before the next one is processed.

@@ -102,7 +102,7 @@ struct Entry {
     silences: u32,
     /// When a ping leaves. It leaves again then if it is unanswered.
     next_ping: Micros,
-    /// Pongs since the path was silent; a lost one halves them.
+    /// Pongs since the path was silent; a lost one takes [`LOST_PONG`] of them.
     pongs: u8,
     /// Pongs that make a silent path usable.
     needed: u8,
@@ -211,11 +211,11 @@ impl PathSet {
         if id == self.active {
             return Some(());
         }
-        let acks = self.entry_mut(id).map(|entry| mem::take(&mut entry.acks));
+        let kept = self.entry_mut(id).map(|entry| (entry.silences, mem::take(&mut entry.acks)));
         self.entries.retain(|entry| entry.id != id);
         self.push(id, now, PathState::Usable, slot, Some(Box::new(send)));
-        if let Some((acks, entry)) = acks.zip(self.entry_mut(id)) {
-            entry.acks = acks;
+        if let Some((kept, entry)) = kept.zip(self.entry_mut(id)) {
+            (entry.silences, entry.acks) = kept;
         }
         Some(())
     }
@@ -223,13 +223,6 @@ impl PathSet {
     /// How often a path fell silent; 0 if it is unknown.
     pub(crate) fn silences(&self, id: PathId) -> u32 {
         self.entry(id).map_or(0, |entry| entry.silences)
-    }
-
-    /// A path of the peer has another address: it fell silent as often before.
-    pub(crate) fn keep_silences(&mut self, id: PathId, silences: u32) {
-        if let Some(entry) = self.entry_mut(id) {
-            entry.silences = silences;
-        }
     }
 
     /// Largest datagram of a path that is not the active one, bytes.
@@ -495,17 +488,15 @@ impl PathSet {
 
     /// The usable paths that are not the active one, and the largest datagram of each.
     pub(crate) fn others(&self) -> impl Iterator<Item = (PathId, usize)> + '_ {
-        let usable = self.entries.iter().filter(|entry| entry.state == PathState::Usable);
-        usable.filter_map(|entry| Some((entry.id, entry.send.as_deref()?.mtu.current_mtu())))
+        self.usable_others().map(|(id, _, path)| (id, path.mtu.current_mtu()))
     }
 
     /// How much longer than on the active path the answer to a copy may take, microseconds. `rtt`: of the active
     /// path.
     pub(crate) fn copy_wait(&self, rtt: &RttEstimator) -> u64 {
-        let sends = self.entries.iter().filter(|entry| entry.state == PathState::Usable);
-        let sends = sends.filter_map(|entry| entry.send.as_deref());
         // With one sample in seconds its variation is unknown; the reordering window grows if this is too short.
-        let waits = sends.filter_map(|send| send.rtt.srtt().map(|srtt| srtt + COPY_MARGIN));
+        let round_trips = self.usable_others().filter_map(|(.., path)| path.rtt.srtt());
+        let waits = round_trips.map(|srtt| srtt + COPY_MARGIN);
         waits.max().unwrap_or(0).saturating_sub(rtt.srtt().unwrap_or(0))
     }
 

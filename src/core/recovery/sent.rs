@@ -85,7 +85,7 @@ impl SentSegment {
         self.list & MOVED != 0
     }
 
-    /// Index of its list among those of all paths.
+    /// Index of its list; lists of the first slot come first.
     #[inline]
     fn list_index(&self) -> usize {
         usize::from(self.list & !MOVED)
@@ -123,7 +123,7 @@ const fn list_of(level: u8, apart: bool) -> u8 {
     }
 }
 
-/// The place of a path among those of its connection. A connection with one path has only the first.
+/// A slot holds the segments in flight of one path. A connection with one path uses the first slot only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slot(pub(crate) u8);
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::fixtures::{CLIENT, Pair, SECOND, SERVER, micros};
 use super::migration::{aead, seeds};
-use super::paths::{Event, add_path, any_link, cut, messages, second, two_paths};
+use super::paths::{add_path, any_link, cut, disturbances, messages, second, two_paths};
 use super::sim_world::{World, addr};
 use crate::config::{Config, PathMode};
 use crate::testkit::link::LinkConfig;
@@ -50,7 +50,7 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    /// Writes without a pause for `time`. Returns the bytes that the server reads meanwhile.
+    /// Writes for `time`. Returns the bytes that the server reads in that time.
     pub(super) fn run(&mut self, pair: &mut Pair, time: Duration) -> u64 {
         let (start, before) = (pair.world.elapsed(), self.read);
         while pair.world.elapsed() - start < micros(time) {
@@ -153,17 +153,7 @@ fn aggregate_goes_on_whatever_happened_before() {
             let link = LinkConfig { rate, queue: 60_000, ..any_link(&mut rng) };
             pair.world.set_link(end, server, link);
         }
-        let mut events: Vec<(u64, Event)> = Vec::new();
-        for _ in 0..rng.range(1, 12) {
-            let (mut draw, end) = (Rng::new(rng.next()), rng.pick(&ends));
-            let event = move |world: &mut World| match draw.below(4) {
-                0 => world.cut(end, server, draw.chance(500_000)),
-                1 => world.cut(server, end, draw.chance(500_000)),
-                2 => world.set_link(end, server, any_link(&mut draw)),
-                _ => world.set_link(server, end, any_link(&mut draw)),
-            };
-            events.push((rng.below(10_000_000), Box::new(event)));
-        }
+        let mut events = disturbances(&mut rng, &ends);
         let (steady, delay) = (rng.pick(&ends), rng.range(1_000, 100_000));
         let is_other_dead = rng.chance(500_000);
         events.push((
@@ -181,7 +171,6 @@ fn aggregate_goes_on_whatever_happened_before() {
                 set_path(world, steady, &link);
             }),
         ));
-        events.sort_by_key(|(at, _)| *at);
         let (mut last, mut transfer) = (0, Transfer::default());
         for (at, mut event) in events {
             transfer.run(&mut pair, Duration::from_micros(at - last));

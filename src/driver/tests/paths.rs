@@ -286,7 +286,7 @@ fn figures(pair: &mut Pair) -> [Vec<PathStatus>; 2] {
     [client, world.finish(SECOND, server.paths()).unwrap()]
 }
 
-/// Datagrams and bytes of the log from one address to another, and those of them that arrived.
+/// Counts what the log sends from one address to another, then what arrives.
 fn logged(log: &[Sent], from: SocketAddr, to: SocketAddr) -> [UdpStats; 2] {
     let (mut sent, mut arrived) = (UdpStats::default(), UdpStats::default());
     for datagram in log.iter().filter(|sent| (sent.from, sent.to) == (from, to)) {
@@ -610,6 +610,23 @@ pub(super) fn any_link(rng: &mut Rng) -> LinkConfig {
     }
 }
 
+/// Changes of the paths from `ends` within ten seconds, in order.
+pub(super) fn disturbances(rng: &mut Rng, ends: &[SocketAddr]) -> Vec<(u64, Event)> {
+    let (server, mut events) = (addr(SERVER), Vec::<(u64, Event)>::new());
+    for _ in 0..rng.range(1, 12) {
+        let (mut draw, end) = (Rng::new(rng.next()), rng.pick(ends));
+        let event = move |world: &mut World| match draw.below(4) {
+            0 => world.cut(end, server, draw.chance(500_000)),
+            1 => world.cut(server, end, draw.chance(500_000)),
+            2 => world.set_link(end, server, any_link(&mut draw)),
+            _ => world.set_link(server, end, any_link(&mut draw)),
+        };
+        events.push((rng.below(10_000_000), Box::new(event)));
+    }
+    events.sort_by_key(|(at, _)| *at);
+    events
+}
+
 /// The law: whatever happened to both paths before, messages flow within 15 s once one of them is steady, and each
 /// byte arrives exactly once.
 #[test]
@@ -619,18 +636,7 @@ fn steady_path_carries_the_messages_whatever_happened_before() {
         let mut rng = Rng::new(seed);
         let mut pair = ready(seed, [rng.range(10, 200), rng.range(10, 200)]);
         let ends = [addr(CLIENT), second()];
-        let mut events: Vec<(u64, Event)> = Vec::new();
-        for _ in 0..rng.range(1, 12) {
-            let (mut draw, end) = (Rng::new(rng.next()), rng.pick(&ends));
-            let event = move |world: &mut World| match draw.below(4) {
-                0 => world.cut(end, server, draw.chance(500_000)),
-                1 => world.cut(server, end, draw.chance(500_000)),
-                2 => world.set_link(end, server, any_link(&mut draw)),
-                _ => world.set_link(server, end, any_link(&mut draw)),
-            };
-            events.push((rng.below(10_000_000), Box::new(event)));
-        }
-        events.sort_by_key(|(at, _)| *at);
+        let mut events = disturbances(&mut rng, &ends);
         let (steady, delay) = (rng.pick(&ends), rng.range(1_000, 100_000));
         let is_other_dead = rng.chance(500_000);
         events.push((
