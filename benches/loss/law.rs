@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::io::{IsTerminal as _, Write as _, stderr};
+use std::panic::catch_unwind;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -716,7 +717,9 @@ pub(crate) fn judge(kind: Kind, options: &LawOptions) -> Result<bool> {
             }
             let seed = options.first_plan.wrapping_add(index);
             let plan = kind.plan(seed);
-            let figures = plan.run(options)?;
+            let figures = catch_unwind(|| plan.run(options)).map_err(|_| {
+                format!("a plan panicked: `{} --first-plan {seed} --plans 1`", kind.name())
+            })??;
             let mut done = done.lock().map_err(|_| "another plan panicked".to_owned())?;
             if stderr().is_terminal() {
                 eprint!("\r\x1b[K[{}/{}]", done.len() + 1, options.plans);

@@ -735,6 +735,8 @@ impl Kcp {
             self.flush();
             self.cork_until = None;
         }
+        // Before the timers that follow from the RTT of the active path.
+        self.check_paths(now);
         if let Err(error) = self.keepalive.handle_timeout(now, started, self.ask_at()) {
             self.close_reason = Some(error);
         }
@@ -743,7 +745,6 @@ impl Kcp {
         self.expire_hello(now);
         self.retransmit_ping(now);
         self.check_oversized_timeout(now);
-        self.check_paths(now);
     }
 
     /// Rearms the timers that depend on both directions: the dead-peer timeout while an answer of
