@@ -1,0 +1,317 @@
+//! Captures: pcap and pcapng as a stream, down to the UDP datagrams in them.
+//!
+//! Memory is bounded whatever the file says: one buffer for the file, and a fixed number of IP packets in
+//! fragments.
+
+use std::fs::File;
+use std::io::{Read, stdin};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use etherparse::defrag::IpDefragPool;
+use etherparse::err::packet::SliceError;
+use etherparse::{
+    EtherType, IpNumber, LaxNetSlice, LaxSlicedPacket, NetSlice, SlicedPacket, TransportSlice,
+    UdpSlice,
+};
+use pcap_parser::pcapng::{Block, InterfaceDescriptionBlock};
+use pcap_parser::{Linktype, PcapBlockOwned, PcapError, create_reader};
+
+/// Of the file. A frame of a capture has at most 262,144 bytes.
+const BUFFER: usize = 1 << 20;
+/// IP packets whose fragments are being collected: 64 KiB each.
+const MAX_FRAGMENTED: u64 = 256;
+const NANOS: u64 = 1_000_000_000;
+
+/// A UDP datagram.
+#[derive(Debug)]
+pub(crate) struct Packet<'a> {
+    /// Nanoseconds since 1970.
+    pub(crate) at: u64,
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
+    pub(crate) payload: &'a [u8],
+    /// The capture has a part of the datagram only.
+    pub(crate) is_cut: bool,
+}
+
+/// Counters of a whole capture.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub(crate) struct Frames {
+    pub(crate) frames: u64,
+    /// Not UDP, or with a header that is no header.
+    pub(crate) others: u64,
+    /// Parts of IP packets, whole or not in the end.
+    pub(crate) fragments: u64,
+    /// The file ends within a frame.
+    pub(crate) is_truncated: bool,
+}
+
+/// Calls `each` with every UDP datagram of the file at `path`, `-` for the standard input.
+pub(crate) fn read(path: &Path, each: impl FnMut(Packet<'_>) -> Result<()>) -> Result<Frames> {
+    let input: Box<dyn Read + Send> = if path == Path::new("-") {
+        Box::new(stdin())
+    } else {
+        let file = File::open(path);
+        Box::new(file.with_context(|| format!("cannot open the capture {}", path.display()))?)
+    };
+    read_from(input, each).with_context(|| format!("in the capture {}", path.display()))
+}
+
+/// As [`read`], from any reader.
+pub(crate) fn read_from(
+    input: impl Read + Send + 'static,
+    mut each: impl FnMut(Packet<'_>) -> Result<()>,
+) -> Result<Frames> {
+    let mut reader = create_reader(BUFFER, input).map_err(|_| {
+        anyhow::anyhow!(
+            "it is neither pcap nor pcapng: write captures with tcpdump -w, dumpcap or Wireshark"
+        )
+    })?;
+    let (mut links, mut counters) = (Links::default(), Frames::default());
+    let mut fragments = Fragments::default();
+    loop {
+        match reader.next() {
+            Ok((len, block)) => {
+                if let Some((at, link, frame)) = links.frame(&block) {
+                    counters.frames += 1;
+                    fragments.datagram(at, link, frame, &mut counters, &mut each)?;
+                }
+                drop(block);
+                reader.consume(len);
+            }
+            Err(PcapError::Eof) => break,
+            Err(PcapError::Incomplete(_)) => {
+                // Refills nothing once the file has ended: the next call says so.
+                if reader.refill().is_err() {
+                    counters.is_truncated = true;
+                    break;
+                }
+            }
+            Err(PcapError::UnexpectedEof) => {
+                counters.is_truncated = true;
+                break;
+            }
+            Err(_) if counters.frames > 0 => {
+                // What follows a damaged block cannot be found.
+                counters.is_truncated = true;
+                break;
+            }
+            Err(error) => bail!("the capture is damaged before its first frame: {error:?}"),
+        }
+    }
+    Ok(counters)
+}
+
+/// What a file has said about its interfaces.
+#[derive(Debug, Default)]
+struct Links {
+    /// Of a pcap file: its link type, and ticks a second.
+    only: Option<(Linktype, u64)>,
+    /// Of a section of a pcapng file: link type, ticks a second, offset in seconds.
+    interfaces: Vec<(Linktype, u64, i64)>,
+}
+
+/// Interfaces of one section that are remembered.
+const MAX_INTERFACES: usize = 4_096;
+/// Magic numbers of pcap files with nanoseconds, as the reader gives them.
+const NANOSECOND_MAGIC: [u32; 2] = [0xa1b2_3c4d, 0x4d3c_b2a1];
+
+impl Links {
+    /// Time, link type and bytes of a frame; `None` for other blocks.
+    fn frame<'a>(&mut self, block: &'a PcapBlockOwned<'a>) -> Option<(u64, Linktype, &'a [u8])> {
+        match block {
+            PcapBlockOwned::LegacyHeader(header) => {
+                let is_fine = NANOSECOND_MAGIC.contains(&header.magic_number);
+                self.only = Some((header.network, if is_fine { NANOS } else { 1_000_000 }));
+                None
+            }
+            PcapBlockOwned::Legacy(frame) => {
+                let (link, ticks) = self.only?;
+                let at =
+                    u64::from(frame.ts_sec) * NANOS + u64::from(frame.ts_usec) * (NANOS / ticks);
+                Some((at, link, frame.data))
+            }
+            PcapBlockOwned::NG(Block::SectionHeader(_)) => {
+                self.interfaces.clear();
+                None
+            }
+            PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {
+                self.add(interface);
+                None
+            }
+            PcapBlockOwned::NG(Block::EnhancedPacket(frame)) => {
+                let &(link, ticks, offset) = self.interfaces.get(frame.if_id as usize)?;
+                let at = u64::from(frame.ts_high) << 32 | u64::from(frame.ts_low);
+                let data = frame.data.get(..frame.caplen as usize).unwrap_or(frame.data);
+                Some((nanos(at, ticks, offset), link, data))
+            }
+            // It has no time.
+            PcapBlockOwned::NG(Block::SimplePacket(frame)) => {
+                let &(link, ..) = self.interfaces.first()?;
+                let data = frame.data.get(..frame.origlen as usize).unwrap_or(frame.data);
+                Some((0, link, data))
+            }
+            PcapBlockOwned::NG(_) => None,
+        }
+    }
+
+    fn add(&mut self, interface: &InterfaceDescriptionBlock<'_>) {
+        if self.interfaces.len() < MAX_INTERFACES {
+            let ticks = interface.ts_resolution().unwrap_or(1_000_000);
+            self.interfaces.push((interface.linktype, ticks, interface.if_tsoffset));
+        }
+    }
+}
+
+fn nanos(at: u64, ticks: u64, offset: i64) -> u64 {
+    let nanos = u128::from(at) * u128::from(NANOS) / u128::from(ticks.max(1));
+    let nanos = i128::try_from(nanos).unwrap_or(0) + i128::from(offset) * i128::from(NANOS);
+    u64::try_from(nanos).unwrap_or(0)
+}
+
+/// Where the IP header of a frame is found.
+enum Network<'a> {
+    Ethernet(&'a [u8]),
+    EtherType(EtherType, &'a [u8]),
+    Ip(&'a [u8]),
+}
+
+impl<'a> Network<'a> {
+    fn of(link: Linktype, frame: &'a [u8]) -> Option<Self> {
+        let ether_type =
+            |at: usize| frame.get(at..at + 2).map(|type_| u16::from_be_bytes([type_[0], type_[1]]));
+        match link {
+            Linktype::ETHERNET => Some(Self::Ethernet(frame)),
+            Linktype::RAW | Linktype::IPV4 | Linktype::IPV6 => Some(Self::Ip(frame)),
+            // DLT_RAW of some systems.
+            Linktype(12 | 14) => Some(Self::Ip(frame)),
+            Linktype::NULL | Linktype::LOOP => Some(Self::Ip(frame.get(4..)?)),
+            Linktype::LINUX_SLL => {
+                Some(Self::EtherType(EtherType(ether_type(14)?), frame.get(16..)?))
+            }
+            Linktype::LINUX_SLL2 => {
+                Some(Self::EtherType(EtherType(ether_type(0)?), frame.get(20..)?))
+            }
+            _ => None,
+        }
+    }
+
+    fn slice(&self) -> Option<LaxSlicedPacket<'a>> {
+        match *self {
+            Self::Ethernet(frame) => LaxSlicedPacket::from_ethernet(frame).ok(),
+            Self::EtherType(type_, frame) => Some(LaxSlicedPacket::from_ether_type(type_, frame)),
+            Self::Ip(packet) => LaxSlicedPacket::from_ip(packet).ok(),
+        }
+    }
+
+    /// Only of frames that the capture has whole.
+    fn slice_strictly(&self) -> Result<SlicedPacket<'a>, SliceError> {
+        match *self {
+            Self::Ethernet(frame) => SlicedPacket::from_ethernet(frame),
+            Self::EtherType(type_, frame) => SlicedPacket::from_ether_type(type_, frame),
+            Self::Ip(packet) => SlicedPacket::from_ip(packet),
+        }
+    }
+}
+
+/// IP packets whose fragments are being collected.
+#[derive(Debug, Default)]
+struct Fragments {
+    pool: IpDefragPool<u64, ()>,
+    seen: u64,
+}
+
+impl Fragments {
+    /// Calls `each` with the datagram of a frame, if it is UDP and whole.
+    fn datagram(
+        &mut self,
+        at: u64,
+        link: Linktype,
+        frame: &[u8],
+        counters: &mut Frames,
+        each: &mut impl FnMut(Packet<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let network = Network::of(link, frame);
+        let sliced = network.as_ref().and_then(Network::slice);
+        let Some((network, sliced)) = network.zip(sliced) else {
+            counters.others += 1;
+            return Ok(());
+        };
+        let payload = sliced.net.as_ref().and_then(LaxNetSlice::ip_payload_ref);
+        if payload.is_some_and(|payload| payload.fragmented) {
+            counters.fragments += 1;
+            return self.fragment(at, &network, counters, each);
+        }
+        let (Some(net), Some(TransportSlice::Udp(udp))) = (&sliced.net, &sliced.transport) else {
+            counters.others += 1;
+            return Ok(());
+        };
+        let Some((from, to)) = lax_addresses(net) else { return Ok(()) };
+        each(packet(at, from, to, udp))
+    }
+
+    fn fragment(
+        &mut self,
+        at: u64,
+        network: &Network<'_>,
+        counters: &mut Frames,
+        each: &mut impl FnMut(Packet<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let Ok(sliced) = network.slice_strictly() else { return Ok(()) };
+        self.seen += 1;
+        let seen = self.seen;
+        if seen.is_multiple_of(MAX_FRAGMENTED) {
+            self.pool.retain(|since| seen - since < MAX_FRAGMENTED);
+        }
+        let Ok(Some(whole)) = self.pool.process_sliced_packet(&sliced, seen, ()) else {
+            return Ok(());
+        };
+        if whole.ip_number == IpNumber::UDP
+            && let Ok(udp) = UdpSlice::from_slice_lax(&whole.payload)
+            && let Some((from, to)) = sliced.net.as_ref().and_then(addresses)
+        {
+            each(packet(at, from, to, &udp))?;
+        } else {
+            counters.others += 1;
+        }
+        self.pool.return_buf(whole);
+        Ok(())
+    }
+}
+
+fn packet<'a>(at: u64, from: IpAddr, to: IpAddr, udp: &UdpSlice<'a>) -> Packet<'a> {
+    let payload = udp.payload();
+    Packet {
+        at,
+        from: SocketAddr::new(from, udp.source_port()),
+        to: SocketAddr::new(to, udp.destination_port()),
+        payload,
+        is_cut: usize::from(udp.length()) > payload.len() + 8,
+    }
+}
+
+fn lax_addresses(net: &LaxNetSlice<'_>) -> Option<(IpAddr, IpAddr)> {
+    match net {
+        LaxNetSlice::Ipv4(ip) => {
+            Some((ip.header().source_addr().into(), ip.header().destination_addr().into()))
+        }
+        LaxNetSlice::Ipv6(ip) => {
+            Some((ip.header().source_addr().into(), ip.header().destination_addr().into()))
+        }
+        LaxNetSlice::Arp(_) => None,
+    }
+}
+
+fn addresses(net: &NetSlice<'_>) -> Option<(IpAddr, IpAddr)> {
+    match net {
+        NetSlice::Ipv4(ip) => {
+            Some((ip.header().source_addr().into(), ip.header().destination_addr().into()))
+        }
+        NetSlice::Ipv6(ip) => {
+            Some((ip.header().source_addr().into(), ip.header().destination_addr().into()))
+        }
+        NetSlice::Arp(_) => None,
+    }
+}

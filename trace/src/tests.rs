@@ -1,0 +1,347 @@
+//! Captures that are written here, from state machines of kcpx on a path that loses, and what is read from them.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::collections::BTreeMap;
+use std::io::Cursor;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use bytes::Bytes;
+use etherparse::{IpFragOffset, IpNumber, Ipv4Header};
+use kcpx::crypto::{Key, PacketCipher as _};
+use kcpx::fec::{FecEncoder, HEADER_LEN};
+use kcpx::proto::{Kcp, PacketType, Seed};
+use kcpx::{Algorithm, Cipher, Config, ConnectionStats, FecConfig};
+
+use crate::capture::{Frames, read_from};
+use crate::decrypt::{ip_packet, write_header, write_record};
+use crate::flow::{Connection, Connections, Event, Push};
+use crate::layers::{Keys, Layers, Opened};
+
+const CONV: u32 = 0x1234_5678;
+const NANOS: u64 = 1_000_000_000;
+
+fn addresses() -> [SocketAddr; 2] {
+    [SocketAddr::from(([192, 0, 2, 1], 4_001)), SocketAddr::from(([192, 0, 2, 2], 4_002))]
+}
+
+/// A pcap file of IP packets.
+fn pcap(packets: &[(u64, Vec<u8>)]) -> Vec<u8> {
+    let mut file = Vec::new();
+    write_header(&mut file).unwrap();
+    for (at, packet) in packets {
+        write_record(&mut file, *at, packet).unwrap();
+    }
+    file
+}
+
+/// The same as pcapng: one interface with microseconds, and each packet in an enhanced block.
+fn pcapng(packets: &[(u64, Vec<u8>)]) -> Vec<u8> {
+    let block = |type_: u32, body: &[u8]| {
+        let len = (body.len() as u32 + 12).to_le_bytes();
+        [&type_.to_le_bytes()[..], &len, body, &len].concat()
+    };
+    let words =
+        |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let mut file = block(0x0a0d_0d0a, &words(&[0x1a2b_3c4d, 1, u32::MAX, u32::MAX]));
+    file.extend(block(1, &words(&[101, 262_144])));
+    for (at, packet) in packets {
+        let (micros, len) = (at / 1_000, packet.len() as u32);
+        let mut body = words(&[0, (micros >> 32) as u32, micros as u32, len, len]);
+        body.extend_from_slice(packet);
+        body.resize(body.len().next_multiple_of(4), 0);
+        file.extend(block(6, &body));
+    }
+    file
+}
+
+/// No cipher unless one is named, whose passphrase is "secret".
+fn keys(crypt: Algorithm) -> Keys {
+    let has_key = ![Algorithm::Null, Algorithm::None].contains(&crypt);
+    Keys { crypt, key: has_key.then(|| "secret".to_owned()), key_hex: None, salt: None }
+}
+
+struct Outcome {
+    frames: Frames,
+    opened: Opened,
+    connections: Vec<Connection>,
+    events: Vec<Event>,
+}
+
+fn read(file: Vec<u8>, keys: &Keys) -> Result<Outcome> {
+    let (mut layers, mut connections, mut events) =
+        (Layers::new(keys)?, Connections::default(), Vec::new());
+    let frames = read_from(Cursor::new(file), |packet| {
+        layers.open(&packet, |datagram| {
+            connections.input(datagram, |_, seen| events.push(seen.event));
+            Ok(())
+        })
+    })?;
+    Ok(Outcome { frames, opened: layers.counters, connections: connections.all, events })
+}
+
+/// A transfer on a path of 40 ms that loses one datagram in `loses`, captured where it leaves the sender.
+fn transfer(
+    loses: u64,
+    seal: &mut dyn FnMut(usize, Vec<u8>) -> Vec<Vec<u8>>,
+) -> (Vec<(u64, Vec<u8>)>, [ConnectionStats; 2]) {
+    let start = Instant::now();
+    let config = Config::new();
+    let new = || Kcp::new(CONV, &config, start, Seed::default()).unwrap();
+    let (mut ends, mut now) = ([new(), new()], start);
+    let (mut under_way, mut sent) = (BTreeMap::new(), 0_u64);
+    let (mut unsent, mut received, mut packets) = (Bytes::from(vec![7; 400_000]), 0, Vec::new());
+    while received < 400_000 || !ends[0].is_drained() {
+        let capacity = ends[0].send_capacity().min(unsent.len());
+        ends[0].send(now, unsent.split_to(capacity));
+        while let Some(chunk) = ends[1].recv() {
+            received += chunk.len();
+        }
+        for from in 0..2 {
+            let mut datagram = Vec::new();
+            while ends[from].poll_transmit(now, &mut datagram).is_some() {
+                sent += 1;
+                let datagram = std::mem::take(&mut datagram);
+                for packet in seal(from, datagram.clone()) {
+                    let path = addresses();
+                    let packet = ip_packet(path[from], path[1 - from], &packet).unwrap();
+                    packets.push((NANOS + (now - start).as_nanos() as u64, packet));
+                }
+                if !sent.is_multiple_of(loses) {
+                    under_way.insert((now + Duration::from_millis(20), sent), (1 - from, datagram));
+                }
+            }
+        }
+        let arrival = under_way.first_key_value().map(|((at, _), _): (&(Instant, u64), _)| *at);
+        let next = arrival.into_iter().chain(ends.iter().filter_map(Kcp::poll_timeout)).min();
+        now = next.unwrap().max(now);
+        while let Some(entry) = under_way.first_entry()
+            && entry.key().0 <= now
+        {
+            let (to, datagram): (usize, Vec<u8>) = entry.remove();
+            ends[to].input(now, &datagram, PacketType::Regular).unwrap();
+        }
+        ends.iter_mut().for_each(|end| end.handle_timeout(now));
+    }
+    (packets, ends.each_ref().map(Kcp::stats))
+}
+
+fn plain(_: usize, datagram: Vec<u8>) -> Vec<Vec<u8>> {
+    vec![datagram]
+}
+
+/// In the notation of [`transfer`].
+fn sealing(algorithm: Algorithm) -> impl FnMut(usize, Vec<u8>) -> Vec<Vec<u8>> {
+    let cipher =
+        Cipher::from_name(algorithm.name(), &Key::derive("secret", Key::KCPTUN_SALT)).unwrap();
+    let mut nonce = 0_u64;
+    move |_, datagram| {
+        nonce += 1;
+        let overhead = cipher.overhead();
+        let mut packet = vec![0; overhead.header_len];
+        let len = overhead.nonce.min(8);
+        packet[..len].copy_from_slice(&nonce.to_le_bytes()[..len]);
+        packet.extend_from_slice(&datagram);
+        packet.resize(packet.len() + overhead.trailer_len, 0);
+        cipher.seal(&mut [&mut packet]);
+        vec![packet]
+    }
+}
+
+#[test]
+fn summary_agrees_with_the_counters_of_the_connection() {
+    let (packets, [sender, receiver]) = transfer(13, &mut plain);
+    for file in [pcap(&packets), pcapng(&packets)] {
+        let outcome = read(file, &keys(Algorithm::Null)).unwrap();
+        assert_eq!(outcome.frames.frames, packets.len() as u64);
+        assert_eq!((outcome.opened.undecoded, outcome.connections.len()), (0, 1));
+        let Connection { id, sides: [a, b], .. } = &outcome.connections[0];
+        assert_eq!((id.conv, [id.a, id.b]), (CONV, addresses()));
+        assert_eq!((a.segments, a.payload), (sender.sent.segments, 400_000));
+        assert!(sender.retransmits() > 10, "{sender:?}");
+        // Several copies of a retransmission leave in one millisecond.
+        assert_eq!(a.retransmissions + a.copies, sender.retransmits());
+        assert_eq!(a.not_captured, 0);
+        assert_eq!((b.segments, b.retransmissions), (0, receiver.retransmits()));
+        assert!(b.acks > 0 && a.rtt.samples > 0, "{a:?} {b:?}");
+        // The capture has each datagram where it leaves: half of the round trip.
+        assert!((20_000..25_000).contains(&a.rtt.min_us), "{:?}", a.rtt);
+    }
+}
+
+#[test]
+fn every_cipher_is_opened_and_a_wrong_key_opens_nothing() {
+    for algorithm in Algorithm::ALL {
+        let (packets, _) = transfer(1_000_000, &mut sealing(*algorithm));
+        let outcome = read(pcap(&packets), &keys(*algorithm)).unwrap();
+        assert_eq!(outcome.opened.undecoded, 0, "{algorithm}");
+        assert_eq!(outcome.connections[0].sides[0].payload, 400_000, "{algorithm}");
+        if let Some(passphrase) = keys(*algorithm).key {
+            let wrong = Keys { key: Some(passphrase + "?"), ..keys(*algorithm) };
+            let outcome = read(pcap(&packets), &wrong).unwrap();
+            let opened = outcome.opened;
+            assert_eq!(
+                (opened.undecoded, opened.datagrams),
+                (packets.len() as u64, packets.len() as u64),
+                "{algorithm}"
+            );
+            assert!(outcome.connections.is_empty(), "{algorithm}");
+        }
+    }
+}
+
+#[test]
+fn batches_that_the_system_sends_in_one_piece_are_taken_apart() {
+    let mut seal = sealing(Algorithm::Aes128Gcm);
+    let (packets, _) = transfer(1_000_000, &mut |from, datagram| seal(from, datagram));
+    // The payloads of one direction that have one size and follow each other become one packet.
+    let mut merged: Vec<(u64, Vec<u8>)> = Vec::new();
+    let [a, b] = addresses();
+    let mut batch: Vec<u8> = Vec::new();
+    let mut size = 0;
+    for (at, packet) in &packets {
+        let (is_a, payload) = (packet[12..16] == [192, 0, 2, 1], &packet[28..]);
+        let fits = is_a && payload.len() == size && batch.len() + size < 60_000;
+        if !fits && !batch.is_empty() {
+            merged.push((*at, ip_packet(a, b, &std::mem::take(&mut batch)).unwrap()));
+        }
+        if is_a {
+            size = payload.len();
+            batch.extend_from_slice(payload);
+        } else {
+            merged.push((*at, packet.clone()));
+        }
+    }
+    if !batch.is_empty() {
+        merged.push((2 * NANOS, ip_packet(a, b, &batch).unwrap()));
+    }
+    assert!(merged.len() < packets.len());
+    let outcome = read(pcap(&merged), &keys(Algorithm::Aes128Gcm)).unwrap();
+    assert_eq!((outcome.opened.undecoded, outcome.opened.datagrams), (0, packets.len() as u64));
+    assert!(outcome.opened.batched > 0);
+    assert_eq!(outcome.connections[0].sides[0].payload, 400_000);
+}
+
+#[test]
+fn segments_that_the_capture_lacks_are_recovered_by_fec() {
+    let layout = FecConfig::new(4, 2).unwrap();
+    let mut encoders = [FecEncoder::new(layout), FecEncoder::new(layout)];
+    let start = Instant::now();
+    let mut count = 0_u64;
+    let (packets, _) = transfer(1_000_000, &mut |from, datagram| {
+        let mut packet = [&[0; HEADER_LEN][..], &datagram].concat();
+        let parity = encoders[from].seal(start, &mut packet);
+        count += 1;
+        // The capture begins after the layout can be learned, and misses one packet in ten.
+        let is_kept = count < 40 || !count.is_multiple_of(10);
+        let mut sent = if is_kept { vec![packet] } else { Vec::new() };
+        for index in 0..parity {
+            let mut packet = Vec::new();
+            encoders[from].emit_parity(index, &mut packet);
+            sent.push(packet);
+        }
+        sent
+    });
+    let outcome = read(pcap(&packets), &keys(Algorithm::Null)).unwrap();
+    let sent = &outcome.connections[0].sides[0];
+    assert_eq!(outcome.opened.undecoded, 0);
+    assert!(outcome.opened.recovered > 0 && sent.recovered > 0 && sent.parity > 0, "{sent:?}");
+    assert!(
+        outcome
+            .events
+            .iter()
+            .any(|event| matches!(event, Event::Push { why: Push::Recovered, .. }))
+    );
+}
+
+#[test]
+fn damaged_files_end_in_an_error_or_in_what_was_read_before() {
+    assert!(read(Vec::new(), &keys(Algorithm::Null)).is_err());
+    assert!(
+        read(
+            b"no capture at all, though long enough for a header".to_vec(),
+            &keys(Algorithm::Null)
+        )
+        .is_err()
+    );
+    let (packets, _) = transfer(1_000_000, &mut plain);
+    for whole in [pcap(&packets), pcapng(&packets)] {
+        for len in [whole.len() - 1, whole.len() / 2 + 3, whole.len() / 3] {
+            let outcome = read(whole[..len].to_vec(), &keys(Algorithm::Null)).unwrap();
+            assert!(outcome.frames.is_truncated, "{len} bytes");
+            assert!(
+                outcome.frames.frames > 0 && outcome.frames.frames < packets.len() as u64,
+                "{len} bytes"
+            );
+        }
+        for at in (0..whole.len()).step_by(1_009) {
+            let mut changed = whole.clone();
+            changed[at] ^= 0xff;
+            let _ = read(changed, &keys(Algorithm::Null));
+        }
+    }
+}
+
+#[test]
+fn datagrams_in_ip_fragments_are_put_together() {
+    let (packets, _) = transfer(1_000_000, &mut plain);
+    let fragments = |(at, packet): &(u64, Vec<u8>)| {
+        let payload = &packet[20..];
+        let middle = (payload.len() / 2).next_multiple_of(8).min(payload.len());
+        let (one, other) = payload.split_at(middle);
+        let part = |offset: usize, more: bool, bytes: &[u8]| {
+            let mut header = Ipv4Header::new(
+                bytes.len() as u16,
+                64,
+                IpNumber::UDP,
+                [192, 0, 2, 1],
+                [192, 0, 2, 2],
+            )
+            .unwrap();
+            header.source.copy_from_slice(&packet[12..16]);
+            header.destination.copy_from_slice(&packet[16..20]);
+            header.identification = (*at % 65_536) as u16;
+            (header.dont_fragment, header.more_fragments) = (false, more);
+            header.fragment_offset = IpFragOffset::try_new((offset / 8) as u16).unwrap();
+            (*at, [&header.to_bytes()[..], bytes].concat())
+        };
+        [part(0, true, one), part(middle, false, other)]
+    };
+    let large = |packet: &&(u64, Vec<u8>)| packet.1.len() > 1_000;
+    // One at a time has a number of its own.
+    let mut seen = std::collections::HashSet::new();
+    let split: Vec<_> = packets
+        .iter()
+        .filter(large)
+        .filter(|(at, _)| seen.insert(at % 65_536))
+        .flat_map(fragments)
+        .collect();
+    let outcome = read(pcap(&split), &keys(Algorithm::Null)).unwrap();
+    assert_eq!(outcome.frames.fragments, split.len() as u64);
+    assert_eq!(outcome.opened.datagrams, split.len() as u64 / 2);
+    assert_eq!(outcome.opened.undecoded, 0);
+    // Fragments that nothing follows are forgotten.
+    let lost: Vec<_> = (0..20_000)
+        .map(|count| {
+            let mut first = split[0].1.clone();
+            first[4..6].copy_from_slice(&(count as u16).to_be_bytes());
+            (NANOS, first)
+        })
+        .collect();
+    let outcome = read(pcap(&lost), &keys(Algorithm::Null)).unwrap();
+    assert_eq!((outcome.frames.fragments, outcome.opened.datagrams), (20_000, 0));
+}
+
+#[test]
+fn keys_that_make_no_sense_are_errors_that_say_so() {
+    let error = |keys: Keys| Layers::new(&keys).err().unwrap().to_string();
+    let none = Keys { crypt: Algorithm::Aes128, key: None, key_hex: None, salt: None };
+    assert_eq!(error(none.clone()), "cipher aes-128 needs --key or --key-hex");
+    let unused = Keys { crypt: Algorithm::Null, key: Some("x".into()), ..none.clone() };
+    assert!(error(unused).contains("--crypt aes"));
+    let odd = Keys { key_hex: Some("0f0".into()), ..none.clone() };
+    assert!(error(odd).contains("pairs of hexadecimal digits"));
+    let short = Keys { key_hex: Some("0f".into()), ..none };
+    assert!(error(short).contains("16"));
+}
