@@ -90,6 +90,10 @@ mod tests {
                 one.seal(&mut [&mut a]);
                 other.seal(&mut [&mut b]);
                 assert_eq!(a, b, "{len} bytes");
+                let mut changed = a.clone();
+                changed[len / 2] ^= 1;
+                assert!(one.open(&mut changed.clone()).is_err(), "{len} bytes");
+                assert!(other.open(&mut changed).is_err(), "{len} bytes");
                 one.open(&mut b).unwrap();
                 other.open(&mut a).unwrap();
                 assert_eq!(a[..len - TAG_LEN], plain[..len - TAG_LEN]);
