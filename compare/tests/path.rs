@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kcpx_relay::{Conditions, Path};
+use kcpx_skip::skip;
 use serde_json::Value;
 
 const SECONDS: u64 = 2;
@@ -13,12 +14,12 @@ const SECONDS: u64 = 2;
 const ONE_WAY_US: f64 = 25_000.0;
 const RELAY_EARLY_US: f64 = 50.0;
 
-/// Whether there are namespaces and devices, and a word about it where there are not.
+/// Whether there are namespaces and devices; reported as skipped if not.
 fn has_paths() -> bool {
     match Path::new(Conditions::default(), 1) {
         Ok(_) => true,
         Err(error) => {
-            println!("SKIPPED: {error:#}");
+            skip(format!("namespaces and devices: {error:#}"));
             false
         }
     }

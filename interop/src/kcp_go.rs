@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use anyhow::{Context as _, ensure};
+use kcpx_skip::programs_in;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -31,27 +32,11 @@ impl fmt::Display for KcpGo {
     }
 }
 
-/// Every version; none, reported as skipped, where the programs have not been built.
+/// Every version; none, reported as skipped, if the programs have not been built.
 #[must_use]
 pub fn versions() -> Vec<KcpGo> {
-    if folder().is_none() {
-        println!(
-            "SKIPPED: {FOLDER_VARIABLE} names no folder with programs of kcp-go; \
-             scripts/build-kcp-go builds them"
-        );
-        return Vec::new();
-    }
-    VERSIONS.map(KcpGo).to_vec()
-}
-
-/// As [`versions`], for tests that run only with [`MATRIX_VARIABLE`].
-#[must_use]
-pub fn versions_of_matrix() -> Vec<KcpGo> {
-    if !runs_matrix() {
-        println!("SKIPPED: {MATRIX_VARIABLE} is not set");
-        return Vec::new();
-    }
-    versions()
+    let programs = programs_in(FOLDER_VARIABLE);
+    programs.map_or_else(Vec::new, |_| VERSIONS.map(KcpGo).to_vec())
 }
 
 /// Whether all cells run.

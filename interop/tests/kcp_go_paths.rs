@@ -1,7 +1,7 @@
 //! kcp-go and kcpx over paths that are not plain: many clients behind one address with loss, all sizes of
 //! datagrams, a round trip of 50 ms.
 //!
-//! Only with `KCPX_KCP_GO_MATRIX=1`: minutes, and figures that want a machine of their own.
+//! Only with `--ignored`, as `just interop-matrix` runs them.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use kcpx::{Config, KcpListener, KcpStream, Timing};
-use kcpx_interop::kcp_go::{KcpGo, versions_of_matrix};
+use kcpx_interop::kcp_go::{KcpGo, versions};
 use kcpx_netem::{Conditions, Relay};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -64,9 +64,10 @@ async fn crowd(version: KcpGo, server: SocketAddr, (count, loss): (u32, u32), se
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "minutes, and figures that want a machine of their own"]
 async fn kcp_go_clients_behind_one_address_are_all_answered() {
     let mut unanswered = String::new();
-    for version in versions_of_matrix() {
+    for version in versions() {
         for crowd_of in CROWDS {
             for seed in 1..=RUNS {
                 let (_program, theirs) = version.serve([]).await.unwrap();
@@ -118,9 +119,10 @@ async fn they_dial(version: KcpGo, mtu: u16) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "minutes, and figures that want a machine of their own"]
 async fn data_flows_to_and_from_kcp_go_at_every_mtu() {
     let mut failed = String::new();
-    for version in versions_of_matrix() {
+    for version in versions() {
         for mtu in MTUS {
             let we = tokio::time::timeout(FLOWS_WITHIN, we_dial(version, mtu)).await;
             let they = tokio::time::timeout(FLOWS_WITHIN, they_dial(version, mtu)).await;
@@ -142,8 +144,9 @@ async fn data_flows_to_and_from_kcp_go_at_every_mtu() {
 
 /// Prints times, which a change is compared by; only that every byte arrives is required.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "minutes, and figures that want a machine of their own"]
 async fn kcp_go_client_uploads_at_once_over_a_round_trip_of_50_ms() {
-    for version in versions_of_matrix() {
+    for version in versions() {
         let mut times = Vec::new();
         for seed in 1..=RUNS {
             let config = Config::new().timing(Timing::FAST3);

@@ -7,17 +7,18 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kcpx_relay::{Conditions, Directions, Path, Schedule, Step};
+use kcpx_skip::skip;
 
 /// Few enough for any socket's receive buffer, all at once.
 const PACKETS: u32 = 200;
 const TIMEOUT: Duration = Duration::from_secs(4);
 
-/// A path, or `None` and a printed reason where namespaces or devices are not permitted.
+/// A path, or `None`, reported as skipped, if namespaces or devices are not permitted.
 fn path(directions: impl Into<Directions>, seed: u64) -> Option<Path> {
     match Path::new(directions, seed) {
         Ok(path) => Some(path),
         Err(error) => {
-            println!("SKIPPED: {error:#}");
+            skip(format!("namespaces and devices: {error:#}"));
             None
         }
     }

@@ -4,9 +4,10 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use kcpx_skip::skip;
 use tokio::time::timeout;
 
-use crate::common::host::{Host, run, skip};
+use crate::common::host::{Host, run};
 use crate::common::one_thread;
 
 /// Limit for one exchange.
@@ -25,7 +26,7 @@ impl Hosts {
     pub(crate) fn new() -> Option<Self> {
         let of_link = ["ip link set end addrgenmode none", "ip addr add fd07::1/64 dev end nodad"];
         if let Err(reason) = Host::probe(&of_link) {
-            skip(&reason);
+            skip(reason);
             return None;
         }
         Some(Self::make().unwrap())

@@ -3,7 +3,9 @@
 use std::fs;
 use std::net::SocketAddr;
 
-use crate::common::host::{Host, skip};
+use kcpx_skip::skip;
+
+use crate::common::host::Host;
 
 pub(crate) const CLIENT: &str = "10.8.0.9";
 pub(crate) const BALANCER: &str = "10.8.0.1:4000";
@@ -31,7 +33,7 @@ impl Network {
             probe(&host)
         });
         if let Err(reason) = probed {
-            skip(&reason);
+            skip(reason);
             return None;
         }
         Some(Self::make().unwrap())

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use kcpx_skip::skip;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::common::host::{Host, skip};
+use crate::common::host::Host;
 use crate::wait;
 
 /// Paths of the module in distributions. `VARIABLE` names a package that is only unpacked.
@@ -45,7 +46,7 @@ impl Program {
         let Some(output) =
             Command::new(&path).arg("-V").output().ok().filter(|it| it.status.success())
         else {
-            skip("no nginx");
+            skip("nginx");
             return None;
         };
         let options = String::from_utf8_lossy(&output.stderr);
@@ -57,7 +58,7 @@ impl Program {
         let module =
             folders.map(|folder| folder.join("ngx_stream_module.so")).find(|file| file.exists());
         if module.is_none() {
-            skip("no stream module of nginx");
+            skip("the stream module of nginx");
             return None;
         }
         Some(Self { path, module })

@@ -2,7 +2,7 @@
 //! processes and their sockets. Needs privileges.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -60,12 +60,6 @@ impl Host {
         let link = link.map_err(|error| format!("/proc/thread-self: {error}"))?;
         Ok(link.file_name().unwrap_or_default().to_string_lossy().into_owned())
     }
-}
-
-/// Prints why a test is skipped to the standard error, since the harness captures the output of `print!`.
-pub(crate) fn skip(reason: &str) {
-    let test = thread::current().name().unwrap_or_default().to_owned();
-    drop(writeln!(io::stderr(), "SKIPPED: {test}: {}", reason.trim_end()));
 }
 
 /// Runs a program in this thread's namespace and returns its output.

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use kcpx_skip::has_ipv6;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::{
@@ -92,8 +93,10 @@ async fn connect_to_the_unspecified_address<T: Transport>() -> Observation {
     for (local, peer, expected) in
         [("127.0.0.1:0", "0.0.0.0", v4), ("0.0.0.0:0", "0.0.0.0", v4), ("[::]:0", "::", v6)]
     {
-        // Some machines have no IPv6.
-        let Ok(listener) = T::Listener::bind_to(local.parse().unwrap()).await else { continue };
+        if expected == v6 && !has_ipv6() {
+            continue;
+        }
+        let listener = T::Listener::bind_to(local.parse().unwrap()).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let mut client = T::connect(SocketAddr::new(peer.parse().unwrap(), port)).await.unwrap();
         assert_eq!(client.peer_addr().unwrap(), SocketAddr::new(expected, port));

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     let mut report = Report::default();
     for ((name, tcp), (_, kcp)) in all::<Tcp>().into_iter().zip(all::<Kcp>()) {
         if name.contains(&filter) {
-            report.add(name, observe(tcp), observe(kcp));
+            report.add(name, observe(name, tcp), observe(name, kcp));
         }
     }
     if filter.is_empty() {
@@ -71,9 +71,9 @@ fn names() -> Vec<&'static str> {
 }
 
 /// Returns the result of a behaviour if both kinds of runtime agree on it, otherwise an error.
-fn observe(run: fn() -> support::Run) -> Result<Observation, String> {
-    let one = observe_on("current_thread", one_thread, run)?;
-    let several = observe_on("multi_thread", two_threads, run)?;
+fn observe(name: &str, run: fn() -> support::Run) -> Result<Observation, String> {
+    let one = observe_on("current_thread", name, one_thread, run)?;
+    let several = observe_on("multi_thread", name, two_threads, run)?;
     if one == several {
         Ok(one)
     } else {
@@ -83,16 +83,18 @@ fn observe(run: fn() -> support::Run) -> Result<Observation, String> {
 
 fn observe_on(
     kind: &str,
+    name: &str,
     runtime: fn() -> Runtime,
     run: fn() -> support::Run,
 ) -> Result<Observation, String> {
     let (done, result) = mpsc::channel();
     // A separate thread, so that the limit holds for a behaviour that never yields.
-    let thread = thread::spawn(move || {
+    let behaviour = move || {
         let observation = runtime().block_on(run());
         // Fails after the limit.
         drop(done.send(observation));
-    });
+    };
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(behaviour).expect("a thread");
     match result.recv_timeout(LIMIT) {
         Ok(observation) => {
             drop(thread.join());

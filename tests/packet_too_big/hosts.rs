@@ -4,9 +4,10 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use kcpx_skip::skip;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::common::host::{Host, skip};
+use crate::common::host::Host;
 
 pub(crate) const RECEIVER_V4: &str = "10.12.0.2";
 pub(crate) const RECEIVER_V6: &str = "fd12::2";
@@ -31,7 +32,7 @@ impl Hosts {
         let of_link = ["ip link set end addrgenmode none", "ip addr add fd11::2/64 dev end nodad"];
         let probed = Host::probe(&of_link).and_then(|host| forward(&host));
         if let Err(reason) = probed {
-            skip(&reason);
+            skip(reason);
             return None;
         }
         Some(Self::make(network).unwrap())

@@ -170,10 +170,9 @@ async fn restarted_kcptun_server_is_used_again_within_ten_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes a minute: only smux's timeout ends a session of kcptun's client"]
 async fn kcptun_client_uses_our_restarted_server() {
-    // Takes a minute: only smux's timeout ends a session of kcptun's client.
-    if folder().is_none() || std::env::var_os("KCPX_KCPTUN_MATRIX").is_none() {
-        println!("SKIPPED: KCPX_KCPTUN_MATRIX is not set");
+    if folder().is_none() {
         return;
     }
     let echo = echo().await;

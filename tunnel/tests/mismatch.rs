@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use kcpx_skip::programs_in;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
@@ -116,11 +117,8 @@ fn another_key_or_cipher_is_hinted_by_the_client_and_counted_by_the_server() {
 
 #[test]
 fn server_of_kcptun_with_another_framing_is_hinted_by_the_client() {
-    let Some(folder) = std::env::var_os("KCPX_KCPTUN_DIR") else {
-        println!("SKIPPED: KCPX_KCPTUN_DIR is not set");
-        return;
-    };
-    let program = PathBuf::from(folder).join("kcptun-server");
+    let Some(folder) = programs_in("KCPX_KCPTUN_DIR") else { return };
+    let program = folder.join("kcptun-server");
     for client in [["-smuxver=2", "-nocomp=false"], ["-smuxver=1", "-nocomp"]] {
         let dir = TempDir::new().unwrap();
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

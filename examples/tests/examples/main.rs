@@ -134,8 +134,7 @@ fn grpc_example_serves_a_library_client_and_its_own() {
 
 /// Runs an example's own client against its server, where the system has IPv6.
 fn reach_over_ipv6(name: &str) {
-    if std::net::UdpSocket::bind("[::1]:0").is_err() {
-        println!("SKIPPED: no IPv6");
+    if !kcpx_skip::has_ipv6() {
         return;
     }
     let (_server, addr) = Example::serve(name, &["server", "--listen", "[::1]:0"]);

@@ -218,7 +218,7 @@ pub(super) async fn own_address(setup: Setup) -> anyhow::Result<Row> {
         "connection_with_the_own_address_ends_after_the_validation_timeout",
     );
     let Ok(raw) = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(255))) else {
-        return Ok(row.skipped("needs a raw socket (CAP_NET_RAW)"));
+        return Ok(row.skipped("a raw socket (CAP_NET_RAW)"));
     };
     let profile = Profile {
         validation_ms: VALIDATION_TIMEOUT.as_millis() as u64,

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kcpx_skip::skip;
+
 use crate::capture::Capture;
 
 /// Separates the values of a field that a datagram has several times.
@@ -37,11 +39,11 @@ impl Drop for Tshark {
 }
 
 impl Tshark {
-    /// `None`, reported as skipped, where tshark is missing.
+    /// `None`, reported as skipped, if tshark is missing.
     pub(crate) fn find() -> Option<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         if Command::new("tshark").arg("--version").output().is_err() {
-            println!("SKIPPED: tshark is missing; on Debian `apt-get install tshark` installs it");
+            skip("tshark");
             return None;
         }
         let number = COUNT.fetch_add(1, Ordering::Relaxed);

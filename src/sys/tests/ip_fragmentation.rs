@@ -8,7 +8,7 @@ const MODE: (i32, i32) = (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
 /// Path MTU reports change nothing over IPv4, before, during and after fragmentation.
 #[tokio::test]
 async fn ip_fragmentation_over_ipv4_ignores_reports_of_a_path_mtu() {
-    let any = if has_v6() { "[::]:0" } else { V4 };
+    let any = if has_ipv6() { "[::]:0" } else { V4 };
     for addr in [V4, any] {
         let socket = std::net::UdpSocket::bind(addr).unwrap();
         let clone = socket.try_clone().unwrap();
@@ -40,7 +40,7 @@ async fn ip_fragmentation_option_of_the_application_stays() {
 #[tokio::test]
 async fn oversized_datagrams_arrive_with_and_without_ip_fragmentation() {
     for addr in [V4, V6] {
-        if addr == V6 && !has_v6() {
+        if addr == V6 && !has_ipv6() {
             continue;
         }
         let (mut a, mut b) = (bound(addr).await, bound(addr).await);

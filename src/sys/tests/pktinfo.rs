@@ -28,7 +28,7 @@ async fn wildcard(addr: &str, dscp: Option<u8>) -> UdpSocket {
 
 async fn wildcards() -> Vec<UdpSocket> {
     let mut sockets = vec![wildcard(ANY_V4, None).await, wildcard(ANY_V4, Some(46)).await];
-    if has_v6() {
+    if has_ipv6() {
         for addr in [ANY_V6, ANY_MAPPED] {
             sockets.extend([wildcard(addr, None).await, wildcard(addr, Some(46)).await]);
         }

@@ -4,16 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Stdio;
 
+use kcpx_skip::programs_in;
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 /// Folder with `kcptun-client` and `kcptun-server`; without it reports a skip and returns `None`.
 pub fn folder() -> Option<PathBuf> {
-    let folder = std::env::var_os("KCPX_KCPTUN_DIR").map(PathBuf::from);
-    if folder.is_none() {
-        println!("SKIPPED: KCPX_KCPTUN_DIR names no folder with kcptun-client and kcptun-server");
-    }
-    folder
+    programs_in("KCPX_KCPTUN_DIR")
 }
 
 /// A recently free UDP and TCP port.
