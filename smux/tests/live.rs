@@ -1,26 +1,29 @@
-//! Live tests against xtaci/smux, run as a program: `KCPX_SMUX_PEER=/path/to/program`; README.md
-//! specifies the program. Without the variable these tests print that they are skipped, and pass.
+//! Live tests against xtaci/smux, run as a program: `KCPX_SMUX_PEER=/path/to/program`.
+//! scripts/build-kcp-go builds it from interop/smux-go.
 
 mod common;
 
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use common::{VERSIONS, number, within};
+use kcpx_skip::programs_in;
 use kcpx_smux::{Config, Session, Stream, Version};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 
-fn peer(role: &str, version: Version) -> Option<Command> {
-    let Ok(path) = std::env::var("KCPX_SMUX_PEER") else {
-        println!("SKIPPED: KCPX_SMUX_PEER is not set");
-        return None;
-    };
-    let mut command = Command::new(path);
+/// `None`, reported as skipped, without the program.
+fn program() -> Option<PathBuf> {
+    programs_in("KCPX_SMUX_PEER")
+}
+
+fn peer(program: &Path, role: &str, version: Version) -> Command {
+    let mut command = Command::new(program);
     command.arg(role).args(["--version", &number(version).to_string()]);
     command.stdout(Stdio::piped()).kill_on_drop(true);
-    Some(command)
+    command
 }
 
 /// SplitMix64, eight bytes a number, the lowest first.
@@ -72,9 +75,13 @@ async fn check(stream: Stream, seed: u64, total: usize) {
     assert_eq!(received, total);
 }
 
-async fn check_client(version: Version, config: Config, streams: u64, total: usize) {
-    let Some(mut command) = peer("server", version) else { return };
-    let mut child = command.spawn().unwrap();
+async fn check_client(
+    program: &Path,
+    version: Version,
+    config: Config,
+    (streams, total): (u64, usize),
+) {
+    let mut child = peer(program, "server", version).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).await.unwrap();
     let address = line.trim().strip_prefix("listening ").unwrap();
@@ -99,10 +106,15 @@ async fn check_client(version: Version, config: Config, streams: u64, total: usi
     println!("{version:?} client: {streams} streams of {total} bytes");
 }
 
-async fn check_server(version: Version, config: Config, streams: u64, total: usize) {
+async fn check_server(
+    program: &Path,
+    version: Version,
+    config: Config,
+    (streams, total): (u64, usize),
+) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let Some(mut command) = peer("client", version) else { return };
+    let mut command = peer(program, "client", version);
     let (streams, total) = (streams.to_string(), total.to_string());
     command.args(["--addr", &address, "--streams", &streams, "--bytes", &total]);
     let mut child: Child = command.spawn().unwrap();
@@ -128,10 +140,11 @@ const SHAPES: [(u64, usize); 5] =
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn go_server_echoes_what_our_client_sends() {
+    let Some(program) = program() else { return };
     for version in VERSIONS {
-        for (streams, total) in SHAPES {
+        for shape in SHAPES {
             for config in [Config::new(), Config::new().max_stream_buffer(2 << 20)] {
-                within(120, check_client(version, config, streams, total)).await;
+                within(120, check_client(&program, version, config, shape)).await;
             }
         }
     }
@@ -139,9 +152,10 @@ async fn go_server_echoes_what_our_client_sends() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn go_client_receives_what_our_server_echoes() {
+    let Some(program) = program() else { return };
     for version in VERSIONS {
-        for (streams, total) in SHAPES {
-            within(120, check_server(version, server_config(), streams, total)).await;
+        for shape in SHAPES {
+            within(120, check_server(&program, version, server_config(), shape)).await;
         }
     }
 }
@@ -149,8 +163,9 @@ async fn go_client_receives_what_our_server_echoes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes a minute, in a release build"]
 async fn go_peer_and_we_echo_a_gibibyte() {
+    let Some(program) = program() else { return };
     for version in VERSIONS {
-        within(600, check_client(version, Config::new(), 1, 1 << 30)).await;
-        within(600, check_server(version, server_config(), 1, 1 << 30)).await;
+        within(600, check_client(&program, version, Config::new(), (1, 1 << 30))).await;
+        within(600, check_server(&program, version, server_config(), (1, 1 << 30))).await;
     }
 }
