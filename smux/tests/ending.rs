@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use common::frames::{FIN, Frame, PSH, Peer, SYN};
-use common::{VERSIONS, number};
+use common::{VERSIONS, idle, number};
 use kcpx_smux::{Config, Error, Session};
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
@@ -102,10 +102,6 @@ impl AsyncWrite for Flood {
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
-}
-
-async fn idle() {
-    sleep(Duration::from_millis(1)).await;
 }
 
 /// A server over a carrier that holds `buffer` bytes.

@@ -6,30 +6,10 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use common::frames::{FIN, Frame, NOP, PSH, Peer, SYN, UPD};
-use common::{VERSIONS, number, raw_client, raw_server, streams};
+use common::{VERSIONS, accepted, commands, idle, number, quiet, raw_client, raw_server, streams};
 use kcpx_smux::{Config, Error, ProtocolError, Session, Stream, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
-
-fn quiet() -> Config {
-    Config::new().keepalive(None)
-}
-
-async fn idle() {
-    tokio::time::sleep(Duration::from_millis(1)).await;
-}
-
-fn commands(frames: &[Frame]) -> Vec<(u8, u32, usize)> {
-    frames.iter().map(|frame| (frame.cmd, frame.id, frame.payload.len())).collect()
-}
-
-/// A server that has accepted stream 3.
-async fn accepted(version: Version, config: Config) -> (Session, Peer, Stream) {
-    let (session, mut peer) = raw_server(version, config);
-    peer.send(SYN, 3, b"").await;
-    let stream = session.accept_stream().await.unwrap();
-    (session, peer, stream)
-}
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_sends_fin_behind_all_data_and_reading_goes_on() {
@@ -614,6 +594,42 @@ async fn ids_that_a_peer_has_taken_of_ours_are_not_given_out() {
         idle().await;
         assert_eq!(session.stats().frames_ignored, 1);
         drop(theirs);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn id_of_ours_that_was_refused_to_a_peer_is_given_out_once_the_refusal_is_sent() {
+    for version in VERSIONS {
+        let (session, mut peer) = raw_server(version, quiet().accept_backlog(1));
+        for id in [3, 2, 5] {
+            peer.send(SYN, id, b"").await;
+        }
+        assert_eq!(commands(&peer.frames().await), [(FIN, 2, 0), (FIN, 5, 0)]);
+        let ours = [session.open_stream().await.unwrap(), session.open_stream().await.unwrap()];
+        assert_eq!(ours.each_ref().map(Stream::id), [2, 4]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn id_of_ours_is_not_given_out_while_its_refusal_waits_for_the_carrier() {
+    for version in VERSIONS {
+        let (ours, io) = tokio::io::duplex(64);
+        let config = quiet().version(version).accept_backlog(1);
+        let session = Session::server(ours, config).unwrap();
+        let mut peer = Peer { io, version: number(version) };
+        peer.send(SYN, 3, b"").await;
+        let mut stream = session.accept_stream().await.unwrap();
+        // The carrier is full: the peer reads nothing.
+        stream.write_all(&[0; 1_000]).await.unwrap();
+        idle().await;
+        for id in [5, 2] {
+            peer.send(SYN, id, b"").await;
+        }
+        idle().await;
+        let ours = session.open_stream().await.unwrap();
+        assert_eq!(ours.id(), 4);
+        let answers = peer.frames().await;
+        assert_eq!(commands(&answers), [(PSH, 3, 1_000), (SYN, 4, 0), (FIN, 2, 0)]);
     }
 }
 

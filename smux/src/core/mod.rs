@@ -9,4 +9,6 @@ pub(crate) mod read_buffers;
 pub(crate) mod receive_window;
 pub(crate) mod session;
 pub(crate) mod stream;
+#[cfg(all(test, not(loom)))]
+mod tests;
 pub(crate) mod turns;

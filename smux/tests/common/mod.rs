@@ -11,7 +11,7 @@ use bytes::Bytes;
 use kcpx_smux::{Config, Session, Stream, Version};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use self::frames::Peer;
+use self::frames::{Frame, Peer, SYN};
 
 pub const VERSIONS: [Version; 2] = [Version::V1, Version::V2];
 
@@ -50,6 +50,29 @@ pub fn raw_client(version: Version, config: Config) -> (Session, Peer) {
 
 pub fn number(version: Version) -> u8 {
     if version == Version::V1 { 1 } else { 2 }
+}
+
+/// Without keepalive, and so without a timeout.
+pub fn quiet() -> Config {
+    Config::new().keepalive(None)
+}
+
+/// Lets all tasks do what they can, under a paused clock.
+pub async fn idle() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+/// Command, stream and payload bytes of each frame.
+pub fn commands(frames: &[Frame]) -> Vec<(u8, u32, usize)> {
+    frames.iter().map(|frame| (frame.cmd, frame.id, frame.payload.len())).collect()
+}
+
+/// A server that has accepted stream 3.
+pub async fn accepted(version: Version, config: Config) -> (Session, Peer, Stream) {
+    let (session, mut peer) = raw_server(version, config);
+    peer.send(SYN, 3, b"").await;
+    let stream = session.accept_stream().await.unwrap();
+    (session, peer, stream)
 }
 
 pub async fn streams(client: &Session, server: &Session) -> (Stream, Stream) {
