@@ -216,6 +216,8 @@ impl Core {
             self.inspect(&stream, now);
         }
         self.changed = changed;
+        // The dropped ones among them may hold too much.
+        self.end_abandoned(now);
         progress
     }
 
@@ -504,7 +506,8 @@ impl Core {
         }
     }
 
-    /// Resets dropped streams that were granted no window within the timeout.
+    /// Resets dropped streams that were granted no window within the timeout, and the oldest while
+    /// all together hold too much.
     fn end_abandoned(&mut self, now: Instant) {
         while let Some(Waiting { until, stream, queued }) = self.abandoned.pop_due(now) {
             let mut state = stream.lock();
