@@ -59,7 +59,7 @@ impl Core {
                 Event::Fin(id) => self.on_fin(id),
                 Event::Reset(id) => self.on_reset(id),
                 Event::Payload { id, len } => self.on_payload(id, input, len),
-                Event::Upd { id, consumed, window } => self.on_update(id, consumed, window, now),
+                Event::Upd { id, consumed, window } => self.on_update(id, consumed, window),
             }
         }
         if version.is_none() {
@@ -195,7 +195,7 @@ impl Core {
         self.fail_stream(stream, state, &Error::Protocol(error));
     }
 
-    fn on_update(&mut self, id: u32, consumed: u32, window: u32, now: Instant) {
+    fn on_update(&mut self, id: u32, consumed: u32, window: u32) {
         let Some(Entry { stream, .. }) = self.streams.get(&id) else {
             self.stats.frames_ignored += 1;
             return;
@@ -206,7 +206,6 @@ impl Core {
             Ok(()) => {
                 state.updated_after_fin |= state.receive.fin;
                 self.queue_turn(&stream, &mut state);
-                self.watch_abandoned(&stream, &mut state, now);
             }
             Err(error) => {
                 self.stats.streams_failed += 1;
