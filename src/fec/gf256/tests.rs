@@ -80,11 +80,35 @@ fn kernels_equal_the_scalar_kernel() {
     }
 }
 
+/// The vector kernels, the fastest first, and whether this processor has the instructions of each.
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+fn vector_kernels() -> Vec<(&'static str, bool)> {
+    let gfni = is_x86_feature_detected!("gfni");
+    let avx2 = is_x86_feature_detected!("avx2");
+    let avx512 = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
+    vec![
+        ("gfni-avx512", gfni && avx512),
+        ("gfni-avx2", gfni && avx2),
+        ("avx2", avx2),
+        ("ssse3", is_x86_feature_detected!("ssse3")),
+    ]
+}
+
+#[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
+fn vector_kernels() -> Vec<(&'static str, bool)> {
+    Vec::new()
+}
+
 #[test]
-fn best_kernel_is_listed_first() {
+fn kernels_are_all_of_this_processor_and_the_fastest_is_used() {
+    let (has, lacks): (Vec<_>, Vec<_>) = vector_kernels().into_iter().partition(|kernel| kernel.1);
+    let expected: Vec<_> = has.iter().map(|kernel| kernel.0).chain(["scalar"]).collect();
     let names: Vec<_> = Kernel::all().into_iter().map(Kernel::name).collect();
-    println!("kernels: {}", names.join(" "));
-    assert_eq!(Kernel::best(), Kernel::all()[0]);
+    assert_eq!(names, expected);
+    assert_eq!(Kernel::best().name(), expected[0]);
+    for (name, _) in lacks {
+        kcpx_skip::skip(format!("a processor with the instructions of the kernel {name}"));
+    }
 }
 
 /// Encodes, and reconstructs random losses, like the other implementation.

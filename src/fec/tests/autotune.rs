@@ -1,6 +1,7 @@
 //! Detection of the peer's FEC layout.
 
 use super::*;
+use crate::fec::autotune::JumpDetector;
 
 /// A packet of seqid and flag alone.
 fn blank(seqid: u32, parity: bool) -> Vec<u8> {
@@ -304,4 +305,38 @@ fn forged_seqid_far_outside_does_not_stop_detection() {
         (13..13 * 4).for_each(|seqid| sample(&mut decoder, now, shape, seqid));
         assert_eq!(decoder.layout(), Some(shape), "{far}");
     }
+}
+
+/// Whether the `count`th far shard in a row proves a jump, after these shards: far or near.
+fn jumps_after(kinds: impl IntoIterator<Item = bool>, count: usize) -> bool {
+    let now = Instant::now();
+    let mut detector = JumpDetector::default();
+    detector.on_near(now);
+    let mut seqid = 1 << 30;
+    let mut far = |detector: &mut JumpDetector| {
+        seqid += 1;
+        detector.on_far(now, seqid, |other| seqid.abs_diff(other) < 64)
+    };
+    for is_far in kinds {
+        if is_far {
+            assert!(!far(&mut detector));
+        } else {
+            detector.on_near(now);
+        }
+    }
+    let proofs: Vec<bool> = (0..count).map(|_| far(&mut detector)).collect();
+    assert!(!proofs[..count - 1].contains(&true), "{proofs:?}");
+    proofs[count - 1]
+}
+
+#[test]
+fn each_near_shard_outweighs_one_far_shard() {
+    assert!(jumps_after([], 16));
+    // Ten far ones and the excess that is left of them.
+    for (near, left) in [(0, 10), (1, 9), (5, 5), (9, 1), (10, 0), (11, 0), (40, 0)] {
+        let kinds = || [true; 10].into_iter().chain(vec![false; near]);
+        assert!(jumps_after(kinds(), 16 - left), "{near} near ones");
+    }
+    // More near ones than far ones, in any order, leave nothing.
+    assert!(jumps_after([true, false, true, false, false, true, false], 16));
 }
