@@ -998,6 +998,74 @@ mod tests {
     }
 
     #[test]
+    fn migration_to_the_address_of_another_connection_changes_nothing() {
+        const OTHER: ConnId = ConnId { slot: 4, generation: 1 };
+        let now = Instant::now();
+        let mut demux = Demux::new(true);
+        let keys = [1, 2, 3].map(|port| (from(port), 9));
+        demux.insert(keys[0], ID);
+        demux.insert(keys[1], OTHER);
+        let data = datagram(Command::Push, 5, 0, b"x");
+        let routes = |demux: &mut Demux| keys.map(|(from, _)| demux.route(now, &from, &data));
+        let before = [Route::Existing(ID), Route::Existing(OTHER), Route::Unknown];
+        assert_eq!(routes(&mut demux), before);
+        // The live connection of that address, and another connection than the one that would move.
+        for (from, to, id) in [(0, 1, ID), (0, 2, OTHER), (2, 1, ID)] {
+            assert!(!demux.rekey(keys[from], keys[to], id));
+            assert_eq!(routes(&mut demux), before);
+        }
+        assert!(demux.rekey(keys[0], keys[2], ID));
+        let after = [Route::Unknown, Route::Existing(OTHER), Route::Existing(ID)];
+        assert_eq!(routes(&mut demux), after);
+        // Each still counts for its id.
+        for (key, id, is_live) in [(keys[2], ID, true), (keys[1], OTHER, false)] {
+            assert!(demux.forget(key, id));
+            assert_eq!(demux.is_live(9), is_live);
+        }
+    }
+
+    #[test]
+    fn assigned_conv_depends_on_address_and_initial_segment_alone() {
+        let of_conv = |conv: u32, ts: u32, payload: &[u8]| {
+            let mut bytes = datagram(Command::Push, 0, 0, payload);
+            bytes[..4].copy_from_slice(&conv.to_le_bytes());
+            bytes[8..12].copy_from_slice(&ts.to_le_bytes());
+            bytes
+        };
+        let assign = |port: u16, bytes: &[u8]| {
+            let assigned = Demux::assign_conv(from(port), bytes).expect("an initial segment");
+            // Of every segment; the rest stays.
+            let conv = segment::conv_of(&assigned).unwrap();
+            assert!(conv != 0 && segment::validate(&assigned, conv).is_ok());
+            let mut restored = assigned;
+            let mut at = 0;
+            while at < restored.len() {
+                restored[at..at + 4].fill(0);
+                let len = restored[at + 20..at + 24].try_into().unwrap();
+                at += HEADER_LEN + u32::from_le_bytes(len) as usize;
+            }
+            assert_eq!(restored, bytes);
+            conv
+        };
+        let first = of_conv(0, 5, b"first");
+        let conv = assign(1, &first);
+        assert_eq!(assign(1, &of_conv(0, 700, b"first")), conv, "a retransmission");
+        let mut two = first.clone();
+        two.extend(of_conv(0, 5, b""));
+        assert_eq!(assign(1, &two), conv, "with a further segment");
+        assert_ne!(assign(2, &first), conv, "another address");
+        assert_ne!(assign(1, &of_conv(0, 5, b"other")), conv, "another peer behind this address");
+
+        let mut later = first.clone();
+        later[12] = 1;
+        let mut mixed = first.clone();
+        mixed.extend(of_conv(8, 5, b""));
+        for refused in [&later, &mixed, &first[..first.len() - 1].to_vec(), &of_conv(8, 5, b"x")] {
+            assert_eq!(Demux::assign_conv(from(1), refused), None);
+        }
+    }
+
+    #[test]
     fn time_wait_table_is_bounded_and_drops_the_oldest() {
         let mut demux = Demux::default();
         let now = Instant::now();

@@ -134,6 +134,8 @@ impl ReplayFilter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::segment::Command;
+    use crate::core::seq::{Sn, Ts};
 
     #[test]
     fn replay_filter_of_initials_expires_after_ten_minutes() {
@@ -157,10 +159,48 @@ mod tests {
         assert!(filter.insert(now, &3_999_u32.to_le_bytes()));
     }
 
+    /// An initial datagram.
+    fn initial(conv: u32, ts: u32, payload: &[u8]) -> Vec<u8> {
+        let (sn, una, len) = (Sn(0), Sn(0), payload.len() as u32);
+        let mut datagram = Vec::new();
+        Header { conv, command: Command::Push, frg: 0, wnd: 32, ts: Ts(ts), sn, una, len }
+            .emit(&mut datagram);
+        datagram.extend_from_slice(payload);
+        datagram
+    }
+
+    #[test]
+    fn retransmission_of_an_initial_segment_is_known_across_the_end_of_a_period_and_the_wrap() {
+        const PERIOD: u32 = 1 << TIMESTAMP_BITS;
+        let now = Instant::now();
+        let ends = [5 * PERIOD, 0, PERIOD];
+        let around = ends.map(|end| (end.wrapping_sub(10), end.wrapping_add(PERIOD - 11)));
+        for (first, second) in around.into_iter().flat_map(|(a, b)| [(a, b), (b, a), (a, a)]) {
+            let mut filter = ReplayFilter::of_initials();
+            let mut insert = |nonce: u8, conv, ts, payload: &[u8]| {
+                filter.insert_initial(now, &[nonce], &initial(conv, ts, payload))
+            };
+            assert_eq!(insert(1, 7, first, b"hi"), KnownInitial::Nothing);
+            assert_eq!(insert(2, 7, second, b"hi"), KnownInitial::Segment, "{first}, {second}");
+            assert_eq!(insert(2, 7, second, b"hi"), KnownInitial::Nonce);
+            // Other connections, and a later one of this peer.
+            assert_eq!(insert(3, 8, second, b"hi"), KnownInitial::Nothing);
+            assert_eq!(insert(4, 7, second, b"ho"), KnownInitial::Nothing);
+            let later = first.wrapping_add(2 * PERIOD);
+            let earlier = first.wrapping_sub(2 * PERIOD);
+            assert_eq!(insert(5, 7, later, b"hi"), KnownInitial::Nothing, "{first}");
+            assert_eq!(insert(6, 7, earlier, b"hi"), KnownInitial::Nothing, "{first}");
+        }
+    }
+
     #[test]
     fn replay_filter_accepts_datagrams_without_nonce() {
         let now = Instant::now();
         let mut filter = ReplayFilter::of_latest(10);
         assert!(filter.insert(now, &[]) && filter.insert(now, &[]));
+        for _ in 0..2 {
+            let known = filter.insert_initial(now, &[], &initial(7, 5, b"hi"));
+            assert_eq!(known, KnownInitial::Nothing);
+        }
     }
 }
