@@ -643,6 +643,21 @@ mod tests {
     }
 
     #[test]
+    fn cookies_are_upper_halves_of_splitmix64_before_its_last_step() {
+        let mut keepalive = Keepalive::new(&KcpConfig::default(), Micros(0), 1_234_567);
+        // Numbers of the reference implementation (Vigna, 2015) with this seed.
+        let numbers: [u64; 5] = [
+            6_457_827_717_110_365_317,
+            3_203_168_211_198_807_973,
+            9_817_491_932_198_370_423,
+            4_593_380_528_125_082_431,
+            16_408_922_859_458_223_821,
+        ];
+        let expected = numbers.map(|n| ((n ^ (n >> 31) ^ (n >> 62)) >> 32) as u32);
+        assert_eq!(numbers.map(|_| keepalive.next_cookie().0), expected);
+    }
+
+    #[test]
     fn ping_during_validation_is_prompted_by_duplicates_each_100_ms() {
         let mut keepalive = keepalive();
         keepalive.start_validation(Micros(0));
