@@ -1,6 +1,6 @@
 //! Defaults, presets, and validation errors.
 
-use std::num::NonZeroU8;
+use std::num::{NonZeroU8, NonZeroU64};
 
 use super::*;
 
@@ -142,4 +142,113 @@ fn link_differs_from_the_defaults_in_what_it_documents() {
         .recv_buffer(window)
         .socket_buffers(Some(2 * window), Some(2 * window));
     assert_eq!(long, expected);
+}
+
+fn with(change: impl FnOnce(&mut Config)) -> Config {
+    let mut config = Config::new();
+    change(&mut config);
+    config
+}
+
+/// For each setter of the protocol a configuration that it has changed, and the same by hand.
+fn protocol_setters() -> Vec<(Config, Config)> {
+    let new = Config::new;
+    let time = Duration::from_millis(2_500);
+    let rate = NonZeroU64::new(5_000);
+    let never = KeepaliveInterval::Never;
+    let fec = Redundancy::Fec(FecConfig::SHORT);
+    vec![
+        (new().timing(Timing::FAST3), with(|it| it.kcp.timing = Timing::FAST3)),
+        (
+            new().congestion_control(CongestionControl::Off),
+            with(|it| it.kcp.congestion_control = CongestionControl::Off),
+        ),
+        (
+            new().windows(5, 7),
+            with(|it| {
+                (it.kcp.send_window, it.kcp.recv_window, it.kcp.auto_windows) = (5, 7, false);
+            }),
+        ),
+        (new().mtu(777), with(|it| it.kcp.mtu = 777)),
+        (new().mode(Mode::Message), with(|it| it.kcp.mode = Mode::Message)),
+        (new().ack_policy(AckPolicy::Interval), with(|it| it.kcp.ack_policy = AckPolicy::Interval)),
+        (
+            new().write_policy(WritePolicy::Delayed),
+            with(|it| it.kcp.write_policy = WritePolicy::Delayed),
+        ),
+        (new().redundancy(fec), with(|it| it.kcp.redundancy = fec)),
+        (new().max_retransmit_interval(time), with(|it| it.kcp.max_retransmit_interval = time)),
+        (new().dead_peer_timeout(Some(time)), with(|it| it.kcp.dead_peer_timeout = Some(time))),
+        (new().keepalive(never), with(|it| it.kcp.keepalive = never)),
+        (
+            new().keepalive_side(KeepaliveSide::Active),
+            with(|it| it.kcp.keepalive_side = KeepaliveSide::Active),
+        ),
+        (new().idle_timeout(None), with(|it| it.kcp.idle_timeout = None)),
+        (new().close_notify(false), with(|it| it.kcp.close_notify = false)),
+        (new().rate_limit(rate), with(|it| it.kcp.rate_limit = rate)),
+        (new().initial_rate(rate), with(|it| it.kcp.initial_rate = rate)),
+        (new().pacing_interval(time), with(|it| it.kcp.pacing_interval = time)),
+    ]
+}
+
+/// As [`protocol_setters`], of connections and sockets.
+fn endpoint_setters() -> Vec<(Config, Config)> {
+    let new = Config::new;
+    let time = Duration::from_millis(2_500);
+    let cipher = Cipher::new(crate::crypto::Algorithm::Aes128Gcm, &[7; 16]).unwrap();
+    vec![
+        (new().cipher(cipher.clone()), with(|it| it.cipher = cipher)),
+        (new().replay_window(99), with(|it| it.replay_window = 99)),
+        (new().conv(Some(4)), with(|it| it.conv = Some(4))),
+        (new().assign_conv(true), with(|it| it.assign_conv = true)),
+        (
+            new().migration(Migration::Authenticated),
+            with(|it| it.migration = Some(Migration::Authenticated)),
+        ),
+        (new().path_mode(PathMode::Duplicate), with(|it| it.path_mode = PathMode::Duplicate)),
+        (new().early_data(true), with(|it| it.early_data = true)),
+        (new().connect_timeout(time), with(|it| it.connect_timeout = time)),
+        (new().send_buffer(5), with(|it| it.send_buffer = 5)),
+        (new().recv_buffer(5), with(|it| it.recv_buffer = 5)),
+        (new().linger(time), with(|it| it.linger = time)),
+        (new().duplicates(3), with(|it| it.duplicates = 3)),
+        (
+            new().socket_buffers(Some(5), None),
+            with(|it| {
+                (it.socket.send_buffer_size, it.socket.recv_buffer_size) = (Some(5), None);
+            }),
+        ),
+        (new().only_v6(true), with(|it| it.socket.only_v6 = true)),
+        (new().dscp(Some(46)), with(|it| it.socket.dscp = Some(46))),
+        (new().ttl(Some(3)), with(|it| it.socket.ttl = Some(3))),
+        (new().device(Some("lo".into())), with(|it| it.socket.device = Some("lo".into()))),
+        (new().shards(3), with(|it| it.socket.shards = 3)),
+    ]
+}
+
+/// As [`protocol_setters`], of the limits.
+fn limit_setters() -> Vec<(Config, Config)> {
+    let new = |limits| Config::new().limits(limits);
+    let time = Duration::from_millis(2_500);
+    let limits = Limits::new;
+    vec![
+        (new(limits().max_connections(5)), with(|it| it.limits.max_connections = 5)),
+        (new(limits().max_per_source(Some(5))), with(|it| it.limits.max_per_source = Some(5))),
+        (new(limits().backlog(5)), with(|it| it.limits.backlog = 5)),
+        (new(limits().max_unvalidated(5)), with(|it| it.limits.max_unvalidated = 5)),
+        (new(limits().memory(5)), with(|it| it.limits.memory = 5)),
+        (new(limits().validation_timeout(time)), with(|it| it.limits.validation_timeout = time)),
+        (new(limits().require_validation(true)), with(|it| it.limits.require_validation = true)),
+    ]
+}
+
+#[test]
+fn setter_changes_its_setting_and_no_other() {
+    for (set, expected) in [protocol_setters(), endpoint_setters(), limit_setters()].concat() {
+        assert_eq!(set, expected);
+        assert_ne!(set, Config::new());
+    }
+    let filtered = Config::new().packet_filter(|_, _| true).accept_filter(|_, _| true);
+    assert!(filtered.packet_filter.is_some() && filtered.accept_filter.is_some());
 }

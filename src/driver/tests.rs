@@ -42,6 +42,7 @@ mod retry;
 #[cfg(all(feature = "netlink", target_os = "linux"))]
 mod roaming;
 mod scalability;
+mod settings;
 mod sim_network;
 mod sim_world;
 mod simultaneous_passive_open;
