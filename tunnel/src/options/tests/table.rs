@@ -1,15 +1,18 @@
 //! The table of options: every name, alias and default, in every form.
 
 use std::num::NonZeroU64;
+use std::time::Duration;
 
 use kcpx::{
     AckPolicy, AutoRedundancy, Cipher, Config, CongestionControl, FecConfig, Key, Mode, Redundancy,
     Timing,
 };
+use kcpx_smux::Version;
 
 use super::super::table::{Kind, OPTIONS};
 use super::*;
-use crate::settings::{Common, Mux, Process};
+use crate::session::smux_config;
+use crate::settings::{Common, Mux, Process, SmuxVersion};
 
 /// One option of kcptun or of this program.
 struct Row {
@@ -286,7 +289,7 @@ fn modes_and_manual_timing_equal_kcptuns() {
         manual(&["-nodelay", "1", "-interval", "10", "-resend", "2", "-nc", "1"]),
         (Timing::FAST3, CongestionControl::Bbr)
     );
-    let interval = std::time::Duration::from_millis(50);
+    let interval = Duration::from_millis(50);
     let slow = Timing::new(false, interval, None).unwrap();
     assert_eq!(manual(&[]), (slow, CongestionControl::Reno));
 }
@@ -373,6 +376,31 @@ fn configuration_of_kcpx_has_what_the_options_say() {
     assert_eq!(auto, auto.clone().redundancy(with_stock));
     let alone = client(&["-redundancy", "auto", "-ds", "0"]).common.config().unwrap();
     assert_eq!(alone, alone.clone().redundancy(Redundancy::Auto(AutoRedundancy::new())));
+}
+
+#[test]
+fn configuration_of_smux_has_what_the_options_say() {
+    let seconds = Duration::from_secs;
+    let options = ["-framesize", "5000", "-smuxbuf", "700000", "-streambuf", "90000"];
+    let common = |more: &[&str]| client(&[&options, more].concat()).common;
+    let expected = kcpx_smux::Config::new()
+        .keepalive(Some(seconds(20)))
+        .timeout(seconds(60))
+        .max_frame_size(5_000)
+        .max_receive_buffer(700_000)
+        .max_stream_buffer(90_000);
+    for (version, of_smux) in [(SmuxVersion::V1, Version::V1), (SmuxVersion::V2, Version::V2)] {
+        let expected = expected.clone().version(of_smux);
+        let delayed = expected.clone().fin_delay(seconds(1));
+        // An end is delayed for a peer that may be kcptun, unless `closewait` says otherwise.
+        let plain = common(&["-keepalive", "20"]);
+        assert_eq!(smux_config(&plain, version, true), expected);
+        assert_eq!(smux_config(&plain, version, false), delayed);
+        for close_wait in ["0", "30"] {
+            let waits = common(&["-keepalive", "20", "-closewait", close_wait]);
+            assert_eq!(smux_config(&waits, version, false), expected);
+        }
+    }
 }
 
 #[test]
