@@ -938,4 +938,19 @@ mod tests {
         active.accept();
         assert!(active.on_ping(Sn(5)));
     }
+
+    #[test]
+    fn cookies_differ_in_every_bit_between_pings_and_connections() {
+        let cookies = |seed| {
+            let mut keepalive = Keepalive::new(&KcpConfig::default(), Micros(0), seed);
+            (0..1_000).map(|_| keepalive.next_cookie().0).collect::<Vec<_>>()
+        };
+        let (one, other) = (cookies(7), cookies(8));
+        let next: Vec<_> = one.windows(2).map(|pair| pair[0] ^ pair[1]).collect();
+        let same: Vec<_> = one.iter().zip(&other).map(|(one, other)| one ^ other).collect();
+        for changed in [next, same] {
+            let flips = |bit: u32| changed.iter().filter(|change| **change >> bit & 1 == 1).count();
+            assert!((0..32).map(flips).all(|flips| (400..600).contains(&flips)));
+        }
+    }
 }

@@ -401,6 +401,27 @@ mod tests {
         assert_eq!(Segments::new(&tail).count(), 1);
     }
 
+    #[test]
+    fn commands_and_types_have_their_numbers() {
+        use Command::{Ack, Control, Push, Repair, WindowProbe, WindowUpdate};
+        use ControlType::{Fin, FinAck, Hello, HelloAck, Path, Reset, ResetAck};
+        for (command, byte) in
+            [Push, Ack, WindowProbe, WindowUpdate, Control, Repair].into_iter().zip(81..)
+        {
+            let mut header = Header::parse(&unhex(HELLO)).unwrap();
+            (header.command, header.frg) = (command, 7);
+            let bytes = header.to_bytes();
+            assert_eq!((bytes[4], bytes[5]), (byte, 7), "{command:?}");
+            assert_eq!(Header::parse(&bytes), Ok(header));
+        }
+        for (kind, byte) in
+            [Fin, FinAck, Reset, ResetAck, Hello, HelloAck, Path].into_iter().zip(1..)
+        {
+            assert_eq!((kind as u8, ControlType::from_frg(byte)), (byte, Some(kind)));
+        }
+        assert_eq!((CONTROL_CAPABLE, REPAIRED), (0xA5, 0xA6));
+    }
+
     proptest! {
         #[test]
         fn header_emit_then_parse_is_identity(headers in prop::collection::vec(any_header(), 1..8)) {

@@ -679,3 +679,18 @@ fn mtu_probe_sn(una: Sn) -> Sn {
         sn => sn,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mtu_probe_is_never_within_the_window_of_a_peer_without_state() {
+        for una in [0, 1, (1 << 30) - 1, 1 << 30, (1 << 30) + 65_535, (1 << 30) + 65_537, u32::MAX]
+        {
+            let Sn(sn) = mtu_probe_sn(Sn(una));
+            let even = una.wrapping_sub(1 << 30) & !1;
+            assert_eq!(sn, if even < 65_536 { u32::MAX - 1 } else { even }, "{una}");
+        }
+    }
+}

@@ -789,6 +789,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::config::KcpConfig;
     use crate::core::seq::{Sn, Ts};
 
     #[test]
@@ -806,5 +807,142 @@ mod tests {
             now = now.add_micros(1_000);
         }
         assert_eq!(pings, 10);
+    }
+
+    const PING: PingId = PingId { sn: Sn(0), cookie: Ts(7) };
+
+    /// Lets `now` pass until the next ping on `path`. Pings of the other path are answered.
+    fn next_ping(
+        set: &mut PathSet,
+        now: &mut Micros,
+        rtt: &mut RttEstimator,
+        path: PathId,
+    ) -> PingId {
+        let mut cookie = now.0 as u32;
+        loop {
+            *now = now.add_micros(1_000);
+            cookie += 1;
+            let new = || PingId { cookie: Ts(cookie), ..PING };
+            if let Some((id, PathSegment::Ping(ping), _)) = set.poll(*now, rtt, new) {
+                if id == path {
+                    return ping;
+                }
+                assert!(set.on_pong(*now, id, ping, rtt));
+            }
+        }
+    }
+
+    /// Two usable paths; the first carries the data.
+    fn two_paths(now: Micros, rtt: &mut RttEstimator) -> PathSet {
+        let mut set = PathSet::new(now, true);
+        let path = SendPath::new(&KcpConfig::default());
+        assert_eq!(set.add(now, Slot(1), path), Some(PathId(1)));
+        let mut at = now;
+        let ping = next_ping(&mut set, &mut at, rtt, PathId(1));
+        assert!(set.on_pong(at, PathId(1), ping, rtt));
+        set
+    }
+
+    fn state(set: &PathSet, id: PathId) -> PathState {
+        set.entry(id).unwrap().state
+    }
+
+    #[test]
+    fn silent_path_returns_after_pongs_that_double_with_each_silence() {
+        let (mut now, id) = (Micros(1_000_000), PathId(1));
+        let mut rtt = RttEstimator::new(Duration::from_secs(5));
+        let mut set = two_paths(now, &mut rtt);
+        now = now.add_micros(60_000_000);
+        let mut needed = Vec::new();
+        for _ in 0..6 {
+            set.entry_mut(id).unwrap().on_silent(now);
+            let mut pongs = 0;
+            while state(&set, id) == PathState::Silent {
+                let ping = next_ping(&mut set, &mut now, &mut rtt, id);
+                assert!(set.on_pong(now, id, ping, &mut rtt));
+                pongs += 1;
+            }
+            needed.push(pongs);
+        }
+        assert_eq!(needed, [3, 6, 12, 24, 48, 48]);
+    }
+
+    #[test]
+    fn silent_path_needs_more_pongs_for_each_lost_one() {
+        let (mut now, id) = (Micros(1_000_000), PathId(1));
+        let mut rtt = RttEstimator::new(Duration::from_secs(5));
+        let mut set = two_paths(now, &mut rtt);
+        now = now.add_micros(60_000_000);
+        set.entry_mut(id).unwrap().on_silent(now);
+        let mut answered = 0;
+        for is_lost in [false, false, true, false, false] {
+            assert_eq!(state(&set, id), PathState::Silent, "{answered} pongs");
+            let ping = next_ping(&mut set, &mut now, &mut rtt, id);
+            if !is_lost {
+                assert!(set.on_pong(now, id, ping, &mut rtt));
+                answered += 1;
+            }
+        }
+        assert_eq!(state(&set, id), PathState::Silent);
+        let ping = next_ping(&mut set, &mut now, &mut rtt, id);
+        assert!(set.on_pong(now, id, ping, &mut rtt));
+        assert_eq!(state(&set, id), PathState::Usable);
+    }
+
+    #[test]
+    fn silent_path_returns_at_once_if_all_are_silent() {
+        let mut now = Micros(1_000_000);
+        let mut rtt = RttEstimator::new(Duration::from_secs(5));
+        let mut set = two_paths(now, &mut rtt);
+        for id in [PathId(0), PathId(1)] {
+            set.entry_mut(id).unwrap().on_silent(now);
+        }
+        let ping = next_ping_of_silent(&mut set, &mut now, &rtt, PathId(1));
+        assert!(set.on_pong(now, PathId(1), ping, &mut rtt));
+        assert_eq!(
+            [0, 1].map(|id| state(&set, PathId(id))),
+            [PathState::Silent, PathState::Usable]
+        );
+    }
+
+    /// As [`next_ping`], but no path answers.
+    fn next_ping_of_silent(
+        set: &mut PathSet,
+        now: &mut Micros,
+        rtt: &RttEstimator,
+        path: PathId,
+    ) -> PingId {
+        loop {
+            *now = now.add_micros(1_000);
+            if let Some((id, PathSegment::Ping(ping), _)) = set.poll(*now, rtt, || PING)
+                && id == path
+            {
+                return ping;
+            }
+        }
+    }
+
+    #[test]
+    fn usable_path_is_silent_after_five_unanswered_pings() {
+        let (mut now, id) = (Micros(1_000_000), PathId(1));
+        let mut rtt = RttEstimator::new(Duration::from_secs(5));
+        let mut set = two_paths(now, &mut rtt);
+        let mut pings = 0;
+        loop {
+            now = now.add_micros(1_000);
+            assert_eq!(set.handle_timeout(now), Change::None);
+            if state(&set, id) == PathState::Silent {
+                break;
+            }
+            match set.poll(now, &rtt, || PING) {
+                Some((path, PathSegment::Ping(_), _)) if path == id => pings += 1,
+                Some((path, PathSegment::Ping(ping), _)) => {
+                    assert!(set.on_pong(now, path, ping, &mut rtt));
+                }
+                _ => {}
+            }
+            assert!(pings <= 20, "it never falls silent");
+        }
+        assert_eq!(pings, 5);
     }
 }

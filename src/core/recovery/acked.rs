@@ -396,4 +396,18 @@ mod tests {
             "not a timestamp of its transmissions"
         );
     }
+
+    #[test]
+    fn late_ack_counts_for_the_last_64_segments() {
+        let clock = Clock::new(std::time::Instant::now(), 0);
+        let (mut sent, mut history) = (SentSegments::new(Sn(0)), AckedHistory::default());
+        for ms in 0..70 {
+            let now = Micros(ms * 1_000);
+            sent.push(now, clock.timestamp(now), BufferRange::default(), 0);
+            history.remember(&clock, &sent.pop_acked().unwrap(), 1, false, false);
+        }
+        let now = Micros(100_000);
+        assert!(matches!(history.on_ack(now, 64, Ts(6)), LateAck::LastTransmission { .. }));
+        assert_eq!(history.on_ack(now, 65, Ts(5)), LateAck::Stale);
+    }
 }

@@ -279,4 +279,18 @@ mod tests {
             assert!((100_000..=10_000_000).contains(&rtt.rto()));
         }
     }
+
+    #[test]
+    fn rto_covers_the_longest_recent_wait_for_a_first_ack() {
+        let mut rtt = rtt(true, 10);
+        (0..1_000).for_each(|i| rtt.on_sample(Micros(i * 10_000), 100_000));
+        let (now, steady, srtt) = (Micros(10_000_000), rtt.rto(), rtt.srtt().unwrap());
+        rtt.on_longest_wait(now, 250_000);
+        assert_eq!(rtt.rto(), 250_000 + srtt / 8);
+        rtt.on_longest_wait(now, 60_000_000);
+        assert_eq!(rtt.rto(), 2 * srtt + 150_000 + srtt / 8);
+        // Two windows of eight round trips later it is forgotten.
+        rtt.on_longest_wait(now.add_micros(2_000_000), 0);
+        assert_eq!(rtt.rto(), steady);
+    }
 }

@@ -27,7 +27,7 @@ pub(crate) struct SendPath {
 }
 
 impl SendPath {
-    pub(super) fn new(config: &KcpConfig) -> Self {
+    pub(crate) fn new(config: &KcpConfig) -> Self {
         Self {
             loss: LossDetector::new(clock::micros(config.max_retransmit_interval)),
             rtt: RttEstimator::new(config.max_retransmit_interval),

@@ -178,6 +178,10 @@ mod tests {
         assert_eq!(window.available(Sn(0)), 100, "all within one round trip");
         window.on_window(Micros(10 + RTT), Sn(0), 9, RTT);
         assert_eq!(window.available(Sn(0)), 10, "the largest of the smaller edges");
+        for (at, available) in [(0, 10), (RTT, 10), (RTT + 10, 4)] {
+            window.on_window(Micros(3 * RTT + at), Sn(0), 4, RTT);
+            assert_eq!(window.available(Sn(0)), available, "three reports");
+        }
     }
 
     #[test]

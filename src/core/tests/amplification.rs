@@ -8,7 +8,7 @@ use crate::core::connection::PacketType;
 use crate::core::path::amplification::SendBudget;
 use crate::core::path::validation::PathValidation;
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
-use crate::core::seq::Ts;
+use crate::core::seq::{Sn, Ts};
 
 #[test]
 fn amplification_limit_without_the_driver_holds_until_a_ping_is_answered() {
@@ -119,4 +119,61 @@ fn memory_limit_of_an_unvalidated_peer_admits_its_first_segment() {
         let received = scripted.kcp.counters().received.segments;
         assert_eq!(received, expected, "{len} bytes, limit {limit}");
     }
+}
+
+/// A path with an RTT of 100 ms, and `count` segments in flight.
+fn in_flight(count: u32) -> ScriptedPeer {
+    let mut scripted = ScriptedPeer::new(&config());
+    for sn in 0..20 {
+        scripted.write(vec![1; 100]);
+        let (sent, _) = scripted.out().remove(0);
+        scripted.now += 100 * MILLIS;
+        scripted.una = Sn(sn + 1);
+        scripted.ack(sn, sent.ts.0);
+    }
+    scripted.write(vec![1; 1_376 * count as usize]);
+    scripted.run(scripted.now + 40 * MILLIS);
+    assert_eq!(scripted.kcp.stats().path.in_flight_segments, count);
+    scripted
+}
+
+#[test]
+fn change_of_path_keeps_the_smoothed_rtt_and_forgets_the_minimum_and_the_model() {
+    let mut scripted = in_flight(1);
+    let (before, now) = (scripted.kcp.stats().path, scripted.instant());
+    scripted.kcp.on_path_validated(now);
+    scripted.kcp.on_path_changed(now);
+    let after = scripted.kcp.stats().path;
+    assert_eq!((after.srtt, after.rto), (before.srtt, before.rto));
+    assert!(before.delivery_bytes_per_second > 0 && after.delivery_bytes_per_second == 0);
+    // The first sample of the new path is the minimum, though it is longer.
+    let (sent, _) = scripted.out().remove(0);
+    scripted.now += 300 * MILLIS;
+    scripted.ack(sent.sn.0, sent.ts.0);
+    let path = scripted.kcp.stats().path;
+    assert_eq!([before, path].map(|path| path.min_rtt.as_millis()), [100, 300]);
+}
+
+#[test]
+fn ten_segments_in_flight_leave_again_once_a_path_is_validated() {
+    let again = |act: &dyn Fn(&mut ScriptedPeer)| -> Vec<u32> {
+        let mut scripted = in_flight(30);
+        act(&mut scripted);
+        // An RTO takes longer.
+        let sent = scripted.run(scripted.now + 20 * MILLIS).into_iter();
+        let data = sent.filter(|(_, (header, payload))| {
+            header.command == Command::Push && !payload.is_empty()
+        });
+        data.map(|(_, (header, _))| header.sn.0).collect()
+    };
+    let oldest: Vec<_> = (20..30).collect();
+    assert_eq!(again(&|scripted| scripted.kcp.on_path_validated(scripted.instant())), oldest);
+    // This side has moved: one segment at once, ten behind the answer to the PATH_CHALLENGE.
+    assert_eq!(again(&|scripted| scripted.kcp.network_changed(scripted.instant())), oldest[..1]);
+    let challenged = |scripted: &mut ScriptedPeer| {
+        scripted.kcp.network_changed(scripted.instant());
+        scripted.out();
+        scripted.give(header(Command::Push, 0xC000_0000, 5), b"");
+    };
+    assert_eq!(again(&challenged), (21..31).collect::<Vec<_>>());
 }

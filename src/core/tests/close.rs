@@ -1,10 +1,15 @@
 //! FIN and RST between two cores, and with a scripted peer.
 
+use std::time::Instant;
+
 use super::scripted_peer::{ScriptedPeer, config, header};
+use super::sim::CONV;
 use super::sim_plan::{MILLIS, SECOND};
 use super::two_endpoints::TwoEndpoints;
 use crate::config::KcpConfig;
-use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, Header};
+use crate::core::connection::Kcp;
+use crate::core::open::OpenedBy;
+use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, HEADER_LEN, Header, Segments};
 use crate::core::seq::{Sn, Ts};
 use crate::error::ConnectionError;
 use crate::testkit::rng::Rng;
@@ -139,7 +144,7 @@ fn fin_arrives_after_all_data_at_any_loss_duplication_and_reordering() {
             }
         }
         assert_eq!(got, [lens[1], lens[0] + 1]);
-        let over = |kcp: &crate::core::connection::Kcp| kcp.peer_has_closed() && kcp.is_closed();
+        let over = |kcp: &Kcp| kcp.peer_has_closed() && kcp.is_closed();
         assert!(duo.sides.iter().all(over), "{:?}", duo.sides);
         assert_eq!(duo.ends(), [None, None]);
     }
@@ -274,4 +279,69 @@ fn reset_names_the_latest_segment_and_expires_after_10_s() {
     assert_eq!(lone.timeout(), None);
     let now = lone.instant();
     assert!(!lone.kcp.is_resetting(now));
+}
+
+/// Datagrams that leave now.
+fn datagrams(lone: &mut ScriptedPeer) -> Vec<Vec<u8>> {
+    let (now, mut all) = (lone.instant(), Vec::new());
+    loop {
+        let mut datagram = Vec::new();
+        if lone.kcp.poll_transmit(now, &mut datagram).is_none() {
+            return all;
+        }
+        all.push(datagram);
+    }
+}
+
+#[test]
+fn control_segment_is_alone_in_its_datagram() {
+    type Act = fn(&mut Kcp, Instant);
+    let acts: [(ControlType, Act); 3] = [
+        (ControlType::Fin, |kcp, now| kcp.close(now)),
+        (ControlType::Reset, |kcp, now| assert!(kcp.abort(now))),
+        (ControlType::Hello, |kcp, _| kcp.set_repair_rate(500_000)),
+    ];
+    for (kind, act) in acts {
+        let mut lone = with_capable_peer(&config());
+        // An ACK and data leave beside it.
+        lone.push(0, b"data");
+        lone.write("last");
+        let now = lone.instant();
+        act(&mut lone.kcp, now);
+        let sent = datagrams(&mut lone);
+        let has = |datagram: &&Vec<u8>| {
+            Segments::new(datagram).any(|(header, _)| is_control(&header, kind))
+        };
+        let control = sent.iter().find(has).unwrap();
+        assert_eq!(control.len(), HEADER_LEN, "{kind:?}");
+        let header = Header::parse(control).unwrap();
+        assert_eq!((header.conv, header.una, header.len), (CONV, Sn(1), 0), "{kind:?}");
+        if kind != ControlType::Reset {
+            let other = sent.iter().find(|datagram| !has(datagram)).unwrap();
+            assert_eq!(header.wnd, Header::parse(other).unwrap().wnd, "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn ended_connection_resets_its_peer_unless_that_has_closed_too_or_restarted() {
+    let resets = |kcp: &Kcp| kcp.time_wait(OpenedBy::default(), false, None).reset_on_data;
+    let mut duo = TwoEndpoints::new(1, 0);
+    duo.write(0, b"request");
+    duo.close(0);
+    duo.run(SECOND);
+    duo.read(1);
+    assert!(resets(&duo.sides[0]), "the peer may still send");
+    duo.close(1);
+    duo.run(SECOND);
+    assert!(!resets(&duo.sides[0]) && !resets(&duo.sides[1]));
+
+    let mut lone = with_capable_peer(&config());
+    let now = lone.instant();
+    lone.kcp.ping(now);
+    let (ping, _) = lone.out().remove(0);
+    lone.una = Sn(0);
+    lone.ack(ping.sn.0, ping.ts.0);
+    assert_eq!(lone.kcp.close_reason(), Some(ConnectionError::PeerStateLost));
+    assert!(!resets(&lone.kcp));
 }

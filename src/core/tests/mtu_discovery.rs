@@ -324,7 +324,7 @@ fn plpmtu_search_without_any_answer_to_probes_ends_at_the_minimum() {
     scripted.ack(0, first.ts.0);
     scripted.una = Sn(1);
     scripted.write(vec![1; 1_376]);
-    let mut sizes = Vec::new();
+    let (mut sizes, mut times) = (Vec::new(), Vec::new());
     for _ in 0..6_000 {
         scripted.now += 10 * MILLIS;
         for (header, payload) in scripted.out() {
@@ -334,9 +334,12 @@ fn plpmtu_search_without_any_answer_to_probes_ends_at_the_minimum() {
                 scripted.ack(header.sn.0, header.ts.0);
             } else if far_behind {
                 sizes.push(24 + payload.len());
+                times.push(scripted.now / MILLIS);
             }
         }
     }
+    let gaps: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.iter().all(|gap| (1_000..=1_300).contains(gap)), "{gaps:?}");
     assert_eq!(sizes, [1_400, 1_400, 1_400, 1_160, 1_160, 1_160, 960, 960, 960]);
     assert_eq!(scripted.kcp.current_mtu(), 468);
     assert!(scripted.kcp.needs_ip_fragmentation(), "an oversized segment is in flight");

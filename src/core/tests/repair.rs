@@ -6,12 +6,14 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
-use super::scripted_peer::{config, header};
+use super::scripted_peer::{ScriptedPeer, config, header};
 use super::sim_plan::{MILLIS, SECOND};
 use super::two_endpoints::TwoEndpoints;
 use crate::config::{CongestionControl, KcpConfig, Mode, Timing};
 use crate::core::connection::{Kcp, Seed};
-use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, HEADER_LEN, Header, REPAIRED};
+use crate::core::segment::{
+    CONTROL_CAPABLE, Command, ControlType, HEADER_LEN, Header, REPAIRED, Segments,
+};
 use crate::core::seq::Sn;
 use crate::stats::ConnectionStats;
 use crate::testkit::rng::Rng;
@@ -302,7 +304,9 @@ fn ack_of_a_recovered_segment_needs_a_key_that_was_sent() {
         ends.write(0, &[7; 1_000]);
         ends.run(MILLIS);
     }
-    let last = log.borrow().iter().rfind(|header| header.command == Command::Repair).copied();
+    let is_repair = |header: &&Header| header.command == Command::Repair;
+    let early = log.borrow().iter().find(is_repair).copied().unwrap();
+    let last = log.borrow().iter().rfind(is_repair).copied();
     let (key, in_flight) = (last.unwrap().ts.0, ends.sides[0].stats().path.in_flight_segments);
     assert!(in_flight >= 4);
     let mut ack = |sn: u32, key: u32| -> ConnectionStats {
@@ -320,7 +324,10 @@ fn ack_of_a_recovered_segment_needs_a_key_that_was_sent() {
         "a key that was never sent"
     );
     assert_eq!(ack(1_000, key).anomalies.invalid_acks, 3, "a segment that was never sent");
-    assert_eq!(ack(2, key).anomalies.invalid_acks, 3);
+    let end = early.sn.0 + u32::from(early.frg);
+    assert!(end <= 4, "{early:?}");
+    assert_eq!(ack(4, early.ts.0).anomalies.invalid_acks, 4, "a key from before the segment");
+    assert_eq!(ack(2, key).anomalies.invalid_acks, 4);
     assert_eq!(ends.sides[0].stats().redundancy.recovered_by_peer_segments, 1);
 }
 
@@ -463,4 +470,66 @@ fn symbol_of_an_empty_message_leaves_where_it_fits_the_mtu() {
         assert!(lens.iter().all(|len| *len == 27), "{mtu}: {lens:?}");
         assert_eq!(lens.is_empty(), mtu < 27, "{mtu}: {lens:?}");
     }
+}
+
+/// The REPAIR segments that a side with this seed sends while it writes `count` short segments that nothing
+/// acknowledges, each behind the number of segments sent before it.
+fn repairs_over(count: u32, seed: u64) -> Vec<(u32, Header)> {
+    let congestion_control = CongestionControl::Off;
+    let config = KcpConfig { send_window: 1_024, congestion_control, ..config() };
+    let mut peer = ScriptedPeer::new(&config);
+    peer.wnd = 1_024;
+    let seed = Seed::new(0, seed);
+    peer.kcp = Kcp::with_config(peer.kcp.conv(), &config, peer.instant(), seed).unwrap();
+    peer.kcp.set_repair_rate(1_000_000);
+    peer.write("first");
+    peer.out();
+    peer.now += 20 * MILLIS;
+    peer.una = Sn(1);
+    peer.give(Header { frg: CONTROL_CAPABLE, ..header(Command::Ack, 0, 0) }, b"");
+    let hello = peer.out().into_iter().find(|(header, _)| is_control(header, ControlType::Hello));
+    let hello = hello.unwrap().0;
+    peer.give(Header { frg: ControlType::HelloAck as u8, ..hello }, b"");
+    let (mut repairs, mut sent) = (Vec::new(), 1);
+    for _ in 0..count {
+        peer.write(vec![7; 100]);
+        let now = peer.instant();
+        loop {
+            let mut datagram = Vec::new();
+            if peer.kcp.poll_transmit(now, &mut datagram).is_none() {
+                break;
+            }
+            let headers: Vec<_> = Segments::new(&datagram).map(|(header, _)| header).collect();
+            if headers.iter().any(|header| header.command == Command::Repair) {
+                assert_eq!(headers.len(), 1, "beside other segments");
+                repairs.push((sent, headers[0]));
+            }
+            let pushes = headers.iter().filter(|header| header.command == Command::Push);
+            sent += pushes.count() as u32;
+        }
+        peer.now += MILLIS / 20;
+    }
+    repairs
+}
+
+#[test]
+fn repair_symbols_cover_the_latest_64_segments_under_a_new_key_each() {
+    let [one, other] = [3, 4].map(|seed| repairs_over(90, seed));
+    assert!(one.len() > 20, "{} symbols", one.len());
+    for (sent, header) in &one {
+        // Segment 0 is acknowledged.
+        let covered = (sent - 1).min(64);
+        assert_eq!((header.sn.0, u32::from(header.frg)), (sent - covered, covered));
+    }
+    assert!(one.iter().any(|(_, header)| header.frg == 64));
+    let mut keys: Vec<_> = one.iter().chain(&other).map(|(_, header)| header.ts.0).collect();
+    keys.sort_unstable();
+    assert!(keys.windows(2).all(|pair| pair[0] != pair[1]), "{keys:?}");
+}
+
+#[test]
+fn flow_with_more_than_256_segments_outstanding_gets_no_repair_symbols() {
+    let repairs = repairs_over(300, 3);
+    let last = repairs.last().unwrap().0;
+    assert!((200..=257).contains(&last), "the last one behind {last} segments");
 }

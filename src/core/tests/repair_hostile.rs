@@ -187,3 +187,52 @@ fn ack_of_a_recovered_segment_leaves_between_full_datagrams() {
     let at = sent.iter().position(|(header, _)| is_ack(header)).unwrap();
     assert!(at <= 44 && sent.len() > 90, "{at} of {}", sent.len());
 }
+
+/// A REPAIR for these segments, from `sn` on.
+fn symbol_of(sn: Sn, key: u32, segments: &[&[u8]]) -> (Header, Vec<u8>) {
+    let (mut symbol, count) = (Vec::new(), segments.len() as u8);
+    let longest = segments.iter().map(|payload| payload.len()).max().unwrap();
+    rlc::write_repair(key, segments.iter().map(|payload| (0, *payload)), longest, &mut symbol);
+    (Header { frg: count, ..header(Command::Repair, sn.0, key) }, symbol)
+}
+
+#[test]
+fn ack_of_a_recovered_segment_has_the_key_that_reaches_furthest() {
+    let (a, b, c) = (&[1; 50][..], &[2; 50][..], &[3; 50][..]);
+    for far_first in [true, false] {
+        let mut peer = asked(&config());
+        let nxt = peer.kcp.rcv_nxt();
+        peer.push(nxt.0 + 2, c);
+        peer.out();
+        let near = symbol_of(nxt, 7, &[a, b]);
+        let far = symbol_of(nxt, 9, &[a, b, c]);
+        let order = if far_first { [&far, &near] } else { [&near, &far] };
+        for (header, symbol) in order {
+            peer.give(*header, symbol);
+        }
+        let sent: Vec<_> = peer.out().into_iter().map(|(header, _)| header).collect();
+        let acks = sent.iter().filter(|header| header.frg == REPAIRED);
+        let acks: Vec<_> = acks.map(|ack| (ack.command, ack.sn.0, ack.ts.0, ack.una)).collect();
+        let ack = |sn| (Command::Ack, sn, 9, nxt.advance(3));
+        assert_eq!(acks, [ack(nxt.0), ack(nxt.0 + 1)], "{sent:?}");
+    }
+}
+
+/// Whether a segment is recovered from one that arrived before a pause without REPAIR.
+fn is_kept_for(pause: u64) -> bool {
+    let mut peer = asked(&config());
+    let nxt = peer.kcp.rcv_nxt();
+    let (header, symbol) = forged(nxt, 7, 0, &[1; 50]);
+    peer.give(header, &symbol);
+    peer.push(nxt.0 + 1, &[2; 50]);
+    peer.run(pause);
+    peer.push(nxt.0 + 2, &[3; 50]);
+    let (header, symbol) = symbol_of(nxt.advance(1), 8, &[&[2; 50], &[3; 50], &[4; 50]]);
+    peer.give(header, &symbol);
+    peer.kcp.stats().redundancy.recovered_segments == 2
+}
+
+#[test]
+fn history_of_repairs_ends_ten_seconds_after_the_last() {
+    assert_eq!([9_900, 10_100].map(|pause| is_kept_for(pause * MILLIS)), [true, false]);
+}

@@ -3,10 +3,12 @@
 use std::num::NonZeroU8;
 
 use crate::config::{AckPolicy, CongestionControl, KcpConfig, KeepaliveInterval, Timing};
+use crate::core::keepalive::dataless_sn;
 use crate::core::segment::CONTROL_CAPABLE;
+use crate::core::seq::Sn;
 use crate::error::{ConnectionError, TimeoutCause};
 use crate::testkit::script::{
-    Script, ack, fin, fin_ack, ms, mtu_probe, ping, push, quiet, rst, rst_ack, script,
+    Script, Segment, ack, fin, fin_ack, ms, mtu_probe, ping, push, quiet, rst, rst_ack, script,
     window_probe, window_update,
 };
 
@@ -119,6 +121,25 @@ fn reading_a_full_receive_window_sends_a_window_update() {
         .expect(window_update().una(2).wnd(2))
         .at(ms(1_000))
         .expect_none();
+}
+
+#[test]
+fn window_probes_and_updates_lie_far_behind_and_have_no_timestamp() {
+    let plain = |segment: Segment| segment.frg(0xA5).ts(0).sn(1_u32.wrapping_sub(1 << 30));
+    let _ = established(&quiet())
+        .recv(window_probe())
+        .expect(plain(window_update()))
+        .recv(window_update().una(1).wnd(0))
+        .at(ms(200))
+        .recv(window_update().una(1).wnd(0))
+        .at(ms(400))
+        .recv(window_update().una(1).wnd(0))
+        .write(b"a")
+        .expect_none()
+        .at(ms(900))
+        .expect(plain(window_probe()));
+    // The number is never 0, which an initial segment has.
+    assert_eq!(dataless_sn(Sn(1 << 30)), Sn(u32::MAX));
 }
 
 // ----- loss -----
@@ -251,6 +272,57 @@ fn fin_is_not_sent_to_a_peer_without_the_control_capability() {
 }
 
 #[test]
+fn fin_leaves_once_each_segment_has_left_and_waits_for_no_ack() {
+    let _ = script(&quiet())
+        .write(b"a")
+        .expect(push(0, b"a"))
+        .at(ms(50))
+        .recv(ack(0).una(1).wnd(1).frg(CONTROL_CAPABLE))
+        .write(b"b")
+        .expect(push(1, b"b"))
+        .write(b"c")
+        .with(|kcp, now| kcp.close(now))
+        .expect_none()
+        .at(ms(100))
+        .recv(ack(1).una(2).wnd(1))
+        .expect(push(2, b"c"))
+        .expect(fin(3))
+        .expect_none();
+}
+
+#[test]
+fn end_of_a_stream_asks_a_peer_without_a_sign_of_the_capability() {
+    for frg in [CONTROL_CAPABLE, 0] {
+        let script = script(&quiet())
+            .recv(push(0, b"a"))
+            .expect(ack(0).una(1))
+            .with(|kcp, now| kcp.close(now))
+            .expect(ping())
+            .expect_none();
+        let asked = script.last();
+        let script = script.at(ms(50)).recv(ack(asked.sn.0).ts(asked.ts.0).frg(frg));
+        if frg == CONTROL_CAPABLE {
+            let _ = script.expect(fin(0)).expect_none();
+        } else {
+            let script = script.at(ms(60_000)).expect_none();
+            assert!(script.kcp().is_closed());
+        }
+    }
+}
+
+#[test]
+fn control_of_an_unknown_type_is_ignored() {
+    for frg in [0, 8, 0x80, CONTROL_CAPABLE, 0xFF] {
+        let script = established(&quiet())
+            .recv(fin(0).frg(frg).una(1))
+            .at(ms(60_000))
+            .expect_none()
+            .expect_close_reason(None);
+        assert!(!script.kcp().peer_has_closed());
+    }
+}
+
+#[test]
 fn fin_is_answered_with_fin_ack_once_everything_before_it_arrived() {
     let script = established(&quiet())
         .recv(fin(2).ts(500).una(1))
@@ -274,6 +346,25 @@ fn rst_without_a_recent_timestamp_is_answered_with_a_ping() {
         .recv(rst(asked.sn.0).ts(asked.ts.0).una(1))
         .expect(rst_ack(asked.sn.0).ts(asked.ts.0))
         .expect_close_reason(Some(ConnectionError::Reset));
+}
+
+/// A RST that names segment `sn` of 66, each acknowledged before the next one left, `wait` milliseconds after
+/// that segment left. Returns whether it ends the connection.
+fn reset_naming(sn: u32, wait: u64) -> bool {
+    let at = |sn: u32| 100 + 10 * u64::from(sn);
+    let mut script = established(&quiet());
+    for sn in 1..=66 {
+        script = script.at(ms(at(sn))).write(b"a").expect(push(sn, b"a").ts(at(sn) as u32));
+        script = script.at(ms(at(sn) + 5)).recv(ack(sn).una(sn + 1)).expect_none();
+    }
+    let script = script.at(ms(at(sn) + wait)).recv(rst(sn).ts(at(sn) as u32).una(67));
+    script.kcp().close_reason() == Some(ConnectionError::Reset)
+}
+
+#[test]
+fn rst_is_valid_for_the_last_64_acknowledged_segments_of_ten_seconds() {
+    assert_eq!([66, 3, 2].map(|sn| reset_naming(sn, 1_000)), [true, true, false]);
+    assert_eq!([9_990, 10_010].map(|wait| reset_naming(66, wait)), [true, false]);
 }
 
 #[test]
@@ -435,8 +526,26 @@ fn suspected_black_hole_is_pinged_and_then_probed_with_a_full_datagram() {
     let _ = script
         .at(ms(775))
         .recv(ack(asked.sn.0).ts(asked.ts.0).una(1))
-        .expect(mtu_probe(1_400))
+        .expect(mtu_probe(1_400).frg(0))
         .at(ms(825))
         .recv_ack_of_last(1)
+        .expect_none();
+}
+
+// ----- initial segments -----
+
+#[test]
+fn initial_segment_leaves_once_more_behind_the_first_pong() {
+    let _ = script(&quiet())
+        .with(|kcp, now| kcp.open(now))
+        .expect(window_probe().una(0))
+        .at(ms(20))
+        .recv(push(OLD, b"").ts(9))
+        .expect(ack(OLD).ts(9))
+        .expect(window_probe().una(0))
+        .expect_none()
+        .at(ms(40))
+        .recv(push(OLD + 2, b"").ts(10))
+        .expect(ack(OLD + 2).ts(10))
         .expect_none();
 }

@@ -288,4 +288,33 @@ mod tests {
         retry.expire(later + ANSWER_LIFETIME);
         assert_eq!(retry.len(), 0);
     }
+
+    #[test]
+    fn retry_token_is_a_siphash_of_peer_conv_and_period() {
+        let now = Instant::now();
+        let retry = Retry::new(now, [1, 2], CONTROL_CAPABLE);
+        for (second, period) in [(0, 0_u64), (7, 0), (8, 1), (23, 2)] {
+            let ping = retry.ping(now + Duration::from_secs(second), (peer(1, 5), 7));
+            let mut input =
+                [[0; 10].as_slice(), &[0xFF, 0xFF, 192, 0, 2, 1, 5, 0, 7, 0, 0, 0]].concat();
+            input.extend(period.to_le_bytes());
+            let hash = SipHasher24::new_with_keys(1, 2).hash(&input);
+            let number = u64::from(ping.sn.0 - 0xA000_0001) / 2;
+            assert_eq!(
+                (number, u64::from(ping.ts.0)),
+                (hash >> 32 & 0x0FFF_FFFF, hash & 0xFFFF_FFFF)
+            );
+        }
+    }
+
+    #[test]
+    fn retry_answer_admits_for_ten_seconds() {
+        let (now, key) = (Instant::now(), (peer(1, 5), 7));
+        for (millis, admits) in [(9_999, true), (10_001, false)] {
+            let mut retry = Retry::new(now, [1, 2], CONTROL_CAPABLE);
+            let ack = answer(&written(&retry, now, key));
+            assert_eq!(retry.on_datagram(now, key, &ack), Answer::Taken);
+            assert_eq!(retry.take_answer(now + Duration::from_millis(millis), &key, false), admits);
+        }
+    }
 }

@@ -121,6 +121,13 @@ fn group_is_closed_early_only_if_its_parity_suffices() {
     };
     // Open for 25 ms, or idle for 25 ms.
     assert_eq!([0, 16_000, 17_000, 100_000].map(close_after), [25, 25, 45, 45]);
+    // Half a round trip, but not longer than 25 ms.
+    for (srtt, wait) in [(20, 10), (200, 25)] {
+        let flow = FlowTiming { srtt: Some(Duration::from_millis(srtt)), ..flow() };
+        let mut group = OpenGroup::new(start, &flow);
+        (0..3).for_each(|_| group.add(start, &flow, 1_000, config));
+        assert_eq!(group.close_at, Some(start + Duration::from_millis(wait)));
+    }
 }
 
 #[test]
@@ -134,7 +141,7 @@ fn groups_are_whole_until_the_peer_may_have_learned_the_layout() {
         }
         fec.deadline(1)
     };
-    for group in 0..LEARNING_GROUPS {
+    for group in 0..16 {
         assert_eq!(fill(&mut fec), None, "no timer runs for a group that stays open");
         assert_eq!(fec.begin_closing(later, &flow(), true), None);
         // Even if the parity is late.

@@ -752,3 +752,25 @@ fn connections_that_begin_on_a_lossy_path_live_longer_than_validation_takes() {
         }
     }
 }
+
+/// A peer that may be forged draws one ping, which acknowledges nothing.
+#[test]
+fn peer_beyond_the_allowances_is_pinged_without_any_acknowledgement() {
+    for require_validation in [false, true] {
+        let mut config = Config::new();
+        config.limits.require_validation = require_validation;
+        let (mut world, _listener) = server(&config);
+        if !require_validation {
+            take_allowances(&mut world, PEER);
+            world.arrived(PEER);
+        }
+        world.inject(addr(PEER), SERVER, &push(77, 0, b"request"));
+        world.run_for(SECOND / 2);
+        let arrived = world.arrived(PEER);
+        let headers: Vec<_> =
+            arrived.iter().flat_map(|d| Segments::new(d)).map(|(h, _)| h).collect();
+        assert!(find_ping(&arrived).is_some(), "{headers:?}");
+        let is_plain = |header: &Header| header.command == Command::Push && header.una == Sn(0);
+        assert!(headers.iter().all(|header| is_plain(header) && header.len == 0), "{headers:?}");
+    }
+}

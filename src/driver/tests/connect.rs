@@ -296,3 +296,36 @@ fn listener_takes_an_initial_segment_with_number_zero_for_the_same() {
         (1, 0, None)
     );
 }
+
+#[test]
+fn initial_segments_of_attempts_have_different_names() {
+    let name = |seed| {
+        let mut world = World::new(seed, LinkConfig::delay(10_000));
+        world.port(PEER);
+        let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
+        world.spawn(async move { drop(endpoint.connect(addr(PEER)).await) });
+        world.run_for(SECOND / 10);
+        Header::parse(&world.arrived(PEER)[0]).unwrap().ts.0
+    };
+    let mut names: Vec<u32> = (0..50).map(name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert!(names.len() == 50 && names[0] != 0, "{names:?}");
+}
+
+#[test]
+fn timestamps_of_two_connections_begin_apart() {
+    let first = |seed| {
+        let mut world = World::new(seed, LinkConfig::delay(10_000));
+        world.port(PEER);
+        let endpoint = world.endpoint(CLIENT, &Config::new());
+        let stream = world.finish(SECOND, endpoint.connect(addr(PEER))).unwrap();
+        stream.try_write(b"hello").unwrap();
+        world.run_for(SECOND / 10);
+        Header::parse(&world.arrived(PEER)[0]).unwrap().ts.0
+    };
+    let mut times: Vec<u32> = (0..50).map(first).collect();
+    times.sort_unstable();
+    let near = times.windows(2).filter(|pair| pair[1] - pair[0] < 1_000).count();
+    assert!(near < 3, "{times:?}");
+}

@@ -9,6 +9,7 @@ use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, ControlType, Header, Segments};
 use crate::core::seq::Sn;
+use crate::error::ConnectionError;
 use crate::fec::{FecFlag, fec_flag};
 use crate::listener::KcpListener;
 use crate::stream::KcpStream;
@@ -209,4 +210,40 @@ fn unread_datagrams_count_after_the_connection_has_ended() {
     assert!((69_000..100_000).contains(&outlived(&mut world)));
     drop(server);
     assert_eq!(outlived(&mut world), 0);
+}
+
+#[test]
+fn unread_datagrams_take_256_kib() {
+    let Pair { mut world, client, server, .. } = Pair::plain();
+    let (to_server, datagrams) = (client.datagrams(), server.datagrams());
+    world.run_for(SECOND);
+    for _ in 0..4 {
+        (0..100).for_each(|_| to_server.send(&[7; 1_388]).unwrap());
+        world.run_for(SECOND);
+    }
+    let bytes: usize = std::iter::from_fn(|| datagrams.try_recv().ok()).map(|one| one.len()).sum();
+    assert!(((256 << 10) - 1_388..=256 << 10).contains(&bytes), "{bytes} bytes");
+}
+
+#[test]
+fn datagrams_are_no_sign_of_life_and_draw_a_ping_a_second() {
+    let mut world = World::new(1, LinkConfig::delay(1_000));
+    let (listener, stream) = open(&mut world, 7);
+    let mut packet = Vec::new();
+    crate::fec::oob::write(&mut packet, 7, b"recorded");
+    let mut sent = Vec::new();
+    // The idle timeout is a minute.
+    for _ in 0..650 {
+        world.inject(addr(PEER), SERVER, &packet);
+        world.run_for(SECOND / 10);
+        sent.push(segments(&world));
+    }
+    assert_eq!(stream.error(), Some(ConnectionError::IdleTimeout));
+    assert_eq!(listener.stats().connections.passive_opens, 1);
+    for second in sent.chunks(10) {
+        let all: Vec<_> = second.iter().flatten().collect();
+        assert!(all.len() <= 1, "{all:?}");
+        assert!(all.iter().all(|header| (header.command, header.len) == (Command::Push, 0)));
+    }
+    assert!(sent.iter().flatten().count() > 10, "the peer is asked");
 }

@@ -12,6 +12,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, cause, is_about, push};
 use super::sim_world::{World, addr};
 use crate::config::Config;
+use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
+use crate::core::seq::{Sn, Ts};
 use crate::error::ConnectionError;
 use crate::listener::{KcpListener, Shutdown};
 use crate::testkit::link::LinkConfig;
@@ -203,4 +205,26 @@ fn drain_rejects_newcomers_whose_initial_segment_was_answered_with_a_retry() {
     }
     let (error, took) = attempt_at_a_crowded_listener(&Config::new().early_data(true), 25);
     assert!(error == ConnectionError::Reset && took < 4_000, "{error} after {took} ms");
+}
+
+#[test]
+fn crowded_listener_resets_unknown_connections_only_while_it_drains() {
+    let mut config = Config::new();
+    config.limits.max_unvalidated = 1;
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let listener = Rc::new(world.listener(SERVER, &config));
+    world.inject(addr(20), SERVER, &push(7, 0, b"x"));
+    world.run_for(SECOND / 50);
+    world.port(NEWCOMER);
+    let (command, frg, sn) = (Command::Push, CONTROL_CAPABLE, Sn(0xC000_0000));
+    let mut ping = Vec::new();
+    Header { conv: 5, command, frg, wnd: 128, ts: Ts(77), sn, una: Sn(9), len: 0 }.emit(&mut ping);
+    let answers = |world: &mut World| {
+        world.inject(addr(NEWCOMER), SERVER, &ping);
+        world.run_for(SECOND / 10);
+        world.arrived(NEWCOMER).len()
+    };
+    assert_eq!((answers(&mut world), listener.stats().connections.unvalidated), (0, 1));
+    let _done = begin(&mut world, &listener);
+    assert_eq!((answers(&mut world), listener.stats().stateless_resets_sent), (1, 1));
 }

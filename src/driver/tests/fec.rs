@@ -8,7 +8,7 @@ use tokio::io::AsyncWriteExt;
 use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, greet, pattern, read_pattern};
 use super::sim_world::{World, addr};
 use crate::config::{Config, Redundancy};
-use crate::core::segment::{Command, Segments};
+use crate::core::segment::{Command, Header, Segments};
 use crate::fec::{self, FecConfig, FecFlag, fec_flag};
 use crate::testkit::link::LinkConfig;
 
@@ -73,11 +73,25 @@ fn exchange(pair: &mut Pair, count: usize, len: usize, interval: std::time::Dura
     }
 }
 
-/// FEC kinds of what the client sent, with the lengths of the datagrams.
+/// What the client sent.
+fn sent(pair: &Pair) -> Vec<Vec<u8>> {
+    let sent = pair.world.log().into_iter().filter(|sent| sent.from == addr(CLIENT));
+    sent.map(|sent| sent.datagram).collect()
+}
+
+/// FEC kinds of datagrams, with their lengths.
+fn kinds_of(datagrams: &[Vec<u8>]) -> Vec<(FecFlag, usize)> {
+    datagrams.iter().map(|datagram| (fec_flag(datagram), datagram.len())).collect()
+}
+
+/// The same of what the client sent.
 fn kinds(pair: &Pair) -> Vec<(FecFlag, usize)> {
-    let sent = pair.world.log();
-    let ours = sent.into_iter().filter(|sent| sent.from == addr(CLIENT));
-    ours.map(|sent| (fec_flag(&sent.datagram), sent.datagram.len())).collect()
+    kinds_of(&sent(pair))
+}
+
+/// The first segment in a packet with FEC header.
+fn first_header(packet: &[u8]) -> Header {
+    Header::parse(&packet[fec::HEADER_LEN..]).unwrap()
 }
 
 /// A pair whose client has sent the groups from which a peer learns the layout.
@@ -104,11 +118,16 @@ fn idle_group_is_closed_by_fillers_and_parity() {
     }
     assert_eq!(pair.client.stats().redundancy.fec_fillers_sent, before.redundancy.fec_fillers_sent);
     exchange(&mut pair, 4, 1_000, SECOND / 1_000);
-    let kinds_before = kinds(&pair);
-    assert!(kinds_before.iter().all(|(kind, len)| *kind == FecFlag::Data && *len > 1_000));
+    let data = sent(&pair);
+    assert!(kinds_of(&data).iter().all(|(kind, len)| *kind == FecFlag::Data && *len > 1_000));
     pair.world.run_for(SECOND / 50);
-    let closing = kinds(&pair);
-    let filler = (FecFlag::Data, fec::HEADER_LEN + 24);
+    let sent = sent(&pair);
+    let Header { una, wnd, .. } = first_header(data.last().unwrap());
+    for filler in sent[..2].iter().map(|packet| first_header(packet)) {
+        assert_eq!((filler.command, filler.una, filler.wnd), (Command::WindowUpdate, una, wnd));
+    }
+    let closing = kinds_of(&sent);
+    let filler = (FecFlag::Data, 32);
     // Half of four packets is allowed: two fillers, and one parity packet of the longest.
     assert_eq!(closing[..2], [filler; 2], "{closing:?}");
     assert_eq!(closing.len(), 3, "{closing:?}");

@@ -331,3 +331,25 @@ fn endpoint_stats_match_what_was_sent_and_received() {
         (0, 0)
     );
 }
+
+/// A peer whose end was acknowledged may only have missed that answer.
+#[test]
+fn socket_without_handles_stays_for_half_a_second_to_two() {
+    for (peer_ends, stays) in [(true, SECOND / 2), (false, 2 * SECOND)] {
+        let Pair { mut world, listener: _listener, endpoint, client, server } = Pair::plain();
+        drop(endpoint);
+        if peer_ends {
+            drop((client, server));
+        } else {
+            client.abort();
+        }
+        let began = world.elapsed();
+        while world.drivers.iter().flatten().count() == 2 {
+            assert!(world.elapsed() - began < 5_000_000, "the socket stays");
+            world.run_for(SECOND / 100);
+        }
+        let took = world.elapsed() - began;
+        println!("peer ends: {peer_ends}, {took} us");
+        assert!(is_about(took, stays), "{took} us");
+    }
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::fixtures::{self, SECOND, SERVER, push};
 use super::sim_world::{World, addr};
 use crate::config::Config;
-use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header};
+use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header, Segments};
 use crate::core::seq::{Sn, Ts};
 use crate::listener::KcpListener;
 use crate::stream::KcpStream;
@@ -69,4 +69,14 @@ fn first_data_behind_an_ack_and_its_retransmission_are_no_restart() {
     world.inject(addr(PEER), SERVER, &push(CONV, 0, b"other"));
     answer_all(&mut world);
     assert_eq!(stream.error(), Some(crate::ConnectionError::PeerRestarted));
+}
+
+#[test]
+fn initial_segment_without_data_is_answered_with_a_window_update_and_a_ping() {
+    let (mut world, _listener, _stream) = opened();
+    world.run_for(Duration::from_millis(50));
+    let arrived = world.arrived(PEER);
+    let commands: Vec<_> =
+        Segments::new(&arrived[0]).map(|(header, _)| (header.command, header.len)).collect();
+    assert_eq!(commands, [(Command::WindowUpdate, 0), (Command::Push, 0)]);
 }

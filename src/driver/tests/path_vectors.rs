@@ -7,11 +7,12 @@ use serde::Deserialize;
 
 use super::fixtures::{CLIENT, Pair, SECOND, SERVER};
 use super::migration::aead;
-use super::paths::{add_path, cut, paths, second};
+use super::paths::{Event, add_path, cut, messages, paths, second, two_paths};
 use super::sim_network::Sent;
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::path::set::{PathId, PathState};
+use crate::core::segment::{Command, ControlType, Header, Segments};
 use crate::driver::output::send_batch::SendBatch;
 use crate::driver::output::{PacketCodec, SendExtras, Written};
 use crate::testkit::link::LinkConfig;
@@ -240,4 +241,116 @@ fn path_of_the_vectors_is_taken() {
     inject(&mut pair, &answer);
     let both = [(PathId(0), PathState::Usable, true), (PathId(1), PathState::Usable, false)];
     assert_eq!(paths(&mut pair, SERVER), both);
+}
+
+/// The segments that leave from `end`, with their times in milliseconds.
+fn segments_from(codec: &PacketCodec, log: Vec<Sent>, end: &str) -> Vec<(u64, Header)> {
+    let rows = log.iter().map(|sent| row(codec, sent)).filter(|row| row.from == end);
+    let segments = rows.flat_map(|row| {
+        let datagram = unhex(&row.wire);
+        Segments::new(&datagram).map(|(header, _)| (row.ms, header)).collect::<Vec<_>>()
+    });
+    segments.collect()
+}
+
+fn is_path(header: &Header) -> bool {
+    header.command == Command::Control && header.frg == ControlType::Path as u8
+}
+
+fn is_ping(header: &Header) -> bool {
+    header.command == Command::Push && header.len == 0
+}
+
+#[test]
+fn connection_with_one_path_names_none() {
+    let config = config(7);
+    let codec = PacketCodec::new(&config, [9; 32]);
+    let mut pair = two_paths(1, [20, 40], &config);
+    messages(&mut pair, 3 * SECOND, Vec::new());
+    pair.world.run_for(60 * SECOND);
+    let log = pair.world.log();
+    assert!(log.iter().all(|sent| sent.from != second() && sent.to != second()));
+    let ends = ["client's first", "server"].map(|end| segments_from(&codec, log.clone(), end));
+    for segments in ends {
+        assert!(segments.len() > 100 && !segments.iter().any(|(_, header)| is_path(header)));
+    }
+}
+
+#[test]
+fn paths_are_pinged_each_5_s_in_use_and_each_15_s_otherwise() {
+    let config = config(7);
+    let codec = PacketCodec::new(&config, [9; 32]);
+    let mut pair = two_paths(1, [20, 40], &config);
+    add_path(&mut pair, second()).unwrap();
+    messages(&mut pair, 10 * SECOND, Vec::new());
+    // Gaps between pings on the second path, in tenths of a second.
+    let gaps = |log: Vec<Sent>| {
+        let segments = segments_from(&codec, log, "client's second");
+        let pings: Vec<_> = segments.iter().filter(|(_, header)| is_ping(header)).collect();
+        pings.windows(2).map(|pair| (pair[1].0 - pair[0].0 + 50) / 100).collect::<Vec<_>>()
+    };
+    pair.world.log();
+    messages(&mut pair, 28 * SECOND, Vec::new());
+    let busy = gaps(pair.world.log());
+    pair.world.run_for(20 * SECOND);
+    pair.world.log();
+    pair.world.run_for(80 * SECOND);
+    let idle = gaps(pair.world.log());
+    println!("busy {busy:?}, idle {idle:?}");
+    assert!(busy.len() >= 4 && busy.iter().all(|gap| (50..=52).contains(gap)), "{busy:?}");
+    assert!(idle.len() >= 4 && idle.iter().all(|gap| (150..=152).contains(gap)), "{idle:?}");
+}
+
+#[test]
+fn data_from_an_unknown_address_moves_no_path_of_several() {
+    let mut pair = two_paths(1, [20, 40], &aead());
+    add_path(&mut pair, second()).unwrap();
+    pair.world.run_for(SECOND);
+    let before = paths(&mut pair, SERVER);
+    // Data that has not arrived comes from elsewhere.
+    cut(&pair.world, [true, false], true);
+    pair.world.log();
+    pair.client.try_write(b"data").unwrap();
+    pair.world.run_for(SECOND / 1_000);
+    let sent = pair.world.log().remove(0);
+    assert_eq!((sent.from, sent.arrival), (addr(CLIENT), None));
+    let elsewhere = addr(99);
+    pair.world.port(99);
+    pair.world.inject(elsewhere, SERVER, &sent.datagram);
+    pair.world.run_for(SECOND / 100);
+    assert!(pair.world.arrived(99).is_empty(), "no PATH_CHALLENGE");
+    assert_eq!(paths(&mut pair, SERVER), before);
+    assert_eq!(pair.server.peer_addr().unwrap(), addr(CLIENT));
+}
+
+#[test]
+fn each_side_chooses_the_path_of_its_own_data() {
+    let mut pair = two_paths(1, [50, 60], &aead());
+    add_path(&mut pair, second()).unwrap();
+    pair.world.run_for(2 * SECOND);
+    cut(&pair.world, [true, true], true);
+    for _ in 0..50 {
+        pair.server.try_write(b"one way").unwrap();
+        pair.world.run_for(SECOND / 100);
+    }
+    let active = |pair: &mut Pair, host| {
+        paths(pair, host).into_iter().find(|(.., is_active)| *is_active).unwrap().0
+    };
+    assert_eq!((active(&mut pair, CLIENT), active(&mut pair, SERVER)), (PathId(0), PathId(1)));
+    pair.world.run_for(SECOND / 10);
+    assert_eq!(pair.client.try_read(&mut [0; 1_000]).unwrap(), 350);
+}
+
+#[test]
+fn answer_on_a_short_path_is_overdue_after_ten_milliseconds() {
+    for seed in 0..5 {
+        let mut pair = two_paths(seed, [4, 6], &aead());
+        add_path(&mut pair, second()).unwrap();
+        pair.world.run_for(2 * SECOND);
+        let dies: Event = Box::new(|world| cut(world, [true, true], true));
+        let gaps = messages(&mut pair, 2 * SECOND, vec![(1_000_000 + seed * 3_000, dies)]);
+        println!("seed {seed}: {gaps:?} ms");
+        // A message each 10 ms, the round trip of 4 ms, 10 ms, the way of the other path, and a tick.
+        assert!(gaps.iter().all(|gap| *gap <= 32), "{gaps:?}");
+    }
 }

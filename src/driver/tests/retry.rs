@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use super::fixtures::{CLIENT, MINUTE, SECOND, SERVER, answer, greet, pattern, push, read_pattern};
 use super::sim_world::{World, addr};
 use crate::config::{Config, Redundancy};
-use crate::core::segment::{CONTROL_CAPABLE, Command, Header, Segments};
+use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header, Segments};
 use crate::core::seq::{Sn, Ts};
 use crate::crypto::{Cipher, Key};
 use crate::endpoint::Endpoint;
@@ -326,4 +326,44 @@ fn retry_advertises_the_capability_that_the_listener_has() {
     let log = world.log();
     let headers = log.iter().flat_map(|sent| Segments::new(&sent.datagram)).map(|(h, _)| h);
     assert!(log.len() > 5 && headers.into_iter().all(|h| h.command != Command::Control));
+}
+
+#[test]
+fn retry_is_a_ping_alone_in_its_datagram() {
+    for capability in [CONTROL_CAPABLE, 0] {
+        let config = Config::new().close_notify(capability != 0);
+        let (mut world, _listener, _stuck) = crowded(&config, None);
+        world.port(PEER);
+        world.inject(addr(PEER), SERVER, &push(7, 0, b"hello"));
+        world.run_for(SECOND / 10);
+        let arrived = world.arrived(PEER);
+        assert_eq!(arrived.iter().map(Vec::len).collect::<Vec<_>>(), [HEADER_LEN]);
+        let ping = Header::parse(&arrived[0]).unwrap();
+        let Header { conv, command, frg, wnd, una, len, sn, .. } = ping;
+        assert_eq!((conv, command, frg, len), (7, Command::Push, capability, 0));
+        assert_eq!((una, wnd), (Sn(0), 1));
+        let number = sn.0.wrapping_sub(0xA000_0001);
+        assert!(number % 2 == 0 && number / 2 < 1 << 28, "{sn:?}");
+    }
+}
+
+#[test]
+fn retry_answer_without_the_capability_admits_no_initial_segment_with_it() {
+    let (mut world, listener, _stuck) = crowded(&Config::new(), None);
+    world.port(PEER);
+    let (command, frg, sn) = (Command::WindowProbe, CONTROL_CAPABLE, Sn(1 << 30));
+    let mut initial = Vec::new();
+    Header { conv: 7, command, frg, wnd: 128, ts: Ts(5), sn, una: Sn(0), len: 0 }
+        .emit(&mut initial);
+    for (frg, opens) in [(0, 1), (CONTROL_CAPABLE, 2)] {
+        world.arrived(PEER);
+        world.inject(addr(PEER), SERVER, &initial);
+        world.run_for(SECOND / 10);
+        let mut ack = answer(&world.arrived(PEER)[0], 0);
+        ack[5] = frg;
+        world.inject(addr(PEER), SERVER, &ack);
+        world.inject(addr(PEER), SERVER, &initial);
+        world.run_for(SECOND / 10);
+        assert_eq!(listener.stats().connections.passive_opens, opens);
+    }
 }
