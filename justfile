@@ -6,7 +6,7 @@ host := "x86_64-unknown-linux-gnu"
 # What to run before a commit.
 check: words lint test doc
 
-# Idioms and spelling, paths in documents, circles of imports, sizes of files and functions.
+# Idioms and spelling, paths in documents, rules without a test, circles of imports, sizes of files and functions.
 words:
     .ci/run words paths structure
 

@@ -137,6 +137,7 @@ async fn wildcard(config: Config) -> (KcpListener, impl Fn(u8) -> SocketAddr) {
     (listener, move |last| SocketAddr::from(([127, 0, 0, last], port)))
 }
 
+/// Rule: P-33.
 #[test]
 fn local_ip_follows_the_peer_until_it_is_validated_and_then_moves_by_path_validation() {
     one_thread().block_on(guarded(async {

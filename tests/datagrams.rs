@@ -258,6 +258,7 @@ fn end_of_the_connection_ends_receivers_behind_what_has_arrived() {
     });
 }
 
+/// Rule: W-145.
 #[test]
 fn datagrams_to_another_implementation_need_fec() {
     one_thread().block_on(common::guarded(async {

@@ -270,6 +270,7 @@ fn message_mode_writes_are_cut_as_kcp_go_cuts_them() {
     });
 }
 
+/// Rule: W-22.
 #[test]
 fn ping_is_acked_and_leaves_the_streams_unchanged() {
     each("ping_is_acked_and_leaves_the_streams_unchanged", 0..60, |seed| {

@@ -53,6 +53,7 @@ fn answers<'a>(datagrams: impl IntoIterator<Item = &'a Vec<u8>>) -> (bool, bool)
     seen
 }
 
+/// Rule: W-46.
 #[test]
 fn mtu_probe_is_acked_and_discarded_by_every_state_machine() {
     for implementation in Implementation::ALL {

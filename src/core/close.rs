@@ -593,6 +593,7 @@ mod tests {
         state
     }
 
+    /// Rules: W-13, P-1.
     #[test]
     fn control_capability_is_learned_from_free_frg_fields_alone() {
         for (command, frg, is_ping, supported, complete) in [
@@ -637,6 +638,7 @@ mod tests {
         assert!(!state.on_fin(Sn(60_000), Ts(1), Sn(7)) && state.on_fin(Sn(7), Ts(3), Sn(7)));
     }
 
+    /// Rule: W-60.
     #[test]
     fn fin_is_retransmitted_with_doubled_gaps_until_fin_ack() {
         let mut state = supported();
@@ -677,6 +679,7 @@ mod tests {
         assert_eq!(state.poll_reset(now, RTO).map(|rst| rst.sn), Some(Sn(4)));
     }
 
+    /// Rule: W-54.
     #[test]
     fn reset_ends_on_rst_ack_and_after_its_lifetime() {
         let mut state = supported();
@@ -692,6 +695,7 @@ mod tests {
         assert_eq!((state.reset().until(), state.reset_deadline()), (None, None));
     }
 
+    /// Rule: W-67.
     #[test]
     fn reset_is_required_while_the_peer_waits_for_data_or_fin() {
         let (linger, closed) = (ConnectionError::LingerTimeout, ConnectionError::Closed);
@@ -707,6 +711,7 @@ mod tests {
         assert!(!state.must_send_reset(closed, true) && !state.must_send_reset(closed, false));
     }
 
+    /// Rule: W-70.
     #[test]
     fn reset_behind_a_complete_stream_says_that_everything_was_read() {
         for (fin, wnd, orderly) in
@@ -730,6 +735,7 @@ mod tests {
         assert!(!state.may_send_reset() && state.reset().until().is_none());
     }
 
+    /// Rules: W-61, W-62.
     #[test]
     fn fin_counts_once_everything_before_it_has_arrived() {
         let mut state = supported();
@@ -747,6 +753,7 @@ mod tests {
         assert_eq!(state.poll_reply(), Some(ControlSegment { ts: Ts(6), ..ack }));
     }
 
+    /// Rule: W-63.
     #[test]
     fn fin_that_data_contradicts_is_taken_back() {
         let mut state = supported();

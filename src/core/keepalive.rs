@@ -674,6 +674,7 @@ mod tests {
         assert!(!keepalive.is_due(), "the peer is validated");
     }
 
+    /// Rule: W-19.
     #[test]
     fn keepalive_of_an_idle_connection_pings_each_period_and_takes_the_pong() {
         let mut keepalive = keepalive();
@@ -742,6 +743,7 @@ mod tests {
         assert_eq!(pings, 10);
     }
 
+    /// Rule: W-25.
     #[test]
     fn pong_after_the_lifetime_of_its_cookie_is_ignored() {
         let mut keepalive = keepalive();
@@ -750,6 +752,7 @@ mod tests {
         assert_eq!(keepalive.on_pong(Micros(11 * SECOND), ping, Sn(5)), None);
     }
 
+    /// Rule: W-25.
     #[test]
     fn ping_is_retransmitted_unchanged_while_its_cookie_lives() {
         let mut keepalive = keepalive();
@@ -782,6 +785,7 @@ mod tests {
         assert_eq!(recent, [false, false, true]);
     }
 
+    /// Rule: W-24.
     #[test]
     fn pong_is_compared_with_what_was_acknowledged_when_the_ping_left() {
         for (una, state_lost) in [(4, true), (5, false), (9, false)] {
@@ -805,6 +809,7 @@ mod tests {
         assert_ne!(keepalive.poll_ping(Micros(SECOND), Sn(5), Role::Active), Some(ping));
     }
 
+    /// Rule: W-29.
     #[test]
     fn dead_peer_is_pinged_each_second_and_given_up_after_the_timeout() {
         let mut config = KcpConfig::default();
@@ -917,6 +922,7 @@ mod tests {
         assert_eq!(keepalive.handle_timeout(Micros(60 * SECOND), true, None), Err(dead));
     }
 
+    /// Rules: W-19, W-20.
     #[test]
     fn role_is_in_the_lowest_bit_of_a_ping_and_its_number_is_never_zero() {
         for una in [0, 1, 2, (1 << 30) - 1, 1 << 30, (1 << 30) + 1, u32::MAX] {
@@ -939,6 +945,7 @@ mod tests {
         assert!(active.on_ping(Sn(5)));
     }
 
+    /// Rule: W-21.
     #[test]
     fn cookies_differ_in_every_bit_between_pings_and_connections() {
         let cookies = |seed| {

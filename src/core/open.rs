@@ -455,6 +455,7 @@ mod tests {
         datagram
     }
 
+    /// Rule: W-154.
     #[test]
     fn initial_segment_is_retransmitted_with_doubled_gaps_until_answered() {
         let mut state = Establishment::Idle;

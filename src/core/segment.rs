@@ -344,6 +344,7 @@ mod tests {
             })
     }
 
+    /// Rules: W-2, W-5.
     #[test]
     fn header_of_kcp_go_packet_parses_and_emits_identically() {
         let packet = unhex(HELLO);
@@ -378,6 +379,7 @@ mod tests {
         }
     }
 
+    /// Rule: W-4.
     #[test]
     fn validate_one_bad_segment_rejects_the_datagram() {
         let good = unhex(HELLO);
@@ -401,6 +403,7 @@ mod tests {
         assert_eq!(Segments::new(&tail).count(), 1);
     }
 
+    /// Rules: W-6, W-7, W-8, W-9, W-10, W-11, W-13, W-51, W-52, W-53, W-54, W-55, W-56, W-57, W-136.
     #[test]
     fn commands_and_types_have_their_numbers() {
         use Command::{Ack, Control, Push, Repair, WindowProbe, WindowUpdate};

@@ -145,6 +145,7 @@ mod tests {
         assert_eq!(parse(&twice), None);
     }
 
+    /// Rules: W-89, W-90.
     #[test]
     fn pending_reset_ends_the_connection_unless_the_peer_shows_life() {
         let mut pending = UnconfirmedReset::default();

@@ -172,6 +172,7 @@ mod tests {
         }
     }
 
+    /// Rule: W-94.
     #[test]
     fn time_wait_acknowledges_the_last_duplicate_with_a_closed_window() {
         let push = |sn| segment(Command::Push, 0, sn, 6);
@@ -182,6 +183,7 @@ mod tests {
         assert_eq!(reply_to(&ended(OpenedBy::default()), &[ack]), None);
     }
 
+    /// Rule: W-95.
     #[test]
     fn time_wait_acknowledges_the_last_fin_and_any_reset() {
         let control = |kind: ControlType, sn| segment(Command::Control, kind as u8, sn, 6);
@@ -202,6 +204,7 @@ mod tests {
         }
     }
 
+    /// Rules: W-96, W-97.
     #[test]
     fn time_wait_resets_a_peer_that_sends_new_data() {
         let state = ended(OpenedBy::default());

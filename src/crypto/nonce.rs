@@ -234,6 +234,7 @@ mod tests {
         join(left, right)
     }
 
+    /// Rule: P-58.
     #[test]
     fn nonce_prefix_is_unique_among_shards() {
         let secret = secret(1);
@@ -250,6 +251,7 @@ mod tests {
         assert_eq!(seen.len(), 1 << 20);
     }
 
+    /// Rule: P-58.
     #[test]
     fn nonce_prefix_is_the_permuted_counter() {
         let secret = secret(2);
@@ -286,6 +288,7 @@ mod tests {
         assert_eq!(packets.iter().collect::<HashSet<_>>().len(), 100);
     }
 
+    /// Rule: P-59.
     #[test]
     fn own_nonces_are_detected_and_no_others() {
         let (ours, theirs) = (secret(5), secret(6));

@@ -52,6 +52,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + (i >> 8) * 7) as u8).collect()
 }
 
+/// Rule: W-3.
 #[test]
 fn overhead_of_each_cipher_equals_kcp_gos() {
     for (algorithm, cipher) in all() {

@@ -969,6 +969,7 @@ mod tests {
         assert_eq!(demux.route(now, &from(1), &foreign), Route::Unknown);
     }
 
+    /// Rules: W-92, P-52.
     #[test]
     fn time_wait_acknowledges_duplicates_and_passes_another_initial_segment() {
         let mut demux = Demux::default();
@@ -999,6 +1000,7 @@ mod tests {
         assert_eq!(demux.route(later, &from(1), &first), Route::Open(hash));
     }
 
+    /// Rules: W-93, P-52.
     #[test]
     fn migration_to_the_address_of_another_connection_changes_nothing() {
         const OTHER: ConnId = ConnId { slot: 4, generation: 1 };

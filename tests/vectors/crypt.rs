@@ -50,6 +50,7 @@ fn check_packet(row: &Packet, cipher: &dyn PacketCipher) {
     assert_eq!(opened[head..head + payload.len()], payload);
 }
 
+/// Rules: W-1, W-3.
 #[test]
 fn kcp_go_packets_open_and_seal_identically() {
     let packets: Packets = serde_json::from_str(include_str!("crypt.json")).unwrap();

@@ -108,6 +108,7 @@ fn subsets(
     }
 }
 
+/// Rule: W-1.
 #[test]
 fn kcp_go_fec_groups_are_encoded_and_recovered() {
     let file: File = serde_json::from_str(include_str!("fec.json")).unwrap();

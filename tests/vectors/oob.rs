@@ -43,6 +43,7 @@ async fn receive(socket: &UdpSocket) -> Vec<u8> {
     buffer
 }
 
+/// Rules: W-140, W-141, W-142, W-144, W-145, W-151.
 #[tokio::test]
 async fn kcp_go_oob_packets_are_sent_and_received() {
     let config =

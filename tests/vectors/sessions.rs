@@ -184,6 +184,7 @@ const SESSIONS: [(&str, &str); 13] = sessions![
     "xor-fec-2-1",
 ];
 
+/// Rules: W-1, W-3.
 #[test]
 fn recorded_kcp_go_sessions_deliver_their_bytes() {
     let (mut checked, mut all_recovered) = (0, 0);

@@ -411,6 +411,7 @@ mod tests {
         largest
     }
 
+    /// Rule: P-20.
     #[test]
     fn rate_follows_departures_however_acks_are_batched() {
         for batch in [1, 2, 20, 100] {

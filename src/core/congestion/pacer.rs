@@ -345,6 +345,7 @@ mod tests {
         assert!(!pacer.is_blocked(now));
     }
 
+    /// Rule: P-19.
     #[test]
     fn rate_limit_over_ten_seconds_is_exact() {
         let mut limiter = RateLimiter::default();

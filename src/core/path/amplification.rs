@@ -239,6 +239,7 @@ mod tests {
     use super::*;
     use crate::core::seq::Sn;
 
+    /// Rule: P-29.
     #[test]
     fn amplification_limit_is_3x_received_or_the_initial_allowance() {
         let mut limit = Amplification::limited(1_200);
@@ -262,6 +263,7 @@ mod tests {
         assert!(!SendBudget::Bytes(1_200).may_probe_mtu() && SendBudget::Bytes(24).admits(24));
     }
 
+    /// Rule: P-28.
     #[test]
     fn ack_validates_if_it_fits_the_initial_segment() {
         let held = AddressProof::AckAndDuplicate { acked: false, duplicated: false };

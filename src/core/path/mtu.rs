@@ -684,6 +684,7 @@ fn mtu_probe_sn(una: Sn) -> Sn {
 mod tests {
     use super::*;
 
+    /// Rules: W-20, W-48.
     #[test]
     fn mtu_probe_is_never_within_the_window_of_a_peer_without_state() {
         for una in [0, 1, (1 << 30) - 1, 1 << 30, (1 << 30) + 65_535, (1 << 30) + 65_537, u32::MAX]

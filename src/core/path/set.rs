@@ -792,6 +792,7 @@ mod tests {
     use crate::config::KcpConfig;
     use crate::core::seq::{Sn, Ts};
 
+    /// Rule: W-112.
     #[test]
     fn path_that_falls_silent_with_each_pong_is_pinged_ten_times_a_second() {
         let mut now = Micros(1_000_000);
@@ -847,6 +848,7 @@ mod tests {
         set.entry(id).unwrap().state
     }
 
+    /// Rule: P-42.
     #[test]
     fn silent_path_returns_after_pongs_that_double_with_each_silence() {
         let (mut now, id) = (Micros(1_000_000), PathId(1));
@@ -867,6 +869,7 @@ mod tests {
         assert_eq!(needed, [3, 6, 12, 24, 48, 48]);
     }
 
+    /// Rule: P-42.
     #[test]
     fn silent_path_needs_more_pongs_for_each_lost_one() {
         let (mut now, id) = (Micros(1_000_000), PathId(1));
@@ -889,6 +892,7 @@ mod tests {
         assert_eq!(state(&set, id), PathState::Usable);
     }
 
+    /// Rule: P-43.
     #[test]
     fn silent_path_returns_at_once_if_all_are_silent() {
         let mut now = Micros(1_000_000);
@@ -922,6 +926,7 @@ mod tests {
         }
     }
 
+    /// Rule: P-41.
     #[test]
     fn usable_path_is_silent_after_five_unanswered_pings() {
         let (mut now, id) = (Micros(1_000_000), PathId(1));

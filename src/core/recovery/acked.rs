@@ -397,6 +397,7 @@ mod tests {
         );
     }
 
+    /// Rule: P-12.
     #[test]
     fn late_ack_counts_for_the_last_64_segments() {
         let clock = Clock::new(std::time::Instant::now(), 0);

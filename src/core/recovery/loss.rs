@@ -699,6 +699,7 @@ mod tests {
         (loss, rtt, sent)
     }
 
+    /// Rule: P-6.
     #[test]
     fn fast_retransmit_needs_fast_resend_later_acks() {
         let (mut loss, rtt, sent) = setup(&Timing::FAST3);
@@ -715,6 +716,7 @@ mod tests {
         assert_eq!(loss.lost_at(&third, &rtt, 4, false).1, LossTrigger::Rto);
     }
 
+    /// Rule: P-7.
     #[test]
     fn early_retransmit_without_new_data_needs_one_later_ack() {
         let (mut loss, rtt, sent) = setup(&Timing::KCP_DEFAULT);
@@ -727,6 +729,7 @@ mod tests {
         );
     }
 
+    /// Rule: P-6.
     #[test]
     fn fast_retransmit_of_a_retransmission_counts_only_later_transmissions() {
         let (mut loss, rtt, mut sent) = setup(&Timing::FAST3);
@@ -743,6 +746,7 @@ mod tests {
         );
     }
 
+    /// Rule: P-6.
     #[test]
     fn reo_wnd_grows_on_spurious_retransmit_and_halves_on_confirmed_losses() {
         let (mut loss, rtt, sent) = setup(&Timing::FAST3);
@@ -779,6 +783,7 @@ mod tests {
         assert!(lost_at(&loss).0 < Micros(200_000) && lost_at(&loss).1 == LossTrigger::Rto);
     }
 
+    /// Rule: P-8.
     #[test]
     fn rto_backoff_is_linear_up_to_max_rto() {
         let (mut loss, rtt, _) = setup(&Timing::FAST3);
@@ -797,6 +802,7 @@ mod tests {
     const RTO: u64 = 200_000;
     const MAX_RTO: u64 = 10_000_000;
 
+    /// Rule: P-10.
     #[test]
     fn pto_backoff_after_a_second_without_activity_doubles_up_to_max_rto() {
         let mut backoff = PtoBackoff::default();
@@ -823,6 +829,7 @@ mod tests {
         assert_eq!(backoff.probe_at(now, 0), now);
     }
 
+    /// Rule: P-9.
     #[test]
     fn rto_waits_for_acks_of_newer_data() {
         let mut backoff = PtoBackoff::default();
@@ -839,6 +846,7 @@ mod tests {
     }
 
     /// After an idle time the peer had nothing to acknowledge, so the back-off counts from the new data.
+    /// Rule: P-10.
     #[test]
     fn pto_backoff_counts_from_the_first_segment_in_flight() {
         let mut backoff = PtoBackoff::default();
@@ -866,6 +874,7 @@ mod tests {
         spent
     }
 
+    /// Rule: P-13.
     #[test]
     fn retransmissions_without_acks_are_the_capacity_and_four_per_rtt() {
         for (rtt, periods) in [(100_000, 10), (1_000, 34)] {
@@ -874,6 +883,7 @@ mod tests {
         }
     }
 
+    /// Rule: P-13.
     #[test]
     fn each_acked_segment_allows_one_retransmission_up_to_the_capacity() {
         let mut budget = RetransmitBudget::new();

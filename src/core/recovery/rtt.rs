@@ -243,6 +243,7 @@ mod tests {
         assert_eq!(rtt.rto(), 300_000);
     }
 
+    /// Rule: P-3.
     #[test]
     fn rto_on_a_steady_path_keeps_a_quarter_of_srtt() {
         let mut rtt = rtt(true, 10);
@@ -252,6 +253,7 @@ mod tests {
         assert!((125_000..130_000).contains(&rtt.rto()), "{}", rtt.rto());
     }
 
+    /// Rule: P-2.
     #[test]
     fn rttvar_within_one_round_trip_does_not_shrink() {
         let mut rtt = rtt(true, 10);
@@ -262,6 +264,7 @@ mod tests {
         assert_eq!(rtt.rttvar(), 50_000);
     }
 
+    /// Rule: P-4.
     #[test]
     fn rtt_sample_of_zero_is_valid() {
         let mut rtt = rtt(true, 10);
@@ -271,6 +274,7 @@ mod tests {
         assert_eq!(rtt.rto(), 30_000);
     }
 
+    /// Rule: P-4.
     #[test]
     fn rto_for_any_samples_stays_within_bounds() {
         let mut rtt = rtt(false, 40);
@@ -280,6 +284,7 @@ mod tests {
         }
     }
 
+    /// Rule: P-5.
     #[test]
     fn rto_covers_the_longest_recent_wait_for_a_first_ack() {
         let mut rtt = rtt(true, 10);

@@ -342,6 +342,7 @@ mod tests {
         Ack { sn: Sn(sn), ts: Ts(sn + 1_000) }
     }
 
+    /// Rule: P-23.
     #[test]
     fn ack_behind_a_gap_is_sent_twice_until_una_covers_it() {
         let mut acks = PendingAcks::default();
@@ -508,6 +509,7 @@ mod tests {
         out
     }
 
+    /// Rules: W-170, P-22.
     #[test]
     fn ack_in_order_data_needs_one_for_the_latest() {
         let mut acks = PendingAcks::default();
@@ -533,6 +535,7 @@ mod tests {
         assert_eq!(taken(&mut acks, 3, 58), [5, 7, 1, 6]);
     }
 
+    /// Rule: P-22.
     #[test]
     fn ack_covered_by_una_is_not_sent() {
         let mut acks = PendingAcks::default();

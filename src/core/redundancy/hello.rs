@@ -251,6 +251,7 @@ mod tests {
         Ts(77)
     }
 
+    /// Rules: W-55, W-104.
     #[test]
     fn hello_leaves_eight_times_at_most() {
         let mut hello = Hello::new(false);
@@ -298,6 +299,7 @@ mod tests {
         assert!(hello.on_hello(now, Ts(6)) && !hello.is_due(now, true), "once");
     }
 
+    /// Rules: W-100, W-102, W-103.
     #[test]
     fn hello_ack_counts_with_the_number_of_our_hello() {
         let mut hello = Hello::new(false);
@@ -323,6 +325,7 @@ mod tests {
         assert!(hello.poll_answer().is_none());
     }
 
+    /// Rule: W-105.
     #[test]
     fn hello_is_answered_once_and_three_times_at_once_at_most() {
         let mut hello = Hello::new(false);

@@ -260,6 +260,7 @@ mod tests {
         }
     }
 
+    /// Rule: W-6.
     #[test]
     fn send_buffer_messages_keep_their_boundaries() {
         let mut buffer = SendBuffer::new(false);

@@ -168,6 +168,7 @@ mod tests {
         assert_eq!(window.available(Sn(20)), 100);
     }
 
+    /// Rule: P-16.
     #[test]
     fn window_shrinks_after_three_reports_over_a_round_trip() {
         let mut window = RemoteWindow::new(Sn(0));

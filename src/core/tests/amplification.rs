@@ -10,6 +10,7 @@ use crate::core::path::validation::PathValidation;
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::{Sn, Ts};
 
+/// Rule: W-23.
 #[test]
 fn amplification_limit_without_the_driver_holds_until_a_ping_is_answered() {
     let mut scripted = ScriptedPeer::new(&config());
@@ -137,6 +138,7 @@ fn in_flight(count: u32) -> ScriptedPeer {
     scripted
 }
 
+/// Rule: P-35.
 #[test]
 fn change_of_path_keeps_the_smoothed_rtt_and_forgets_the_minimum_and_the_model() {
     let mut scripted = in_flight(1);
@@ -154,6 +156,7 @@ fn change_of_path_keeps_the_smoothed_rtt_and_forgets_the_minimum_and_the_model()
     assert_eq!([before, path].map(|path| path.min_rtt.as_millis()), [100, 300]);
 }
 
+/// Rule: P-36.
 #[test]
 fn ten_segments_in_flight_leave_again_once_a_path_is_validated() {
     let again = |act: &dyn Fn(&mut ScriptedPeer)| -> Vec<u32> {

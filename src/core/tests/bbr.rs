@@ -90,6 +90,7 @@ fn bulk_through_a_policer_reaches_its_rate() {
 }
 
 /// At 20 % Reno keeps 0.5 Mbit/s.
+/// Rule: P-20.
 #[test]
 fn random_loss_does_not_reduce_the_rate() {
     for (loss, least) in [(10_000, 18.2), (50_000, 17.2), (200_000, 13.5)] {

@@ -34,6 +34,7 @@ fn statistics_say_that_the_peer_supports_control_from_its_first_segment() {
     assert!(with_capable_peer(&config()).kcp.stats().peer_supports_control);
 }
 
+/// Rule: W-65.
 #[test]
 fn fin_ends_one_direction_after_its_last_byte() {
     let mut duo = TwoEndpoints::new(1, 0);
@@ -66,6 +67,7 @@ fn fin_is_reported_after_unread_bytes() {
     assert!(duo.sides[1].peer_has_closed());
 }
 
+/// Rule: P-49.
 #[test]
 fn fin_ends_a_stream_without_data() {
     let mut duo = TwoEndpoints::new(1, 0);
@@ -150,6 +152,7 @@ fn fin_arrives_after_all_data_at_any_loss_duplication_and_reordering() {
     }
 }
 
+/// Rule: W-16.
 #[test]
 fn peer_without_control_capability_is_sent_no_control() {
     let mut lone = ScriptedPeer::new(&config());
@@ -169,6 +172,7 @@ fn peer_without_control_capability_is_sent_no_control() {
     assert_eq!(lone.out(), []);
 }
 
+/// Rule: W-14.
 #[test]
 fn close_notify_off_neither_sends_nor_takes_control() {
     let mut quiet = config();
@@ -185,6 +189,7 @@ fn close_notify_off_neither_sends_nor_takes_control() {
     assert!(!lone.kcp.peer_has_closed() && lone.kcp.is_closed());
 }
 
+/// Rules: W-61, W-63, W-64.
 #[test]
 fn fin_that_contradicts_data_or_another_fin_is_ignored() {
     let fin = |sn, ts| Header { frg: ControlType::Fin as u8, ..header(Command::Control, sn, ts) };
@@ -224,6 +229,7 @@ fn fin_that_contradicts_data_or_another_fin_is_ignored() {
     assert_eq!(fin_acks.map(|header| (header.sn, header.ts)).collect::<Vec<_>>(), [(Sn(6), Ts(7))]);
 }
 
+/// Rules: W-73, W-75, P-50.
 #[test]
 fn reset_is_valid_only_with_the_time_stamp_of_a_recent_segment() {
     let reset =
@@ -255,6 +261,7 @@ fn reset_is_valid_only_with_the_time_stamp_of_a_recent_segment() {
     assert_eq!(lone.timeout(), None);
 }
 
+/// Rules: W-69, W-72.
 #[test]
 fn reset_names_the_latest_segment_and_expires_after_10_s() {
     let mut lone = with_capable_peer(&config());
@@ -293,6 +300,7 @@ fn datagrams(lone: &mut ScriptedPeer) -> Vec<Vec<u8>> {
     }
 }
 
+/// Rules: W-49, W-50.
 #[test]
 fn control_segment_is_alone_in_its_datagram() {
     type Act = fn(&mut Kcp, Instant);
@@ -323,6 +331,7 @@ fn control_segment_is_alone_in_its_datagram() {
     }
 }
 
+/// Rule: W-97.
 #[test]
 fn ended_connection_resets_its_peer_unless_that_has_closed_too_or_restarted() {
     let resets = |kcp: &Kcp| kcp.time_wait(OpenedBy::default(), false, None).reset_on_data;

@@ -80,6 +80,7 @@ fn retransmitted_at(lost: usize, close_after: u64, parities: usize) -> Vec<u64> 
     (0..lost as u32).map(|i| at(FIRST + i)).collect()
 }
 
+/// Rule: P-57.
 #[test]
 fn lost_segment_waits_until_its_parity_is_acknowledged() {
     let without = retransmitted_at(1, 10, 0);
@@ -218,6 +219,7 @@ fn acks_that_a_peer_holds_back_are_no_losses() {
 
 /// Whatever a peer acknowledges, and when, a segment is retransmitted at most an RTO after its parity, and so
 /// at most 40 ms later than without parity.
+/// Rule: P-57.
 #[test]
 fn no_acks_of_a_peer_defer_a_retransmission_beyond_an_rto_after_the_parity() {
     for seed in 0..300 {

@@ -23,6 +23,7 @@ fn fragment(script: &mut ScriptedPeer, sn: u32, frg: u8, payload: &[u8]) {
     script.give(Header { frg, ..header(Command::Push, sn, 0) }, payload);
 }
 
+/// Rule: W-6.
 #[test]
 fn message_of_255_fragments_is_reassembled() {
     for window in [255, 256, 300] {

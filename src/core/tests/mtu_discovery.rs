@@ -29,6 +29,7 @@ fn found(sim: &Sim) -> (u64, u32) {
     (stats.probes.mtu, stats.path.current_mtu)
 }
 
+/// Rule: P-44.
 #[test]
 fn mtu_discovery_on_a_healthy_path_sends_no_probe() {
     for delay in [50, 5 * MILLIS, 300 * MILLIS] {
@@ -43,6 +44,7 @@ fn mtu_discovery_on_a_healthy_path_sends_no_probe() {
     }
 }
 
+/// Rule: P-45.
 #[test]
 fn plpmtu_search_down_ends_at_the_largest_size_that_arrives() {
     for (mtu, carried) in [(1_399, 1_160), (1_250, 1_160), (1_000, 960), (600, 468)] {
@@ -59,6 +61,7 @@ fn plpmtu_search_down_ends_at_the_largest_size_that_arrives() {
     }
 }
 
+/// Rule: P-46.
 #[test]
 fn plpmtu_falls_on_a_black_hole_and_is_raised_when_the_path_recovers() {
     let mut plan = plan("path MTU falls", 40_000_000);
@@ -116,6 +119,7 @@ fn plpmtu_of_a_peer_that_receives_1472_bytes_is_never_above_it() {
 }
 
 /// A size above 1,472 bytes is used once the peer has acknowledged a probe of it.
+/// Rule: P-44.
 #[test]
 fn plpmtu_above_1472_is_used_after_one_acknowledged_probe() {
     let mut plan = plan("jumbo frames", 4_000_000);
@@ -242,6 +246,7 @@ fn mtu_discovery_before_the_first_answer_sends_pings_alone() {
 }
 
 /// Like other implementations: the padding of an MTU probe is skipped, its number acknowledged.
+/// Rule: W-46.
 #[test]
 fn mtu_probe_of_a_peer_is_acknowledged_and_not_delivered() {
     let mut scripted = ScriptedPeer::new(&KcpConfig { mtu: 1_500, ..config() });
@@ -316,6 +321,7 @@ fn mtu_lowered_by_an_icmp_message_returns_once_a_later_probe_is_acknowledged() {
 }
 
 /// The whole walk of the states: BASE, SEARCHING through the table, ERROR.
+/// Rules: P-45, P-46.
 #[test]
 fn plpmtu_search_without_any_answer_to_probes_ends_at_the_minimum() {
     let mut scripted = ScriptedPeer::new(&config());

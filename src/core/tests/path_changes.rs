@@ -478,6 +478,7 @@ fn other_implementation_gets_an_ack_for_every_second_segment_of_bulk() {
 /// A peer without CONTROL is not pinged during an outage: retransmissions find out that it is back.
 /// The longest wait on the healed path is 2.54 s, with 24 retransmissions in 58 s of outage. With
 /// timeouts of up to 10 s it was 4.0 s after an outage of 5 s.
+/// Rule: P-11.
 #[test]
 fn flow_to_another_implementation_moves_within_3_s_after_an_outage() {
     let mut longest = 0;

@@ -57,6 +57,7 @@ fn repairs(log: &Log) -> usize {
     log.borrow().iter().filter(|header| header.command == Command::Repair).count()
 }
 
+/// Rules: W-15, W-56, W-99, W-102.
 #[test]
 fn hello_is_exchanged_once_after_the_capability() {
     let (_, log) = negotiated(1);
@@ -71,6 +72,7 @@ fn hello_is_exchanged_once_after_the_capability() {
     assert_eq!(log[hello].ts, log[hello_ack].ts);
 }
 
+/// Rule: W-120.
 #[test]
 fn peer_without_control_is_sent_neither_hello_nor_repair() {
     let mut ends = TwoEndpoints::new(1, 0);
@@ -89,6 +91,7 @@ fn peer_without_control_is_sent_neither_hello_nor_repair() {
     assert_eq!(ends.read(1).len(), 100_000);
 }
 
+/// Rules: W-104, W-120, P-27.
 #[test]
 fn hello_without_an_answer_is_sent_eight_times_and_then_one_a_minute() {
     let mut ends = TwoEndpoints::new(1, 0);
@@ -116,6 +119,7 @@ fn hello_without_an_answer_is_sent_eight_times_and_then_one_a_minute() {
     assert_eq!(*count.borrow(), 11, "one a minute");
 }
 
+/// Rule: W-127.
 #[test]
 fn mss_is_three_bytes_smaller_while_repair_symbols_are_sent() {
     let (mut ends, log) = negotiated(1);
@@ -134,6 +138,7 @@ fn mss_is_three_bytes_smaller_while_repair_symbols_are_sent() {
     assert_eq!(repairs(&log), before);
 }
 
+/// Rules: W-119, W-137.
 #[test]
 fn lost_segment_is_recovered_without_a_retransmission() {
     for lost in 20..30 {
@@ -170,6 +175,7 @@ fn lost_segment_is_recovered_without_a_retransmission() {
     }
 }
 
+/// Rule: W-131.
 #[test]
 fn repair_symbols_are_at_most_their_rate_of_the_data() {
     let mut rng = Rng::new(3);
@@ -193,6 +199,7 @@ fn repair_symbols_are_at_most_their_rate_of_the_data() {
     }
 }
 
+/// Rule: W-132.
 #[test]
 fn bulk_gets_no_repair_symbols() {
     let (mut ends, log) = negotiated(1);
@@ -289,6 +296,7 @@ fn messages_with_repair_symbols_keep_their_boundaries() {
     }
 }
 
+/// Rule: W-138.
 #[test]
 fn ack_of_a_recovered_segment_needs_a_key_that_was_sent() {
     let (mut ends, log) = negotiated(1);
@@ -364,6 +372,7 @@ fn segments_recovered_among_many_in_flight_are_acknowledged() {
     }
 }
 
+/// Rules: W-137, P-15.
 #[test]
 fn hidden_loss_closes_the_congestion_window() {
     let (mut ends, _) = negotiated(1);
@@ -512,6 +521,7 @@ fn repairs_over(count: u32, seed: u64) -> Vec<(u32, Header)> {
     repairs
 }
 
+/// Rules: W-11, W-122, W-124, W-130.
 #[test]
 fn repair_symbols_cover_the_latest_64_segments_under_a_new_key_each() {
     let [one, other] = [3, 4].map(|seed| repairs_over(90, seed));
@@ -527,6 +537,7 @@ fn repair_symbols_cover_the_latest_64_segments_under_a_new_key_each() {
     assert!(keys.windows(2).all(|pair| pair[0] != pair[1]), "{keys:?}");
 }
 
+/// Rule: W-132.
 #[test]
 fn flow_with_more_than_256_segments_outstanding_gets_no_repair_symbols() {
     let repairs = repairs_over(300, 3);

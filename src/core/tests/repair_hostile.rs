@@ -30,6 +30,7 @@ fn asked(config: &KcpConfig) -> ScriptedPeer {
     peer
 }
 
+/// Rule: W-121.
 #[test]
 fn repair_before_hello_is_ignored() {
     let mut peer = ScriptedPeer::new(&config());
@@ -57,6 +58,7 @@ fn hello_ack_is_no_reflection() {
     assert!(peer.kcp.stats().redundancy.repair_per_mille > 0);
 }
 
+/// Rule: W-102.
 #[test]
 fn hello_flood_is_answered_with_less_than_it_sends() {
     let mut peer = asked(&config());
@@ -105,6 +107,7 @@ fn hostile_repair_is_counted_and_ends_nothing() {
     }
 }
 
+/// Rules: W-123, W-134.
 #[test]
 fn repair_is_rejected_outside_the_window_and_beside_other_segments() {
     let mut peer = asked(&config());
@@ -130,6 +133,7 @@ fn forged(sn: Sn, key: u32, frg: u8, payload: &[u8]) -> (Header, Vec<u8>) {
     (Header { frg: 1, ..header(Command::Repair, sn.0, key) }, symbol)
 }
 
+/// Rule: W-139.
 #[test]
 fn recovered_segment_that_continues_no_message_is_dropped() {
     let (recv_window, auto_windows) = (128, false);
@@ -174,6 +178,7 @@ fn ack_with_any_frg_is_an_ack_without_repair_symbols() {
     assert!(peer.kcp.is_established() && peer.kcp.stats().anomalies.invalid_acks == 0);
 }
 
+/// Rule: W-136.
 #[test]
 fn ack_of_a_recovered_segment_leaves_between_full_datagrams() {
     let mut config = config();
@@ -196,6 +201,7 @@ fn symbol_of(sn: Sn, key: u32, segments: &[&[u8]]) -> (Header, Vec<u8>) {
     (Header { frg: count, ..header(Command::Repair, sn.0, key) }, symbol)
 }
 
+/// Rule: W-136.
 #[test]
 fn ack_of_a_recovered_segment_has_the_key_that_reaches_furthest() {
     let (a, b, c) = (&[1; 50][..], &[2; 50][..], &[3; 50][..]);
@@ -232,6 +238,7 @@ fn is_kept_for(pause: u64) -> bool {
     peer.kcp.stats().redundancy.recovered_segments == 2
 }
 
+/// Rule: W-133.
 #[test]
 fn history_of_repairs_ends_ten_seconds_after_the_last() {
     assert_eq!([9_900, 10_100].map(|pause| is_kept_for(pause * MILLIS)), [true, false]);

@@ -160,6 +160,7 @@ fn repair_symbol_that_recovers_a_segment_is_a_sign_of_life() {
     assert_eq!(script.kcp.close_reason(), Some(ConnectionError::IdleTimeout));
 }
 
+/// Rule: P-28.
 #[test]
 fn pong_of_a_peer_in_another_connection_validates_nothing() {
     let mut script = ScriptedPeer::new(&config());

@@ -30,6 +30,7 @@ fn established(config: &KcpConfig) -> Script {
 
 // ----- acknowledgements -----
 
+/// Rule: W-7.
 #[test]
 fn ack_policy_immediate_acks_each_segment_at_once() {
     let config = KcpConfig { ack_policy: AckPolicy::Immediate, ..quiet() };
@@ -77,6 +78,7 @@ fn duplicate_is_acked_again_at_once_whatever_the_policy() {
 
 // ----- windows -----
 
+/// Rules: W-172, P-17.
 #[test]
 fn zero_window_is_probed_after_500_ms_and_then_up_to_every_5_s() {
     let mut script = script(&quiet())
@@ -98,6 +100,7 @@ fn zero_window_is_probed_after_500_ms_and_then_up_to_every_5_s() {
         .expect_none();
 }
 
+/// Rule: W-12.
 #[test]
 fn window_probe_is_answered_with_the_receive_window() {
     let config = KcpConfig { recv_window: 8, auto_windows: false, ..quiet() };
@@ -110,6 +113,7 @@ fn window_probe_is_answered_with_the_receive_window() {
         .expect_none();
 }
 
+/// Rules: W-12, W-170.
 #[test]
 fn reading_a_full_receive_window_sends_a_window_update() {
     let config = KcpConfig { recv_window: 2, auto_windows: false, ..quiet() };
@@ -123,6 +127,7 @@ fn reading_a_full_receive_window_sends_a_window_update() {
         .expect_none();
 }
 
+/// Rules: W-8, W-9, W-13, W-159, P-1.
 #[test]
 fn window_probes_and_updates_lie_far_behind_and_have_no_timestamp() {
     let plain = |segment: Segment| segment.frg(0xA5).ts(0).sn(1_u32.wrapping_sub(1 << 30));
@@ -152,12 +157,14 @@ fn unanswered(config: &KcpConfig, at: [u64; 8]) {
     }
 }
 
+/// Rules: W-169, P-8.
 #[test]
 fn rto_is_200_ms_before_the_first_sample_and_grows_by_half_of_it() {
     // After 2 s without an answer the PTO back-off doubles the wait instead.
     unanswered(&quiet(), [0, 200, 500, 900, 1_400, 2_000, 2_700, 3_500]);
 }
 
+/// Rule: P-8.
 #[test]
 fn rto_without_nodelay_grows_by_the_whole() {
     let config = KcpConfig { timing: Timing::NORMAL, ..quiet() };
@@ -171,6 +178,7 @@ fn rto_grows_up_to_the_maximum() {
     unanswered(&config, [0, 200, 600, 1_200, 2_000, 3_000, 4_000, 5_000]);
 }
 
+/// Rule: W-6.
 #[test]
 fn rto_follows_the_first_rtt_sample() {
     // srtt 50 ms and rttvar 25 ms: 50 + 4 * 25.
@@ -222,11 +230,13 @@ fn fast_retransmit_needs_as_many_later_acks_as_fast_resend() {
         .expect_none();
 }
 
+/// Rules: W-169, P-7.
 #[test]
 fn early_retransmit_follows_one_later_ack_and_two_milliseconds() {
     let _ = one_sacked(&quiet()).at(ms(102)).expect(push(1, &[1; MSS]));
 }
 
+/// Rule: P-12.
 #[test]
 fn ack_of_the_retransmission_and_of_the_original_end_the_same_loss() {
     let _ = one_sacked(&quiet())
@@ -243,6 +253,7 @@ fn ack_of_the_retransmission_and_of_the_original_end_the_same_loss() {
 
 // ----- FIN and RST -----
 
+/// Rules: W-15, W-51, W-60, P-49.
 #[test]
 fn fin_follows_the_last_segment_and_is_retransmitted_until_fin_ack() {
     let mut script = established(&quiet()).with(|kcp, now| kcp.close(now)).expect(fin(1).ts(50));
@@ -258,6 +269,7 @@ fn fin_follows_the_last_segment_and_is_retransmitted_until_fin_ack() {
     assert!(script.kcp().is_closed());
 }
 
+/// Rule: W-16.
 #[test]
 fn fin_is_not_sent_to_a_peer_without_the_control_capability() {
     let script = script(&quiet())
@@ -271,6 +283,7 @@ fn fin_is_not_sent_to_a_peer_without_the_control_capability() {
     assert!(script.kcp().is_closed());
 }
 
+/// Rule: W-59.
 #[test]
 fn fin_leaves_once_each_segment_has_left_and_waits_for_no_ack() {
     let _ = script(&quiet())
@@ -290,6 +303,7 @@ fn fin_leaves_once_each_segment_has_left_and_waits_for_no_ack() {
         .expect_none();
 }
 
+/// Rule: W-17.
 #[test]
 fn end_of_a_stream_asks_a_peer_without_a_sign_of_the_capability() {
     for frg in [CONTROL_CAPABLE, 0] {
@@ -310,6 +324,7 @@ fn end_of_a_stream_asks_a_peer_without_a_sign_of_the_capability() {
     }
 }
 
+/// Rule: W-58.
 #[test]
 fn control_of_an_unknown_type_is_ignored() {
     for frg in [0, 8, 0x80, CONTROL_CAPABLE, 0xFF] {
@@ -322,6 +337,7 @@ fn control_of_an_unknown_type_is_ignored() {
     }
 }
 
+/// Rules: W-52, W-62.
 #[test]
 fn fin_is_answered_with_fin_ack_once_everything_before_it_arrived() {
     let script = established(&quiet())
@@ -334,6 +350,7 @@ fn fin_is_answered_with_fin_ack_once_everything_before_it_arrived() {
     assert!(script.kcp().peer_has_closed());
 }
 
+/// Rules: W-54, W-74.
 #[test]
 fn rst_without_a_recent_timestamp_is_answered_with_a_ping() {
     let script = established(&quiet())
@@ -361,12 +378,14 @@ fn reset_naming(sn: u32, wait: u64) -> bool {
     script.kcp().close_reason() == Some(ConnectionError::Reset)
 }
 
+/// Rule: W-73.
 #[test]
 fn rst_is_valid_for_the_last_64_acknowledged_segments_of_ten_seconds() {
     assert_eq!([66, 3, 2].map(|sn| reset_naming(sn, 1_000)), [true, true, false]);
     assert_eq!([9_990, 10_010].map(|wait| reset_naming(66, wait)), [true, false]);
 }
 
+/// Rule: W-75.
 #[test]
 fn copies_of_an_old_rst_draw_a_ping_each_second() {
     let mut script = established(&quiet());
@@ -382,6 +401,7 @@ fn copies_of_an_old_rst_draw_a_ping_each_second() {
     let _ = script.at(ms(60_000)).expect_none().expect_close_reason(None);
 }
 
+/// Rule: W-76.
 #[test]
 fn old_rst_behind_a_ping_is_remembered_until_the_next_ping_may_leave() {
     let mut script =
@@ -394,6 +414,7 @@ fn old_rst_behind_a_ping_is_remembered_until_the_next_ping_may_leave() {
     let _ = script.at(ms(21_950)).expect_none().expect_close_reason(Some(ConnectionError::Reset));
 }
 
+/// Rules: W-87, W-88, W-89, P-51.
 #[test]
 fn rst_without_state_ends_the_connection_after_five_more_unanswered_pings() {
     for answers in [false, true] {
@@ -414,6 +435,7 @@ fn rst_without_state_ends_the_connection_after_five_more_unanswered_pings() {
     }
 }
 
+/// Rule: W-74.
 #[test]
 fn rst_for_data_of_a_peer_that_has_received_nothing_ends_the_connection_at_once() {
     let _ = script(&quiet())
@@ -425,6 +447,7 @@ fn rst_for_data_of_a_peer_that_has_received_nothing_ends_the_connection_at_once(
         .expect_close_reason(Some(ConnectionError::Reset));
 }
 
+/// Rules: W-53, W-66, W-71.
 #[test]
 fn rst_names_the_last_segment_of_the_peer_and_is_retransmitted_for_10_s() {
     let mut script = established(&quiet())
@@ -454,6 +477,7 @@ fn rst_ack_stops_the_rst() {
 
 // ----- pings and MTU probes -----
 
+/// Rules: W-22, P-47.
 #[test]
 fn ping_is_acked_with_its_number_and_timestamp() {
     let _ = script(&quiet())
@@ -464,6 +488,7 @@ fn ping_is_acked_with_its_number_and_timestamp() {
         .expect_none();
 }
 
+/// Rule: W-46.
 #[test]
 fn mtu_probe_is_acked_and_its_padding_is_discarded() {
     let _ = script(&quiet())
@@ -474,6 +499,7 @@ fn mtu_probe_is_acked_and_its_padding_is_discarded() {
         .expect_none();
 }
 
+/// Rules: W-13, W-21, W-28, P-47.
 #[test]
 fn idle_connection_pings_every_keepalive_period() {
     let config = KcpConfig { keepalive: KeepaliveInterval::After(ms(15_000)), ..quiet() };
@@ -484,6 +510,7 @@ fn idle_connection_pings_every_keepalive_period() {
     let _ = script.expect_close_reason(None);
 }
 
+/// Rules: W-25, W-29.
 #[test]
 fn unanswered_pings_end_with_the_dead_peer_timeout() {
     let config = KcpConfig { dead_peer_timeout: Some(ms(6_000)), ..quiet() };
@@ -502,6 +529,7 @@ fn unanswered_pings_end_with_the_dead_peer_timeout() {
         .expect_close_reason(Some(ConnectionError::DeadPeer(TimeoutCause::Nothing)));
 }
 
+/// Rule: W-24.
 #[test]
 fn ack_of_a_ping_below_our_una_means_peer_state_lost() {
     let _ = established(&quiet())
@@ -512,6 +540,7 @@ fn ack_of_a_ping_below_our_una_means_peer_state_lost() {
         .expect_close_reason(Some(ConnectionError::PeerStateLost));
 }
 
+/// Rules: W-45, W-47.
 #[test]
 fn suspected_black_hole_is_pinged_and_then_probed_with_a_full_datagram() {
     let full = |sn| push(sn, &[1; MSS]);
@@ -534,6 +563,7 @@ fn suspected_black_hole_is_pinged_and_then_probed_with_a_full_datagram() {
 
 // ----- initial segments -----
 
+/// Rule: W-155.
 #[test]
 fn initial_segment_leaves_once_more_behind_the_first_pong() {
     let _ = script(&quiet())

@@ -24,6 +24,7 @@ const CONTROLS: [CongestionControl; 3] =
 
 /// A peer that receives nothing but acknowledges everything by `una`, every millisecond, draws a window and
 /// then an initial window per timeout, which doubles up to 250 ms.
+/// Rules: P-24, P-25.
 #[test]
 fn una_alone_draws_an_initial_window_per_timeout() {
     const INITIAL_WINDOW: u64 = 32 * 1_400;
@@ -53,6 +54,7 @@ fn una_alone_draws_an_initial_window_per_timeout() {
 }
 
 /// The ACK of the latest segment proves what `una` covered before, as with a peer whose ACK was lost.
+/// Rule: P-24.
 #[test]
 fn una_opens_the_window_once_a_later_ack_proves_it() {
     for congestion in CONTROLS {
@@ -78,6 +80,7 @@ fn una_opens_the_window_once_a_later_ack_proves_it() {
 
 /// All ACKs of a window were lost, as in an outage of the return path. The first segment after a timeout
 /// shows that the window arrived.
+/// Rule: P-25.
 #[test]
 fn window_whose_acks_were_lost_is_proved_a_round_trip_after_a_timeout() {
     for congestion in CONTROLS {

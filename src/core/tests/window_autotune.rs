@@ -40,6 +40,7 @@ fn path(delay: u64) -> LinkConfig {
     LinkConfig { delay, ..LinkConfig::default() }
 }
 
+/// Rule: P-18.
 #[test]
 fn window_autotune_on_a_long_path_grows_to_the_limit() {
     let path = path(100 * MILLIS);

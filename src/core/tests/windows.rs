@@ -204,6 +204,7 @@ fn ack_during_a_rate_limited_batch_leaves_with_the_next_datagram() {
 }
 
 /// A ping that is due while the rate limit blocks leaves afterwards.
+/// Rule: P-19.
 #[test]
 fn ping_due_during_a_rate_limit_leaves_after_it() {
     let mut config = config();

@@ -404,6 +404,7 @@ mod tests {
         Ipv4Addr::new(192, 0, 2, last).into()
     }
 
+    /// Rule: P-30.
     #[test]
     fn allowances_of_one_ipv6_prefix_count_together_for_half_a_minute() {
         let mut peers = UnvalidatedPeers::new(&Limits::default());
@@ -422,6 +423,7 @@ mod tests {
         }
     }
 
+    /// Rule: P-31.
     #[test]
     fn admission_ends_when_the_table_is_half_full() {
         let limits = Limits { max_unvalidated: 64, ..Limits::default() };
@@ -448,6 +450,7 @@ mod tests {
         ConnId { slot, generation: 1 }
     }
 
+    /// Rule: P-26.
     #[test]
     fn connect_pacer_admits_64_per_millisecond_in_order() {
         let start = Instant::now();
@@ -473,6 +476,7 @@ mod tests {
         assert_eq!(now - start, Duration::from_millis(15));
     }
 
+    /// Rule: W-81.
     #[test]
     fn resets_are_limited_in_each_second() {
         let start = Instant::now();
@@ -484,6 +488,7 @@ mod tests {
         }
     }
 
+    /// Rule: W-82.
     #[test]
     fn one_source_leaves_most_of_the_second_half_to_others() {
         let now = Instant::now();

@@ -208,6 +208,7 @@ mod tests {
         out
     }
 
+    /// Rules: W-40, W-42, W-43.
     #[test]
     fn retry_token_is_taken_from_its_own_peer_in_time() {
         let now = Instant::now();
@@ -235,6 +236,7 @@ mod tests {
         assert_eq!(retry.len(), 0);
     }
 
+    /// Rules: W-38, W-39.
     #[test]
     fn retry_token_differs_in_every_bit_and_lies_far_behind() {
         let now = Instant::now();
@@ -289,6 +291,7 @@ mod tests {
         assert_eq!(retry.len(), 0);
     }
 
+    /// Rules: W-40, W-43.
     #[test]
     fn retry_token_is_a_siphash_of_peer_conv_and_period() {
         let now = Instant::now();
@@ -307,6 +310,7 @@ mod tests {
         }
     }
 
+    /// Rule: W-41.
     #[test]
     fn retry_answer_admits_for_ten_seconds() {
         let (now, key) = (Instant::now(), (peer(1, 5), 7));

@@ -28,6 +28,7 @@ fn parities(fec: &mut FecSender, start: Instant, times: &[u64]) -> usize {
     count
 }
 
+/// Rules: W-166, W-168.
 #[test]
 fn parity_is_left_out_where_a_retransmission_comes_first() {
     let start = Instant::now();
@@ -41,6 +42,7 @@ fn parity_is_left_out_where_a_retransmission_comes_first() {
     assert_eq!(packet[..4], [21, 0, 0, 0]);
 }
 
+/// Rules: W-164, W-167.
 #[test]
 fn closing_costs_no_more_bytes_than_parity_adds_to_whole_groups() {
     let start = Instant::now();
@@ -108,6 +110,7 @@ fn last_packet_between_two_layouts_is_in_no_group() {
     assert_eq!(fec.group.map(|group| group.packets), Some(1));
 }
 
+/// Rule: W-164.
 #[test]
 fn group_is_closed_early_only_if_its_parity_suffices() {
     let (start, config) = (Instant::now(), config(5, 2));
@@ -130,6 +133,7 @@ fn group_is_closed_early_only_if_its_parity_suffices() {
     }
 }
 
+/// Rules: W-163, P-56.
 #[test]
 fn groups_are_whole_until_the_peer_may_have_learned_the_layout() {
     let start = Instant::now();

@@ -44,6 +44,7 @@ fn pong(ping: &Header) -> Vec<u8> {
     out
 }
 
+/// Rules: W-26, P-29.
 #[test]
 fn amplification_limit_is_3x_received_or_one_datagram() {
     for (len, most) in [(1, 1_400), (400, 1_400), (1_300, 3 * 1_324)] {
@@ -70,6 +71,7 @@ fn amplification_limit_is_3x_received_or_one_datagram() {
     }
 }
 
+/// Rule: P-30.
 #[test]
 fn amplification_limit_holds_across_connections_of_one_address() {
     let (mut world, listener) = server(&Config::new());
@@ -146,6 +148,7 @@ fn amplification_limit_holds_across_connections_of_one_ip_address_that_end() {
     assert!(again > 1_000, "{again} bytes");
 }
 
+/// Rule: W-147.
 #[test]
 fn out_of_band_datagrams_of_unvalidated_peers_are_dropped() {
     let (mut world, listener) = server(&Config::new());
@@ -191,6 +194,7 @@ fn validation_timeout_ends_an_unvalidated_connection() {
     });
 }
 
+/// Rules: W-36, P-31.
 #[test]
 fn unvalidated_connections_are_bounded_and_further_ones_answered_without_state() {
     let mut config = Config::new();
@@ -471,6 +475,7 @@ fn connect_lets_the_server_send_first() {
     }
 }
 
+/// Rules: W-8, W-153, W-154.
 #[test]
 fn open_without_data_is_retransmitted_until_answered() {
     let mut world = World::new(1, LinkConfig::delay(1_000));
@@ -501,6 +506,7 @@ fn open_without_data_is_retransmitted_until_answered() {
     world.finish(SECOND, stream.established()).unwrap();
 }
 
+/// Rule: W-154.
 #[test]
 fn first_data_replaces_the_open_without_data() {
     let mut world = World::new(1, LinkConfig::delay(1_000));
@@ -517,6 +523,7 @@ fn first_data_replaces_the_open_without_data() {
 
 // ----- restarts, and reuse of a conversation id -----
 
+/// Rules: W-98, P-48.
 #[test]
 fn restart_confirmed_by_a_ping_ends_the_old_connection() {
     for (acks_all, written) in [(true, 10), (false, 0)] {
@@ -754,6 +761,7 @@ fn connections_that_begin_on_a_lossy_path_live_longer_than_validation_takes() {
 }
 
 /// A peer that may be forged draws one ping, which acknowledges nothing.
+/// Rule: W-27.
 #[test]
 fn peer_beyond_the_allowances_is_pinged_without_any_acknowledgement() {
     for require_validation in [false, true] {

@@ -83,6 +83,7 @@ fn rate(pair: &mut Pair) -> f64 {
     bytes as f64 * 8.0 / 20e6
 }
 
+/// Rule: P-38.
 #[test]
 fn aggregate_carries_the_sum_of_both_paths() {
     for links in [[(10, 20), (40, 80)], [(40, 20), (10, 80)], [(20, 50), (20, 50)]] {

@@ -71,6 +71,7 @@ fn eof_is_reported_by_every_later_read() {
     });
 }
 
+/// Rule: W-68.
 #[test]
 fn rst_answers_data_after_the_reader_was_dropped() {
     // The peer was removed long ago, or still delivers its last bytes.
@@ -137,6 +138,7 @@ fn rst_reaches_a_peer_that_only_reads() {
     });
 }
 
+/// Rule: W-95.
 #[test]
 fn fin_retransmission_in_time_wait_is_answered_with_fin_ack() {
     let Pair { mut world, listener, endpoint, client, server } = Pair::plain();
@@ -168,6 +170,7 @@ fn rst_ends_unaccepted_connections_when_the_listener_drops() {
 }
 
 /// A peer of another implementation: sends ACKs and does not advertise the CONTROL capability.
+/// Rule: W-16.
 #[test]
 fn control_segments_are_not_sent_to_peers_without_the_capability() {
     let other_peer = 9;

@@ -61,6 +61,7 @@ fn fec_reduces_retransmissions() {
     }
 }
 
+/// Rule: P-59.
 #[test]
 fn reflected_packets_are_dropped_with_every_cipher() {
     for algorithm in Algorithm::ALL {
@@ -273,6 +274,7 @@ fn fec_state_of_an_address_ends_with_its_last_connection() {
     assert!(server.stats().fec.recovered_shards > 20);
 }
 
+/// Rules: W-147, W-149.
 #[test]
 fn fec_from_unvalidated_addresses_is_not_decoded() {
     let config = with_fec(2, 2);

@@ -67,6 +67,7 @@ fn shutdown_after_connect_reaches_the_server() {
     });
 }
 
+/// Rule: W-152.
 #[test]
 fn early_data_leaves_in_the_initial_segment() {
     let mut world = World::new(1, LinkConfig::delay(10_000));
@@ -85,6 +86,7 @@ fn early_data_leaves_in_the_initial_segment() {
     assert_eq!(Header::parse(&first.datagram).unwrap().command, Command::Push);
 }
 
+/// Rule: W-152.
 #[test]
 fn connection_with_early_data_but_no_write_opens_all_the_same() {
     let mut world = World::new(1, LinkConfig::delay(10_000));
@@ -97,6 +99,7 @@ fn connection_with_early_data_but_no_write_opens_all_the_same() {
     world.finish(SECOND, server.write_all(b"220 ready")).unwrap();
 }
 
+/// Rule: W-152.
 #[test]
 fn connect_without_close_notify_does_not_wait() {
     let mut config = Config::new();
@@ -209,6 +212,7 @@ fn initial_segments(world: &mut World) -> Vec<(u32, u64)> {
     numbers
 }
 
+/// Rules: W-8, W-156.
 #[test]
 fn initial_segment_has_number_zero_from_the_fourth_transmission_on() {
     let mut world = World::new(1, LinkConfig::delay(10_000));
@@ -222,6 +226,7 @@ fn initial_segment_has_number_zero_from_the_fourth_transmission_on() {
     assert!((1_400..1_700).contains(&numbers[3].1), "{numbers:?}");
 }
 
+/// Rule: W-157.
 #[test]
 fn initial_segment_replaces_no_other_connection_of_the_socket() {
     // The other connection is open, or opening.
@@ -279,6 +284,7 @@ fn initial_segment_gets_number_zero_once_the_other_connection_is_gone() {
     assert!(world.arrived(PEER).iter().any(|datagram| sn(datagram) == Sn(0)));
 }
 
+/// Rule: W-156.
 #[test]
 fn listener_takes_an_initial_segment_with_number_zero_for_the_same() {
     let mut world = World::new(1, LinkConfig::delay(10_000));
@@ -297,6 +303,7 @@ fn listener_takes_an_initial_segment_with_number_zero_for_the_same() {
     );
 }
 
+/// Rule: W-153.
 #[test]
 fn initial_segments_of_attempts_have_different_names() {
     let name = |seed| {
@@ -313,6 +320,7 @@ fn initial_segments_of_attempts_have_different_names() {
     assert!(names.len() == 50 && names[0] != 0, "{names:?}");
 }
 
+/// Rule: W-171.
 #[test]
 fn timestamps_of_two_connections_begin_apart() {
     let first = |seed| {

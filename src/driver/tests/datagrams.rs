@@ -76,6 +76,7 @@ fn answer(world: &World, hello: Header, capabilities: u32) {
     world.inject(addr(PEER), SERVER, &out);
 }
 
+/// Rules: W-140, W-141, W-142, W-143, W-144, W-151.
 #[test]
 fn datagram_vectors_match() {
     let text = include_str!("../../../tests/vectors/datagrams.json");
@@ -109,6 +110,7 @@ fn datagram_vectors_match() {
     }
 }
 
+/// Rule: W-146.
 #[test]
 fn datagrams_wait_for_the_answer_to_hello() {
     let mut world = World::new(1, LinkConfig::delay(1_000));
@@ -131,6 +133,7 @@ fn datagrams_wait_for_the_answer_to_hello() {
     assert_eq!(server.stats().out_of_band.sent, 1);
 }
 
+/// Rules: W-100, W-146.
 #[test]
 fn datagrams_to_a_peer_without_the_capability_are_refused() {
     for answers in [true, false] {
@@ -179,6 +182,7 @@ fn unread_datagrams_are_bounded_by_the_memory_of_the_endpoint() {
     assert!(world.driver_of(SERVER).memory.used() <= before + 2_000);
 }
 
+/// Rule: W-148.
 #[test]
 fn unrequested_datagrams_take_16_kib() {
     let Pair { mut world, client, server, .. } = Pair::plain();
@@ -212,6 +216,7 @@ fn unread_datagrams_count_after_the_connection_has_ended() {
     assert_eq!(outlived(&mut world), 0);
 }
 
+/// Rule: W-148.
 #[test]
 fn unread_datagrams_take_256_kib() {
     let Pair { mut world, client, server, .. } = Pair::plain();
@@ -225,6 +230,7 @@ fn unread_datagrams_take_256_kib() {
     assert!(((256 << 10) - 1_388..=256 << 10).contains(&bytes), "{bytes} bytes");
 }
 
+/// Rules: W-149, W-150.
 #[test]
 fn datagrams_are_no_sign_of_life_and_draw_a_ping_a_second() {
     let mut world = World::new(1, LinkConfig::delay(1_000));

@@ -207,6 +207,7 @@ fn drain_rejects_newcomers_whose_initial_segment_was_answered_with_a_retry() {
     assert!(error == ConnectionError::Reset && took < 4_000, "{error} after {took} ms");
 }
 
+/// Rules: W-83, W-84.
 #[test]
 fn crowded_listener_resets_unknown_connections_only_while_it_drains() {
     let mut config = Config::new();

@@ -274,6 +274,7 @@ fn name_a_stock_listener(
     (validated, drawn)
 }
 
+/// Rule: W-34.
 #[test]
 fn initial_segment_with_the_control_capability_is_validated_by_no_stock_listener() {
     for require_validation in [false, true] {
@@ -286,6 +287,7 @@ fn initial_segment_with_the_control_capability_is_validated_by_no_stock_listener
     }
 }
 
+/// Rule: W-27.
 #[test]
 fn one_stock_initial_segment_under_require_validation_is_validated_by_no_stock_listener() {
     let initial = push(7, 0, b"x");

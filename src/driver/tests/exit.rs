@@ -45,6 +45,7 @@ fn peer_of_a_runtime_that_ends_with_data_unsent_is_reset() {
     assert_eq!(cause(&error), Some(ConnectionError::Reset));
 }
 
+/// Rule: W-76.
 #[test]
 fn reset_that_names_a_segment_of_15_seconds_ago_ends_the_connection() {
     let Pair { mut world, mut client, server, .. } = Pair::plain();
@@ -275,6 +276,7 @@ fn server_that_ends_behind_its_answer_keeps_to_the_amplification_limit() {
 }
 
 /// The peer's process ends once it has written everything and seen the end.
+/// Rule: W-70.
 #[test]
 fn shutdown_is_ok_behind_an_exchange_whose_peer_has_ended() {
     // Before the server ends, the client reads the answer, all of it but a byte, or nothing.
@@ -317,6 +319,7 @@ fn write_behind_an_exchange_whose_peer_has_ended_fails() {
 }
 
 /// Data that the peer has not read or this side has not sent is lost, and `shutdown` reports it.
+/// Rule: W-70.
 #[test]
 fn shutdown_fails_if_the_peer_that_ended_has_left_bytes_unread() {
     for on_its_way in [false, true] {

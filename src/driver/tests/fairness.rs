@@ -146,6 +146,7 @@ fn fairness_on_a_long_path_serves_small_connections_within_two_turns() {
 }
 
 /// 16 connections of one client fill 20 Mbit/s. The queue holds less than each alone would probe for.
+/// Rule: P-21.
 #[test]
 fn connections_of_a_path_share_its_rate() {
     const STREAMS: usize = 16;
@@ -189,6 +190,7 @@ fn connections_of_a_path_share_its_rate() {
 }
 
 /// A forged datagram from the address of a peer opens a second connection.
+/// Rule: P-21.
 #[test]
 fn unvalidated_connection_shares_no_path() {
     let mut pair = Pair::plain();

@@ -24,6 +24,7 @@ fn pushes(datagram: &[u8]) -> Vec<u32> {
     pushes.map(|(header, _)| header.sn.0).collect()
 }
 
+/// Rules: W-160, W-162.
 #[test]
 fn fec_covers_datagrams_with_new_data_alone() {
     let config = with_fec(10, 1);
@@ -105,6 +106,7 @@ fn learned(data: usize, parity: usize) -> Pair {
     pair
 }
 
+/// Rules: W-165, P-56.
 #[test]
 fn idle_group_is_closed_by_fillers_and_parity() {
     let mut pair = learned(6, 3);
@@ -142,6 +144,7 @@ fn idle_group_is_closed_by_fillers_and_parity() {
     assert_eq!((stats.fec.mismatched_shards, stats.fec.misplaced_shards), (0, 0));
 }
 
+/// Rule: W-168.
 #[test]
 fn slow_flow_is_sent_no_parity() {
     let mut pair = learned(5, 2);

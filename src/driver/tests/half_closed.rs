@@ -52,6 +52,7 @@ fn outage_behind_a_half_close(has_data: bool, drops: bool) {
     assert_eq!(listener.stats().connections.current, 0, "{has_data} {drops}");
 }
 
+/// Rule: W-67.
 #[test]
 fn half_closed_side_learns_that_the_other_one_has_given_up() {
     for has_data in [true, false] {
@@ -63,6 +64,7 @@ fn half_closed_side_learns_that_the_other_one_has_given_up() {
 }
 
 /// The FIN left and was acknowledged, but no acknowledgement arrived.
+/// Rules: W-68, W-96.
 #[test]
 fn time_wait_answers_the_pings_of_a_side_that_has_closed_until_it_has_our_fin() {
     let Pair { mut world, listener, mut client, server, .. } = Pair::plain();

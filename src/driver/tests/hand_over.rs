@@ -77,6 +77,7 @@ fn newcomer_during_a_handover_connects_to_the_next_process_within_a_second() {
     }
 }
 
+/// Rule: W-85.
 #[test]
 fn handover_ends_connections_in_order_and_answers_no_unknown_ping() {
     let timer = timer();

@@ -137,6 +137,7 @@ fn passive_side_waits_for_lost_pings_of_the_active_one() {
 
 // ----- TIME-WAIT and restarts -----
 
+/// Rule: W-94.
 #[test]
 fn time_wait_acks_retransmitted_data() {
     let Pair { mut world, listener, endpoint: _endpoint, mut client, mut server } =
@@ -336,6 +337,7 @@ fn keepalive_follows_a_short_idle_timeout() {
     }
 }
 
+/// Rule: W-23.
 #[test]
 fn keepalive_holds_an_idle_connection_with_few_datagrams() {
     let Pair { mut world, listener: _listener, mut client, mut server, .. } = Pair::plain();

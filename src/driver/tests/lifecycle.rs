@@ -333,6 +333,7 @@ fn endpoint_stats_match_what_was_sent_and_received() {
 }
 
 /// A peer whose end was acknowledged may only have missed that answer.
+/// Rule: P-53.
 #[test]
 fn socket_without_handles_stays_for_half_a_second_to_two() {
     for (peer_ends, stays) in [(true, SECOND / 2), (false, 2 * SECOND)] {

@@ -58,6 +58,7 @@ fn validated() -> (World, KcpListener, KcpStream) {
     (world, listener, stream)
 }
 
+/// Rule: W-32.
 #[test]
 fn path_challenge_leaves_from_another_local_ip_once_a_second_at_most() {
     let (mut world, _listener, _stream) = validated();

@@ -45,6 +45,7 @@ fn validated_with(config: &Config) -> (World, KcpListener, KcpStream) {
     (world, listener, stream)
 }
 
+/// Rules: W-30, P-34.
 #[test]
 fn migration_follows_a_path_response_from_the_new_address() {
     let (mut world, listener, mut stream) = validated(Migration::Authenticated);
@@ -217,6 +218,7 @@ fn silent(crowded: bool) -> (World, KcpListener, [KcpStream; 2]) {
     (world, listener, [stream, stuck])
 }
 
+/// Rule: W-44.
 #[test]
 fn migration_leaves_the_answer_of_a_retry_to_the_new_connection() {
     for in_one_datagram in [false, true] {
@@ -324,6 +326,7 @@ fn longest_gap(arrivals: &[u64]) -> u64 {
 }
 
 /// Messages each 10 ms at an RTT of 50 ms go on after a change of the client's address at any moment.
+/// Rule: P-32.
 #[test]
 fn migration_with_the_defaults_of_an_aead_interrupts_messages_for_a_moment() {
     // The challenge takes a round trip; the first message of the server leaves after it, and takes as long
@@ -372,6 +375,7 @@ fn migration_follows_a_client_that_moves_every_100_ms() {
     }
 }
 
+/// Rule: P-32.
 #[test]
 fn migration_without_an_aead_is_off_and_the_error_says_why() {
     let keyed = Config::new().cipher(Cipher::new(Algorithm::Aes128, &[7; 16]).unwrap());

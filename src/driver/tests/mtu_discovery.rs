@@ -59,6 +59,7 @@ fn plpmtu_after_a_black_hole_is_reduced_and_oversized_segments_pass_in_ip_fragme
 
 /// First transmissions are eight bytes longer than retransmissions and MTU probes. A path that carries only
 /// the shorter ones is a black hole too.
+/// Rule: W-161.
 #[test]
 fn path_that_carries_no_fec_header_beside_a_full_segment_is_a_black_hole() {
     for mtu in [1_399, 1_396, 1_392] {

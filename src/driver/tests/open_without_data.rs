@@ -45,6 +45,7 @@ fn answer_all(world: &mut World) {
     }
 }
 
+/// Rule: P-48.
 #[test]
 fn first_data_behind_an_ack_and_its_retransmission_are_no_restart() {
     let (mut world, listener, mut stream) = opened();
@@ -71,6 +72,7 @@ fn first_data_behind_an_ack_and_its_retransmission_are_no_restart() {
     assert_eq!(stream.error(), Some(crate::ConnectionError::PeerRestarted));
 }
 
+/// Rule: W-158.
 #[test]
 fn initial_segment_without_data_is_answered_with_a_window_update_and_a_ping() {
     let (mut world, _listener, _stream) = opened();

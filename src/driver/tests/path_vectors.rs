@@ -142,6 +142,7 @@ fn difference(recorded: &[Row], sent: &[Row]) -> Option<usize> {
     at.or_else(|| (recorded.len() != sent.len()).then_some(shorter))
 }
 
+/// Rules: W-107, W-113, W-114, W-115, P-37.
 #[test]
 fn recorded_conversation_over_two_paths_is_sent_again() {
     let Vectors { conv, conversation, .. } = vectors();
@@ -181,6 +182,7 @@ fn conversation_with_another_byte_differs() {
 }
 
 /// The segments of the vectors, as the ends of a connection send and accept them.
+/// Rules: W-57, W-101, W-107, W-118.
 #[test]
 fn path_vectors_match() {
     let vectors = vectors();
@@ -207,6 +209,7 @@ fn path_vectors_match() {
     }
 }
 
+/// Rules: W-31, W-108, W-109, W-118.
 #[test]
 fn path_of_the_vectors_is_taken() {
     let vectors = vectors();
@@ -261,6 +264,7 @@ fn is_ping(header: &Header) -> bool {
     header.command == Command::Push && header.len == 0
 }
 
+/// Rules: W-106, W-117.
 #[test]
 fn connection_with_one_path_names_none() {
     let config = config(7);
@@ -276,6 +280,7 @@ fn connection_with_one_path_names_none() {
     }
 }
 
+/// Rules: W-33, W-111.
 #[test]
 fn paths_are_pinged_each_5_s_in_use_and_each_15_s_otherwise() {
     let config = config(7);
@@ -301,6 +306,7 @@ fn paths_are_pinged_each_5_s_in_use_and_each_15_s_otherwise() {
     assert!(idle.len() >= 4 && idle.iter().all(|gap| (150..=152).contains(gap)), "{idle:?}");
 }
 
+/// Rule: W-110.
 #[test]
 fn data_from_an_unknown_address_moves_no_path_of_several() {
     let mut pair = two_paths(1, [20, 40], &aead());
@@ -323,6 +329,7 @@ fn data_from_an_unknown_address_moves_no_path_of_several() {
     assert_eq!(pair.server.peer_addr().unwrap(), addr(CLIENT));
 }
 
+/// Rule: P-39.
 #[test]
 fn each_side_chooses_the_path_of_its_own_data() {
     let mut pair = two_paths(1, [50, 60], &aead());
@@ -341,6 +348,7 @@ fn each_side_chooses_the_path_of_its_own_data() {
     assert_eq!(pair.client.try_read(&mut [0; 1_000]).unwrap(), 350);
 }
 
+/// Rule: P-40.
 #[test]
 fn answer_on_a_short_path_is_overdue_after_ten_milliseconds() {
     for seed in 0..5 {

@@ -122,6 +122,7 @@ pub(super) fn cut(world: &World, ways: [bool; 2], is_cut: bool) {
 
 /// The law of `Standby`: whatever dies at any moment, messages stop for at most 1.5 round trips of the dead path,
 /// the way of the other, and 20 ms.
+/// Rule: P-40.
 #[test]
 fn standby_takes_over_within_one_and_a_half_round_trips() {
     for rtt in [[50, 50], [50, 80], [200, 250], [50, 200]] {
@@ -143,6 +144,7 @@ fn standby_takes_over_within_one_and_a_half_round_trips() {
     }
 }
 
+/// Rule: W-115.
 #[test]
 fn standby_returns_to_the_better_path_without_a_gap() {
     for seed in seeds(5) {
@@ -158,6 +160,7 @@ fn standby_returns_to_the_better_path_without_a_gap() {
     }
 }
 
+/// Rule: P-37.
 #[test]
 fn standby_costs_at_most_one_percent_of_the_bytes_while_both_paths_are_good() {
     let bytes = |pair: &mut Pair| {
@@ -187,6 +190,7 @@ fn silences(pair: &mut Pair) -> u32 {
     figures(pair).iter().flatten().map(|path| path.silences).sum()
 }
 
+/// Rule: W-116.
 #[test]
 fn paths_that_lose_are_not_silent() {
     for (mode, loss) in
@@ -358,6 +362,7 @@ fn figures_begin_with_the_path() {
     assert!(client[0].sent.datagrams > 50);
 }
 
+/// Rules: W-101, W-106.
 #[test]
 fn path_is_not_added_without_an_aead_or_to_another_implementation() {
     let plain = Config::new();
@@ -495,6 +500,7 @@ fn paths_that_flap_stall_messages_for_a_moment_only() {
     }
 }
 
+/// Rule: W-109.
 #[test]
 fn path_behind_a_nat_that_forgets_is_found_again() {
     for which in [addr(CLIENT), second()] {
@@ -874,6 +880,7 @@ fn percentile(latencies: &[u64], per_mille: usize) -> u64 {
     sorted[sorted.len() * per_mille / 1_000]
 }
 
+/// Rules: W-116, P-38.
 #[test]
 fn duplicate_delivers_messages_as_the_earlier_copy_would() {
     for (loss, jitter) in [(50_000, 0), (100_000, 0), (50_000, 5_000)] {

@@ -52,6 +52,7 @@ fn controls(world: &mut World, datagram: &[u8]) -> Vec<Option<ControlType>> {
     controls.map(|header| ControlType::from_frg(header.frg)).collect()
 }
 
+/// Rule: P-54.
 #[test]
 fn next_endpoint_on_the_port_answers_for_connections_in_time_wait() {
     let Pair { mut world, listener, client, server, .. } = Pair::plain();

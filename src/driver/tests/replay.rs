@@ -222,6 +222,7 @@ fn restart_with_fixed_conv(cipher: Cipher, write: bool) {
     }
 }
 
+/// Rule: W-98.
 #[test]
 fn client_with_a_fixed_port_and_conv_connects_after_every_restart() {
     let aes = || Cipher::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();

@@ -139,6 +139,7 @@ fn honest_clients_connect_beside_20_000_forged_initial_segments_a_second() {
     assert!(stats.retry.answered >= 99, "{stats:?}");
 }
 
+/// Rule: W-41.
 #[test]
 fn retry_lets_every_kind_of_client_in() {
     let fec = FecConfig::new(10, 3).unwrap();
@@ -272,6 +273,7 @@ fn retry_alone_connects_no_client_and_sets_no_window() {
     }
 }
 
+/// Rules: W-41, W-44.
 #[test]
 fn retry_lets_in_a_peer_whose_earlier_connection_is_in_time_wait() {
     let mut config = Config::new();
@@ -328,6 +330,7 @@ fn retry_advertises_the_capability_that_the_listener_has() {
     assert!(log.len() > 5 && headers.into_iter().all(|h| h.command != Command::Control));
 }
 
+/// Rules: W-36, W-37, W-38.
 #[test]
 fn retry_is_a_ping_alone_in_its_datagram() {
     for capability in [CONTROL_CAPABLE, 0] {
@@ -347,6 +350,7 @@ fn retry_is_a_ping_alone_in_its_datagram() {
     }
 }
 
+/// Rule: W-42.
 #[test]
 fn retry_answer_without_the_capability_admits_no_initial_segment_with_it() {
     let (mut world, listener, _stuck) = crowded(&Config::new(), None);

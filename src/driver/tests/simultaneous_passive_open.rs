@@ -49,6 +49,7 @@ fn initial(with_data: bool) -> Vec<u8> {
     datagram
 }
 
+/// Rule: W-35.
 #[test]
 fn connection_that_both_ends_accepted_ends_at_once() {
     // The greeting of one server is an initial segment to the other.
@@ -110,6 +111,7 @@ fn passive_ping(conv: u32) -> Vec<u8> {
     datagram
 }
 
+/// Rule: W-35.
 #[test]
 fn pong_and_ping_of_a_passive_peer_in_one_datagram_validate_nothing() {
     let mut config = Config::new();

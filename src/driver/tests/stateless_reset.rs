@@ -47,6 +47,7 @@ fn noticed_after(config: &Config, writes: bool, away: Duration) -> Duration {
     took
 }
 
+/// Rule: W-77.
 #[test]
 fn restarted_server_is_noticed_within_two_seconds_of_an_answer_being_due() {
     for config in [Config::new(), sealed()] {
@@ -142,6 +143,7 @@ fn relayed_reset_is_believed_without_contradiction() {
     assert_eq!(client.error(), Some(ConnectionError::Reset));
 }
 
+/// Rules: W-78, W-91.
 #[test]
 fn initial_segment_that_a_listener_does_not_take_is_refused_after_a_second() {
     let filtering = Config::new().accept_filter(|_, _| false);
@@ -176,6 +178,7 @@ fn refusal_is_reported_when_the_connect_timeout_is_shorter_than_a_second() {
     assert!(is_about(world.elapsed(), SECOND / 2), "{}", world.elapsed());
 }
 
+/// Rule: W-90.
 #[test]
 fn refusal_of_another_listener_does_not_end_an_attempt() {
     for delay in [50_000, 150_000, 400_000] {
@@ -198,6 +201,7 @@ fn refusal_of_another_listener_does_not_end_an_attempt() {
     }
 }
 
+/// Rule: W-87.
 #[test]
 fn server_that_starts_late_takes_early_data() {
     for config in [Config::new(), sealed()] {
@@ -253,6 +257,7 @@ fn ping(conv: u32, frg: u8) -> Vec<u8> {
     datagram
 }
 
+/// Rules: W-18, W-77, W-79.
 #[test]
 fn only_a_listener_answers_and_only_marked_pings() {
     let mut world = World::new(1, LinkConfig::delay(10_000));
@@ -282,6 +287,7 @@ fn only_a_listener_answers_and_only_marked_pings() {
     assert!(answers(&mut world, 3, &ping(5, CONTROL_CAPABLE)).is_empty());
 }
 
+/// Rule: W-86.
 #[test]
 fn shard_sends_no_reset_for_a_connection_of_another_shard() {
     for shares in [true, false] {
@@ -318,6 +324,7 @@ fn shard_sends_no_reset_for_a_connection_of_another_shard() {
     }
 }
 
+/// Rule: W-80.
 #[test]
 fn datagram_draws_at_most_one_reset_and_no_longer_one() {
     let mut world = World::new(1, LinkConfig::delay(10_000));

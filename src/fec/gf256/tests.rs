@@ -21,6 +21,7 @@ fn bytes(rng: &mut Rng, len: usize) -> Vec<u8> {
     std::iter::repeat_with(|| rng.next() as u8).take(len).collect()
 }
 
+/// Rule: W-128.
 #[test]
 fn product_equals_bitwise_multiplication() {
     for a in 0..=255 {

@@ -51,6 +51,7 @@ fn incremental_parity_equals_parity_of_the_whole_group() {
     }
 }
 
+/// Rule: W-2.
 #[test]
 fn data_packet_header_has_seqid_flag_and_size() {
     let mut encoder = FecEncoder::starting_at(config(10, 3), 26);
@@ -94,6 +95,7 @@ fn seqid_wraps_after_the_last_group() {
     assert_eq!(decoder.stats().layout_changes, 0);
 }
 
+/// Rule: P-55.
 #[test]
 fn layout_change_starts_after_516_unprotected_packets_at_a_group_start() {
     let now = Instant::now();
@@ -198,6 +200,7 @@ fn every_loss_pattern_within_parity_is_recovered() {
     }
 }
 
+/// Rule: W-166.
 #[test]
 fn group_is_recovered_from_any_part_of_its_parity() {
     let now = Instant::now();

@@ -89,6 +89,7 @@ impl Driver {
     }
 }
 
+/// Rule: P-20.
 #[test]
 fn startup_ends_after_three_rounds_without_growth() {
     let mut driver = Driver::new();
@@ -121,6 +122,7 @@ fn startup_ends_by_loss_only_with_a_queue_or_without_growth() {
     }
 }
 
+/// Rule: P-20.
 #[test]
 fn cruise_lasts_four_to_eight_rounds_and_refill_one() {
     let mut driver = Driver::in_cruise();

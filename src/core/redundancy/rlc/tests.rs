@@ -106,6 +106,7 @@ fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(digit).collect()
 }
 
+/// Rules: W-125, W-126, W-129, P-14.
 #[test]
 fn rlc_vectors_match() {
     let file: File =
@@ -136,6 +137,7 @@ fn coefficients_are_nonzero_and_spread() {
     assert!(counts[1..].iter().all(|count| (800..1_300).contains(count)), "{counts:?}");
 }
 
+/// Rule: W-119.
 #[test]
 fn one_repair_recovers_any_one_of_its_window() {
     let mut rng = Rng::new(1);
@@ -155,6 +157,7 @@ fn one_repair_recovers_any_one_of_its_window() {
     }
 }
 
+/// Rules: W-123, W-135.
 #[test]
 fn malformed_repairs_are_rejected() {
     let mut rng = Rng::new(2);
@@ -174,6 +177,7 @@ fn malformed_repairs_are_rejected() {
     assert!(receiver.decoder.is_empty() && receiver.recovered == 0);
 }
 
+/// Rule: W-135.
 #[test]
 fn symbol_that_is_no_segment_recovers_nothing() {
     for symbol in [&[0, 5, 0, 1, 2][..], &[0, 1, 0, 1, 2], &[0, 0xFF, 0xFF, 1, 2]] {
@@ -293,6 +297,7 @@ fn determined(mut matrix: Vec<Vec<u8>>, unknowns: usize) -> Vec<usize> {
     matrix.iter().filter_map(alone).collect()
 }
 
+/// Rule: W-128.
 #[test]
 fn decoder_agrees_with_an_independent_solver() {
     for seed in 0..400 {
@@ -332,6 +337,7 @@ fn decoder_agrees_with_an_independent_solver() {
     }
 }
 
+/// Rule: W-133.
 #[test]
 fn memory_and_work_of_hostile_repairs_are_bounded() {
     let mut rng = Rng::new(5);
@@ -366,6 +372,7 @@ fn memory_and_work_of_hostile_repairs_are_bounded() {
     assert_eq!(decoder.memory(), 0);
 }
 
+/// Rule: W-133.
 #[test]
 fn history_keeps_the_latest_64_within_its_limit() {
     let mut rng = Rng::new(6);
