@@ -64,6 +64,10 @@ compare *ARGS:
 attacks *ARGS:
     cargo run --release -p kcpx-hostile -- attacks {{ ARGS }}
 
+# Random changes of the code, and which of them tests notice: `just mutants 7 100 core`; `just mutants --help`.
+mutants *ARGS:
+    cargo run -p kcpx-mutants -- {{ ARGS }}
+
 # With --target the flag leaves build scripts and procedural macros alone.
 # Unit tests under AddressSanitizer, leaks included; all, or a part: `just asan sys::`.
 asan *FILTERS:
