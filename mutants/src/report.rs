@@ -98,7 +98,7 @@ impl Progress {
         if is_terminal {
             eprint!("{line}");
             let _ = std::io::stderr().flush();
-        } else if self.done % 10 == 0 {
+        } else if self.done.is_multiple_of(10) {
             eprintln!("{line}");
         }
     }
@@ -114,21 +114,22 @@ fn print_survivor(mutant: &Mutant, verdict: &Verdict) {
     println!("\n{}:{}: {how} (mutant {})\n{}", mutant.path, mutant.line, mutant.id, block(mutant));
 }
 
-/// Prints all survivors and the table by area. Returns the share of mutants that tests notice, in a hundred.
+/// Prints what became of each mutant but the survivors, and the table by area. Returns the share of mutants that tests notice, in a hundred.
 pub fn print(verdicts: &[(&Mutant, Verdict)]) -> f64 {
     if std::io::stderr().is_terminal() {
         eprintln!();
     }
     for (mutant, verdict) in verdicts {
-        if let Verdict::Killed(test) = verdict {
-            println!(
-                "{}:{}: {} => {}: killed by {test}",
-                mutant.path,
-                mutant.line,
-                mutant.before(),
-                mutant.after()
-            );
-        }
+        let how = match verdict {
+            Verdict::Killed(test) => format!("killed by {test}"),
+            Verdict::Timeout => "too slow".to_owned(),
+            Verdict::Equivalent(reason) => reason.clone(),
+            Verdict::NotCompiled => "not compiled".to_owned(),
+            // Printed when they were found.
+            Verdict::Survived | Verdict::NotReached => continue,
+        };
+        let (before, after) = (mutant.before(), mutant.after());
+        println!("{}:{}: {before} => {after}: {how}", mutant.path, mutant.line);
     }
     let mut areas: Vec<_> = verdicts.iter().map(|(mutant, _)| mutant.area).collect();
     areas.sort_unstable();

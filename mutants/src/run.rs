@@ -83,7 +83,7 @@ impl Suite {
         Ok(Self { program, times, reached })
     }
 
-    /// Names of the tests that reach the mutant, tests of its module and short ones first.
+    /// Names of the tests that may reach the mutant: first what was seen there, tests of its module, short ones.
     fn tests(&self, id: usize, module: &str) -> Vec<&str> {
         let Some(threads) = self.reached.get(&id) else { return Vec::new() };
         // A thread that a test started may be of any test.
@@ -91,7 +91,8 @@ impl Suite {
         let names = self.times.keys().filter(|name| !is_known || threads.contains(*name));
         let mut names: Vec<&str> = names.map(String::as_str).collect();
         names.sort_by(|one, other| {
-            let order = |name: &str| (!name.starts_with(module), self.times[name]);
+            let order =
+                |name: &str| (!threads.contains(name), !name.starts_with(module), self.times[name]);
             order(one).partial_cmp(&order(other)).expect("times are numbers")
         });
         names

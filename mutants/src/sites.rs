@@ -144,8 +144,12 @@ impl Finder<'_> {
             Lit::Bool(value) => vec![(!value.value).to_string()],
             Lit::Int(int) => {
                 let Ok(value) = int.base10_parse::<u128>() else { return Vec::new() };
-                let mut values =
-                    vec![value + 1, value.saturating_sub(1), 0, value.saturating_mul(2)];
+                let mut values = vec![
+                    value.saturating_add(1),
+                    value.saturating_sub(1),
+                    0,
+                    value.saturating_mul(2),
+                ];
                 values.retain(|changed| *changed != value);
                 values.sort_unstable();
                 values.dedup();

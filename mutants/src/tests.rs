@@ -38,7 +38,7 @@ fn changes(text: &str) -> Vec<String> {
 fn with_all(text: &str, index: usize) -> Rewritten {
     let sites = sites(text);
     let placed = sites.iter().enumerate().map(|(id, site)| {
-        let mutated = site.mutated.get(index).or(site.mutated.last()).unwrap();
+        let mutated = site.mutated.get(index).or_else(|| site.mutated.last()).unwrap();
         Placed { id: id + 1, site, mutated }
     });
     Rewritten::new(text, &placed.collect::<Vec<_>>())
