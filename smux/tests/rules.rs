@@ -232,6 +232,28 @@ async fn reset_of_no_stream_is_ignored_and_nop_without_an_id_is_keepalive() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn statistics_count_each_kind_of_frame_that_the_peer_gets() {
+    for version in VERSIONS {
+        let config = Config::new().keepalive(Some(Duration::from_secs(10)));
+        let (session, mut peer, mut stream) = accepted(version, config).await;
+        let opened = session.open_stream().await.unwrap();
+        stream.write_all(&[7; 40_000]).await.unwrap();
+        peer.send(PSH, 3, &[1; 10]).await;
+        stream.read_exact(&mut [0; 10]).await.unwrap();
+        stream.shutdown().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        let frames = peer.frames().await;
+        let sent = session.stats().frames_sent;
+        let count = |cmd| frames.iter().filter(|frame| frame.cmd == cmd).count() as u64;
+        let counts = [SYN, FIN, PSH, NOP, UPD].map(count);
+        assert_eq!([sent.syn, sent.fin, sent.psh, sent.nop, sent.upd], counts);
+        // Version 1 has no updates.
+        assert_eq!(counts, [1, 1, 2, 1, u64::from(version == Version::V2)]);
+        drop(opened);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn writer_whose_peer_drops_the_stream_is_reset() {
     for version in VERSIONS {
         let (client, server) = common::pair(version);

@@ -379,6 +379,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn bytes_in_flight_use_up_the_window_across_the_wrap() {
+        let mut send = SendHalf::new();
+        (send.sent, send.consumed) = (u32::MAX - 499, u32::MAX - 499);
+        send.on_sent(1_500);
+        assert_eq!(send.sent, 1_000);
+        assert_eq!(send.credit(2), INITIAL_WINDOW as usize - 1_500);
+    }
+
+    #[test]
     fn window_update_older_than_the_last_one_is_ignored_across_the_wrap() {
         let mut send = SendHalf::new();
         send.sent = 1_000;
