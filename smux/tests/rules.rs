@@ -254,6 +254,25 @@ async fn statistics_count_each_kind_of_frame_that_the_peer_gets() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn id_of_this_side_that_the_peer_uses_is_not_assigned_before_its_stream_ends() {
+    for version in VERSIONS {
+        let (session, mut peer) = raw_server(version, quiet());
+        peer.send(SYN, 2, b"").await;
+        let ended = session.accept_stream().await.unwrap();
+        peer.send(SYN, 4, b"").await;
+        let kept = session.accept_stream().await.unwrap();
+        assert_eq!((ended.id(), kept.id()), (2, 4));
+        peer.send(FIN, 2, b"").await;
+        drop(ended);
+        assert_eq!(commands(&peer.frames().await).last(), Some(&(FIN, 2, 0)));
+        let ids =
+            [session.open_stream().await.unwrap().id(), session.open_stream().await.unwrap().id()];
+        assert_eq!(ids, [2, 6]);
+        drop(kept);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn writer_whose_peer_drops_the_stream_is_reset() {
     for version in VERSIONS {
         let (client, server) = common::pair(version);
