@@ -237,7 +237,7 @@ async fn statistics_count_each_kind_of_frame_that_the_peer_gets() {
         let config = Config::new().keepalive(Some(Duration::from_secs(10)));
         let (session, mut peer, mut stream) = accepted(version, config).await;
         let opened = session.open_stream().await.unwrap();
-        stream.write_all(&[7; 40_000]).await.unwrap();
+        stream.write_all(&vec![7; 40_000]).await.unwrap();
         peer.send(PSH, 3, &[1; 10]).await;
         stream.read_exact(&mut [0; 10]).await.unwrap();
         stream.shutdown().await.unwrap();
