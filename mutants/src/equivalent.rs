@@ -84,3 +84,49 @@ impl Equivalent {
 pub fn block(mutant: &Mutant) -> String {
     format!("{}\n  {}\n- {}\n+ {}", mutant.path, mutant.line_text, mutant.before(), mutant.after())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::areas::Area;
+    use crate::sites::{Shape, Site};
+
+    #[test]
+    fn mutant_is_known_by_its_line_and_its_change_wherever_the_line_is() {
+        let site = Site {
+            shape: Shape::Expression,
+            range: 100..110,
+            function: 0..200,
+            original: "a\n    < b".to_owned(),
+            mutated: vec!["a <= b".to_owned()],
+        };
+        let mut mutant = Mutant {
+            id: 1,
+            area: Area::Core,
+            path: "src/core/seq.rs".to_owned(),
+            module: "core::seq".to_owned(),
+            line: 7,
+            line_text: "if a".to_owned(),
+            site,
+            mutated: "a <= b".to_owned(),
+        };
+        let list = format!("# comment\n\n{}\n= cost: one more\n", block(&mutant));
+        let list = Equivalent::parse(&list).unwrap();
+        assert_eq!(list.reason(&mutant), Some("cost: one more"));
+        mutant.mutated = "a >= b".to_owned();
+        assert_eq!(list.reason(&mutant), None);
+    }
+
+    #[test]
+    fn list_with_a_bad_block_is_an_error_that_names_it() {
+        let error = |text| Equivalent::parse(text).unwrap_err().to_string();
+        assert!(error("src/a.rs\n  x\n- x\n= why\n").contains("5 lines, got 4"));
+        assert!(error("src/a.rs\n  x\n+ x\n- y\n= why\n").contains("begin with `- `"));
+    }
+
+    #[test]
+    fn stored_list_parses() {
+        let stored = Path::new(env!("CARGO_MANIFEST_DIR")).join("equivalent.txt");
+        Equivalent::read(&stored).unwrap();
+    }
+}
