@@ -74,7 +74,7 @@ fn exchange(pair: &mut Pair, count: usize, len: usize, interval: std::time::Dura
     }
 }
 
-/// What the client sent.
+/// The datagrams of the client.
 fn sent(pair: &Pair) -> Vec<Vec<u8>> {
     let sent = pair.world.log().into_iter().filter(|sent| sent.from == addr(CLIENT));
     sent.map(|sent| sent.datagram).collect()
@@ -85,7 +85,7 @@ fn kinds_of(datagrams: &[Vec<u8>]) -> Vec<(FecFlag, usize)> {
     datagrams.iter().map(|datagram| (fec_flag(datagram), datagram.len())).collect()
 }
 
-/// The same of what the client sent.
+/// The same of the datagrams of the client.
 fn kinds(pair: &Pair) -> Vec<(FecFlag, usize)> {
     kinds_of(&sent(pair))
 }

@@ -15,7 +15,7 @@ const MOMENT: Duration = Duration::from_millis(5);
 /// More than the send buffer takes.
 const LEN: usize = 1 << 20;
 
-/// A pair whose windows alone limit what is in flight.
+/// A pair whose windows alone limit the flight.
 fn unlimited() -> Pair {
     let config = Config::new().congestion_control(CongestionControl::Off);
     Pair::new(&config, &config)
@@ -48,12 +48,12 @@ fn count_data(datagrams: &[Sent]) -> usize {
     datagrams.iter().flat_map(|sent| &sent.segments).filter(|header| is_data(header)).count()
 }
 
-/// Fills the client's send buffer. Returns what it took.
+/// Fills the client's send buffer. Returns the bytes that it took.
 fn fill(pair: &Pair) -> usize {
     pair.client.try_write(&pattern(LEN)).unwrap()
 }
 
-/// Reads at the server what [`fill`] has written.
+/// Reads at the server the bytes of [`fill`].
 fn drain(pair: &mut Pair, len: usize) {
     let Pair { world, server, .. } = pair;
     world.finish(60 * SECOND, read_pattern(server, len));
@@ -65,7 +65,7 @@ fn windows_set_in_use_limit_what_each_side_has_in_flight() {
     let mut pair = unlimited();
     for (send, recv) in [(4, 7), (40, 30), (1, 1), (30, 3)] {
         pair.client.set_windows(send, recv).unwrap();
-        // Never shrinks: the server uses up what was advertised.
+        // Never shrinks: the server uses up the advertised window.
         let Pair { world, client, server, .. } = &mut pair;
         let used = 2 * LEN;
         world.finish(60 * SECOND, async {
@@ -193,7 +193,7 @@ fn rate_limit_set_in_use_limits_bytes_per_second() {
     for rate in [20_000, 5_000, 40_000] {
         pair.client.set_rate_limit(NonZeroU64::new(rate));
         let len = fill(&pair);
-        // What leaves at once.
+        // The bytes that leave at once.
         pair.world.run_for(SECOND);
         let bytes: usize = sent(&mut pair, CLIENT, 4 * SECOND).iter().map(|sent| sent.len).sum();
         let expected = 4 * rate as usize;
