@@ -18,7 +18,8 @@ use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 use crate::util::queue;
 
-/// Longest time that a segment waits for a datagram to join, microseconds; at most half a round trip.
+/// Longest time that a segment waits for a datagram to join, microseconds; at most half a round trip, and at least
+/// [`MIN_AGE`].
 const MAX_TAIL_DELAY: u64 = 20_000;
 /// Age up to which a segment is copied, microseconds; at most a round trip. After it, the ACK or the
 /// retransmission is due.
@@ -137,8 +138,9 @@ impl RedundantBundling {
     /// microseconds.
     pub(crate) fn end_bundle(&mut self, now: Micros, sent: &SentSegments, srtt: u64, end: Sn) {
         let ages = Self::ages(srtt);
+        // One that was acknowledged or retransmitted is never copied, so it is not waited for.
         let is_young = |sn: &Sn| {
-            let segment = sent.get(*sn);
+            let segment = sent.get(*sn).filter(|sent| !sent.acked && !sent.retransmitted);
             segment.is_some_and(|sent| now.since(sent.last_sent) < *ages.start())
         };
         let before = std::iter::successors(Some(end), |sn| Some(sn.back(1)));
@@ -148,7 +150,7 @@ impl RedundantBundling {
     /// When copies leave in a datagram of their own because no new segment followed. `srtt` in microseconds.
     pub(crate) fn tail_at(&self, nxt: Sn, srtt: u64) -> Option<Micros> {
         let waits = self.rate() > 0 && self.covered != nxt && self.credit.has(1);
-        waits.then(|| self.last_new.add_micros(MAX_TAIL_DELAY.min(srtt / 2)))
+        waits.then(|| self.last_new.add_micros(MAX_TAIL_DELAY.min(srtt / 2).max(MIN_AGE)))
     }
 
     /// A copy of `sn` with `len` payload bytes leaves with timestamp `ts`.
@@ -186,6 +188,7 @@ impl RedundantBundling {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::send::buffer::BufferRange;
 
     const RTT: u64 = 50_000;
 
@@ -225,7 +228,26 @@ mod tests {
         bundling.on_new_segment(Micros(7), 100);
         assert_eq!(bundling.tail_at(Sn(1), RTT), Some(Micros(20_007)));
         assert_eq!(bundling.tail_at(Sn(1), 10_000), Some(Micros(5_007)));
+        assert_eq!(
+            bundling.tail_at(Sn(1), 50),
+            Some(Micros(7 + MIN_AGE)),
+            "younger ones are not copied"
+        );
         bundling.skip(Sn(1));
+        assert_eq!(bundling.tail_at(Sn(1), RTT), None);
+    }
+
+    /// It is not copied, so nothing would end a wait for it.
+    #[test]
+    fn retransmitted_segment_is_not_waited_for() {
+        let mut bundling = RedundantBundling::new(RedundancyCredit::MAX_RATE, Sn(0));
+        let mut sent = SentSegments::new(Sn(0));
+        sent.push(Micros(0), Ts(0), BufferRange::default(), 0);
+        bundling.on_new_segment(Micros(0), 100);
+        bundling.end_bundle(Micros(MIN_AGE - 1), &sent, RTT, Sn(1));
+        assert!(bundling.tail_at(Sn(1), RTT).is_some(), "it is too young");
+        sent.mark_retransmitted(Micros(200_000), Sn(0), 1, false);
+        bundling.end_bundle(Micros(200_001), &sent, RTT, Sn(1));
         assert_eq!(bundling.tail_at(Sn(1), RTT), None);
     }
 

@@ -124,6 +124,57 @@ fn segments_of_the_same_millisecond_ride_later() {
     assert_eq!(scripted.out().len(), 4);
 }
 
+/// The credit suffices for two copies, the space for one.
+#[test]
+fn datagram_with_copies_is_no_longer_than_the_mtu() {
+    let mut scripted = ScriptedPeer::new(&config());
+    scripted.kcp.set_bundling_rate(1_000_000);
+    for _ in 0..3 {
+        scripted.write(vec![1; 600]);
+        scripted.out();
+    }
+    scripted.now += 5 * MILLIS;
+    let (datagrams, bytes) = scripted.sent;
+    scripted.write(vec![2; 600]);
+    scripted.out();
+    let sent = (scripted.sent.0 - datagrams, scripted.sent.1 - bytes);
+    assert_eq!(sent, (1, 2 * (HEADER_LEN as u64 + 600)));
+}
+
+#[test]
+fn segments_that_leave_while_copying_is_off_are_not_copied_later() {
+    let mut scripted = ScriptedPeer::new(&config());
+    let mut send = |rate: u32| {
+        scripted.now += 5 * MILLIS;
+        scripted.write(vec![1; MESSAGE]);
+        let sent = scripted.out().len();
+        scripted.kcp.set_bundling_rate(rate);
+        sent
+    };
+    assert_eq!(send(1_000_000), 1);
+    assert_eq!(send(1_000_000), 1, "the first one left before");
+    assert_eq!(send(900_000), 2);
+    assert_eq!(send(0), 2, "another rate skips nothing");
+    assert_eq!((send(1_000_000), send(1_000_000), send(0)), (1, 1, 2));
+}
+
+/// [`ScriptedPeer::run`] fails on a timer that expires without effect.
+#[test]
+fn copies_on_a_path_of_50_us_keep_no_timer_spinning() {
+    let mut scripted = ScriptedPeer::new(&config());
+    scripted.kcp.set_bundling_rate(500_000);
+    for sn in 0..20 {
+        scripted.write(vec![1; MESSAGE]);
+        let (known, _) = scripted.out()[0];
+        scripted.now += 50;
+        scripted.una = Sn(sn + 1);
+        scripted.ack(known.sn.0, known.ts.0);
+    }
+    scripted.write(vec![1; MESSAGE]);
+    let sent = scripted.run(scripted.now + SECOND);
+    assert!(sent.len() > 3, "retransmissions go on");
+}
+
 #[test]
 fn segment_with_a_copy_is_retransmitted_when_the_ack_of_the_copy_is_overdue() {
     let first_retransmission = |rate| {
