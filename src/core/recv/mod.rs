@@ -297,6 +297,9 @@ impl Receiver {
 
     fn store_out_of_order(&mut self, offset: usize, frg: u8, payload: &[u8]) -> RecvOutcome {
         if self.out_of_order.len() <= offset {
+            // Exactly at first, as `is_within_limit` counts on.
+            let more = offset + 1 - self.out_of_order.len();
+            queue::reserve(&mut self.out_of_order, more);
             self.out_of_order.resize_with(offset + 1, || None);
         }
         match self.out_of_order.get_mut(offset) {
@@ -509,7 +512,7 @@ impl Receiver {
             return charge <= usual || self.memory() < self.memory_limit;
         }
         let (len, capacity) = (offset as usize + 1, self.out_of_order.capacity());
-        // A `VecDeque` at least doubles when it grows.
+        // A queue with capacity at least doubles when it grows.
         let grows = if offset > 0 && len > capacity { len.max(2 * capacity) - capacity } else { 0 };
         let more = charge + grows * size_of::<Option<OutOfOrderSegment>>();
         self.memory() + more <= self.memory_limit
@@ -948,3 +951,7 @@ impl MessageReassembly {
         self.partial.as_ref().map_or((0, 0), |partial| (partial.segments, partial.charge))
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "small numbers")]
+mod tests;
