@@ -179,3 +179,142 @@ impl WindowAutotune {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// An estimator with this minimum and smoothed RTT, microseconds.
+    fn path(min: u64, srtt: u64) -> RttEstimator {
+        let mut rtt = RttEstimator::new(Duration::from_secs(10));
+        rtt.on_sample(Micros(0), min);
+        (0..200).for_each(|_| rtt.on_sample(Micros(0), srtt));
+        rtt
+    }
+
+    /// A window and its autotuning, on a path with a minimum RTT of 50 ms.
+    struct Window {
+        autotune: WindowAutotune,
+        segments: u16,
+        now: Micros,
+        next: Sn,
+    }
+
+    impl Window {
+        fn new(segments: u16) -> Self {
+            let autotune = WindowAutotune::for_window(DEFAULT_WINDOW, true, Sn(0)).unwrap();
+            let mut window = Self { autotune, segments, now: Micros(1), next: Sn(0) };
+            window.idle_round();
+            window
+        }
+
+        /// A round trip without data, which shows the minimum RTT.
+        fn idle_round(&mut self) {
+            assert_eq!(self.end_round(&path(50_000, 50_000), false), self.segments);
+        }
+
+        /// A round trip in which the send window was full.
+        fn round(&mut self, rtt: &RttEstimator, delivered: u32, retransmits: u32) -> u16 {
+            self.autotune.on_window_limited();
+            self.autotune.on_acked(delivered);
+            (0..retransmits).for_each(|_| self.autotune.on_retransmit());
+            self.next = self.next.advance(delivered);
+            self.end_round(rtt, false)
+        }
+
+        fn end_round(&mut self, rtt: &RttEstimator, rate_based: bool) -> u16 {
+            self.now = self.now.add_micros(1_000_000);
+            let (now, next) = (self.now, self.next);
+            self.segments = self.autotune.send_window(now, next, rtt, self.segments, rate_based);
+            self.segments
+        }
+    }
+
+    #[test]
+    fn full_send_window_doubles_if_most_of_it_arrived_and_little_was_lost() {
+        let path = path(50_000, 50_000);
+        for (delivered, retransmits, expected) in [
+            (1_024, 0, 2_048),
+            (768, 96, 2_048),
+            (767, 0, 1_024),
+            (768, 97, 1_024),
+            (1_024, 128, 2_048),
+            (1_024, 129, 1_024),
+        ] {
+            let window = Window::new(1_024).round(&path, delivered, retransmits);
+            assert_eq!(window, expected, "{delivered} delivered, {retransmits} retransmitted");
+        }
+        let mut unused = Window::new(1_024);
+        unused.next = Sn(1_024);
+        unused.autotune.on_acked(1_024);
+        assert_eq!(unused.end_round(&path, false), 1_024, "it was not full");
+        assert_eq!(Window::new(MAX_AUTO_WINDOW).round(&path, 8_192, 0), MAX_AUTO_WINDOW);
+    }
+
+    #[test]
+    fn full_send_window_of_a_model_doubles_if_a_quarter_of_it_arrived() {
+        for (delivered, expected) in [(255, 1_024), (256, 2_048)] {
+            let mut window = Window::new(1_024);
+            window.autotune.on_window_limited();
+            window.next = Sn(delivered);
+            assert_eq!(window.end_round(&path(50_000, 300_000), true), expected, "{delivered}");
+        }
+    }
+
+    #[test]
+    fn send_window_with_a_long_queue_shrinks_by_a_quarter_down_to_the_default() {
+        for (srtt, before, after) in [
+            (110_000, 4_096, 3_072),
+            (110_000, 1_100, 1_024),
+            (110_000, 500, 500),
+            (103_000, 4_096, 3_072),
+            // A queue of up to the minimum RTT, and a tolerance of 2 ms, stop growth alone.
+            (101_000, 4_096, 4_096),
+        ] {
+            let window = Window::new(before).round(&path(50_000, srtt), before.into(), 0);
+            assert_eq!(window, after, "{before} at {srtt} us");
+        }
+    }
+
+    /// A window after congestive loss: 400 segments per round trip of 100 ms were acknowledged, of which
+    /// 50 ms are a queue.
+    fn congested() -> Window {
+        let (mut window, path) = (Window::new(1_024), path(50_000, 100_000));
+        assert_eq!(window.round(&path, 400, 101), 1_024, "one round trip may be chance");
+        assert_eq!(window.round(&path, 400, 101), 250, "five quarters of 200 segments");
+        window
+    }
+
+    #[test]
+    fn send_window_after_congestive_loss_grows_by_an_eighth() {
+        assert_eq!(congested().round(&path(50_000, 50_000), 250, 0), 281);
+        let mut window = Window::new(1_024);
+        let path = path(50_000, 100_000);
+        for retransmits in [101, 100, 101] {
+            assert_eq!(window.round(&path, 400, retransmits), 1_024, "not in a row");
+        }
+    }
+
+    #[test]
+    fn send_window_on_a_path_that_has_become_longer_goes_on_growing() {
+        assert_eq!(congested().round(&path(120_000, 120_000), 250, 0), 281);
+        // Within the tolerance it may be a queue.
+        assert_eq!(congested().round(&path(102_000, 102_000), 250, 0), 250);
+        let mut never_congested = Window::new(4_096);
+        assert_eq!(never_congested.round(&path(120_000, 120_000), 4_096, 0), 3_072);
+    }
+
+    #[test]
+    fn receive_window_doubles_if_most_of_it_arrived_and_was_read() {
+        for (delivered, unread, expected) in
+            [(768, 256, 2_048), (767, 0, 1_024), (768, 257, 1_024), (1_024, 0, 2_048)]
+        {
+            let mut autotune = WindowAutotune::for_window(DEFAULT_WINDOW, true, Sn(0)).unwrap();
+            let (now, next) = (Micros(100_000), Sn(delivered));
+            let window = autotune.recv_window(now, next, &path(50_000, 50_000), 1_024, unread);
+            assert_eq!(window, expected, "{delivered} delivered, {unread} unread");
+        }
+    }
+}

@@ -521,4 +521,35 @@ mod tests {
         rate.on_sent(Micros(54_000), PACKET);
         assert_eq!(rate.rate.transmissions[3].first_sent, Micros(3_000));
     }
+
+    #[test]
+    fn rate_after_an_idle_time_counts_from_the_new_departure() {
+        let mut rate = empty();
+        rate.on_sent(Micros(1_000), PACKET);
+        ack(&mut rate, 51_000);
+        assert_eq!(rate.take_batch(Micros(51_000), Some(50_000)).1.map(|s| s.rate), Some(20_000));
+        (0..10).for_each(|_| rate.on_sent(Micros(10_000_000), PACKET));
+        (0..10).for_each(|_| ack(&mut rate, 10_050_000));
+        let sample = rate.take_batch(Micros(10_050_000), Some(50_000)).1.unwrap();
+        assert_eq!((sample.rate, sample.elapsed), (200_000, 50_000));
+    }
+
+    #[test]
+    fn rate_of_a_model_that_begins_with_data_in_flight_counts_from_its_first_departure() {
+        let mut rate = Alone::new([PACKET].into_iter());
+        rate.on_sent(Micros(5_000_000), PACKET);
+        rate.on_acked(Micros(5_050_000), 1, true);
+        let sample = rate.take_batch(Micros(5_050_000), Some(50_000)).1.unwrap();
+        assert_eq!((sample.rate, sample.elapsed), (20_000, 50_000));
+    }
+
+    #[test]
+    fn departure_is_that_of_the_latest_transmission_if_known() {
+        let mut rate = Alone::new([PACKET].into_iter());
+        rate.on_sent(Micros(7), PACKET);
+        let departures = |rate: &Alone| [0, 1, 2].map(|index| rate.rate.sent_at(index));
+        assert_eq!(departures(&rate), [None, Some(Micros(7)), None]);
+        rate.rate.on_retransmitted(&mut rate.path, Micros(9), 0, PACKET);
+        assert_eq!(departures(&rate), [Some(Micros(9)), Some(Micros(7)), None]);
+    }
 }

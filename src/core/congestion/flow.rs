@@ -611,4 +611,35 @@ mod tests {
         messages.on_sent(Micros(4_000 * MILLIS), 1_250, true, false);
         assert_eq!(messages.window, 0);
     }
+
+    /// A flow with ten segments in flight that left at 1 ms.
+    fn in_flight() -> Flow {
+        let mut flow = Flow::join(PathHandle::default(), 1_000, std::iter::empty());
+        (0..10).for_each(|i| {
+            flow.on_sent(Micros(MILLIS), i, 1_000, SentAs::New, None);
+        });
+        flow
+    }
+
+    #[test]
+    fn retransmission_is_a_loss_and_replaces_the_lost_transmission() {
+        let mut flow = in_flight();
+        flow.on_sent(Micros(50 * MILLIS), 0, 1_000, SentAs::RedundantCopy, None);
+        assert!(!flow.has_lost());
+        assert_eq!(flow.member.rate.sent_at(0), Some(Micros(MILLIS)));
+        let sent_as = SentAs::Retransmission { by_timeout: false };
+        flow.on_sent(Micros(60 * MILLIS), 0, 1_000, sent_as, None);
+        assert!(flow.has_lost());
+        assert_eq!(flow.member.rate.sent_at(0), Some(Micros(60 * MILLIS)));
+        assert_eq!(flow.in_flight(), 10_000);
+    }
+
+    #[test]
+    fn hidden_loss_is_a_loss_of_a_segment_that_stays_in_flight() {
+        let mut flow = in_flight();
+        assert!(!flow.has_lost());
+        flow.on_hidden_loss(Micros(60 * MILLIS), 3);
+        assert!(flow.has_lost());
+        assert_eq!((flow.in_flight(), flow.member.rate.sent_at(3)), (10_000, Some(Micros(MILLIS))));
+    }
 }

@@ -122,4 +122,25 @@ mod tests {
         window.on_timeout(Sn(31), Sn(50), 22);
         assert_eq!((window.window(), window.ssthresh), (1, 11));
     }
+
+    #[test]
+    fn cwnd_after_a_loss_counts_acks_for_its_growth_from_zero() {
+        let reductions: [fn(&mut CongestionWindow); 2] = [
+            |window| window.on_timeout(Sn(0), Sn(40), 16),
+            |window| window.on_fast_retransmit(Sn(0), Sn(40), 16, 0),
+        ];
+        for reduce in reductions {
+            let mut window = CongestionWindow::new(Sn(0));
+            (window.cwnd, window.ssthresh) = (32, 32);
+            window.on_ack(20, 1_000);
+            reduce(&mut window);
+            while window.window() < 8 {
+                window.on_ack(1, 1_000);
+            }
+            window.on_ack(7, 1_000);
+            assert_eq!(window.window(), 8);
+            window.on_ack(1, 1_000);
+            assert_eq!(window.window(), 9);
+        }
+    }
 }

@@ -698,6 +698,27 @@ mod tests {
     }
 
     #[test]
+    fn round_counts_what_is_acknowledged_and_the_most_in_flight_before_it() {
+        let mut stats = RoundStats::default();
+        for (segments, bytes, in_flight) in [(2, 2_000, 5_000), (3, 3_000, 1_000)] {
+            stats.on_acked(&Acked { segments, in_flight, ..acked(Micros(0), bytes) });
+        }
+        assert_eq!((stats.acked, stats.bytes, stats.in_flight), (5, 5_000, 7_000));
+    }
+
+    #[test]
+    fn rtt_of_a_round_without_samples_is_unknown() {
+        let mut rtt = RttSamples::default();
+        for _ in 0..2 {
+            assert_eq!((rtt.min_rtt(), rtt.mean_rtt(), rtt.spread()), (None, None, 0));
+            rtt.add(&RttSamples::default());
+        }
+        [30, 20, 40].into_iter().for_each(|sample| rtt.on_rtt(sample));
+        rtt.add(&RttSamples::default());
+        assert_eq!((rtt.min_rtt(), rtt.mean_rtt(), rtt.spread()), (Some(20), Some(30), 20));
+    }
+
+    #[test]
     fn rtt_within_a_sixty_fourth_renews_the_shortest() {
         let mut min = MinRtt::default();
         min.on_sample(Micros(0), 64_000);

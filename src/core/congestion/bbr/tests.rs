@@ -196,6 +196,42 @@ fn loss_above_the_bandwidth_is_congestion() {
 }
 
 #[test]
+fn drain_and_down_end_after_five_rounds_though_the_queue_stays() {
+    let mut driver = Driver::new();
+    driver.in_flight = 3 * BDP;
+    driver.rounds_until(Phase::Drain, 0);
+    assert_eq!(driver.rounds_until(Phase::Cruise, 0), 5);
+    driver.rounds_until(Phase::Up, 0);
+    driver.round(RATE, RTT, 20);
+    assert_eq!(driver.bbr.phase, Phase::Down);
+    assert_eq!(driver.rounds_until(Phase::Cruise, 0), 5);
+}
+
+#[test]
+fn limit_of_the_bytes_in_flight_grows_by_a_quarter_in_a_round_of_up_that_uses_it() {
+    let mut driver = Driver::in_cruise();
+    driver.rounds_until(Phase::Up, 0);
+    driver.round(RATE, RTT, 20);
+    driver.rounds_until(Phase::Up, 0);
+    let limit = driver.bbr.in_flight_hi;
+    assert!((BDP..3 * BDP).contains(&limit), "{limit}");
+    driver.in_flight = limit / 2;
+    driver.round(RATE, RTT, 0);
+    assert_eq!((driver.bbr.phase, driver.bbr.in_flight_hi), (Phase::Up, limit));
+    driver.in_flight = limit;
+    driver.round(RATE, RTT, 0);
+    assert_eq!((driver.bbr.phase, driver.bbr.in_flight_hi), (Phase::Up, limit + limit / 4));
+}
+
+#[test]
+fn app_limited_flow_takes_its_present_rtt_instead_of_a_probe() {
+    let mut driver = Driver::in_cruise();
+    driver.now = driver.now.add_micros(11 * SECOND);
+    driver.ack(20_000, 2 * RTT, true);
+    assert_eq!((driver.bbr.phase, driver.bbr.min_rtt()), (Phase::Cruise, Some(2 * RTT)));
+}
+
+#[test]
 fn window_is_frozen_while_the_shortest_rtt_is_probed() {
     let mut driver = Driver::in_cruise();
     let mut began = None;
