@@ -411,4 +411,31 @@ mod tests {
         assert!(matches!(history.on_ack(now, 64, Ts(6)), LateAck::LastTransmission { .. }));
         assert_eq!(history.on_ack(now, 65, Ts(5)), LateAck::Stale);
     }
+
+    /// An ACK of the last timestamp may be of any copy, so only one of the original shows that the
+    /// retransmission was spurious.
+    #[test]
+    fn late_ack_shows_a_spurious_retransmission_unless_it_may_be_of_a_copy() {
+        let clock = Clock::new(std::time::Instant::now(), 0);
+        for (copied, again, ts, expected) in [
+            (false, 10, 10, true),
+            (false, 10, 5, true),
+            (false, 10, 0, true),
+            (true, 10, 10, false),
+            (true, 10, 5, false),
+            (true, 10, 0, true),
+            (true, 0, 0, false),
+        ] {
+            let (mut sent, mut history) = (SentSegments::new(Sn(0)), AckedHistory::default());
+            sent.push(Micros(0), Ts(0), BufferRange::default(), 0);
+            sent.mark_retransmitted(Micros(again * 1_000), Sn(0), 0, false);
+            history.remember(&clock, &sent.pop_acked().unwrap(), 1, copied, false);
+            let spurious = match history.on_ack(Micros(50_000), 1, Ts(ts)) {
+                LateAck::LastTransmission { spurious, .. }
+                | LateAck::EarlierTransmission { spurious, .. } => spurious,
+                late => panic!("{late:?}"),
+            };
+            assert_eq!(spurious, expected, "copied {copied}, {again} ms, ACK of {ts}");
+        }
+    }
 }

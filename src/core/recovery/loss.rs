@@ -831,6 +831,20 @@ mod tests {
 
     /// Rule: P-9.
     #[test]
+    fn pto_backoff_with_a_long_rto_begins_after_two_of_them() {
+        let rto = 800_000;
+        let mut backoff = PtoBackoff::default();
+        backoff.on_peer_activity(Micros(0));
+        backoff.on_rto(Micros(2 * rto - 1), rto, MAX_RTO, 0);
+        assert!(!backoff.is_active());
+        backoff.on_rto(Micros(2 * rto), rto, MAX_RTO, 0);
+        assert!(backoff.is_active());
+        let mut waiting = PtoBackoff::default();
+        waiting.on_new_segment(Micros(5_000_000), false);
+        assert_eq!(waiting.probe_at(Micros(rto), rto), Micros(2 * rto));
+    }
+
+    #[test]
     fn rto_waits_for_acks_of_newer_data() {
         let mut backoff = PtoBackoff::default();
         backoff.on_new_segment(Micros(0), true);

@@ -298,4 +298,28 @@ mod tests {
         rtt.on_longest_wait(now.add_micros(2_000_000), 0);
         assert_eq!(rtt.rto(), steady);
     }
+
+    #[test]
+    fn min_rtt_is_the_least_of_ten_seconds() {
+        let mut rtt = rtt(true, 10);
+        let mut min_after = |second: u64, sample: u64| {
+            rtt.on_sample(Micros(second * 1_000_000), sample);
+            rtt.min()
+        };
+        assert_eq!((min_after(1, 50_000), min_after(6, 80_000)), (50_000, 50_000));
+        // An equal sample renews it.
+        assert_eq!((min_after(9, 50_000), min_after(19, 80_000)), (50_000, 50_000));
+        assert_eq!((min_after(20, 80_000), min_after(21, 60_000)), (80_000, 60_000));
+    }
+
+    /// Its timestamp has a resolution of 1 ms.
+    #[test]
+    fn min_rtt_is_lowered_by_no_sample_of_an_earlier_transmission() {
+        let mut rtt = rtt(true, 10);
+        rtt.on_sample_of_earlier(Micros(0), 50_000);
+        rtt.on_sample_of_earlier(Micros(1), 40_000);
+        assert_eq!(rtt.min(), 50_000);
+        rtt.on_sample_of_earlier(Micros(10_000_001), 70_000);
+        assert_eq!(rtt.min(), 70_000, "the old one is outdated");
+    }
 }

@@ -383,3 +383,45 @@ impl Redundancy {
             && in_flight.lost_at(segment, false).0 < now
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segment_may_come_by_copies_or_symbols_while_these_are_sent() {
+        let mut redundancy = Redundancy::default();
+        let may_come = |redundancy: &Redundancy, now| {
+            redundancy.may_have_brought(Micros(now), Ts(0), 100_000, 50_000)
+        };
+        assert!(!may_come(&redundancy, 0));
+        redundancy.set_bundling_rate(1, Sn(0));
+        assert!(may_come(&redundancy, 0));
+        redundancy.set_bundling_rate(0, Sn(0));
+        assert!(!may_come(&redundancy, 0));
+        redundancy.set_repair_rate(1, Sn(0), || 7);
+        assert!(may_come(&redundancy, 0));
+        redundancy.set_repair_rate(0, Sn(0), || 7);
+        assert!(!may_come(&redundancy, 0));
+        redundancy.repair.as_mut().unwrap().on_repair_sent(Micros(10), Sn(0), Sn(1), 100);
+        assert!(may_come(&redundancy, 100_010) && !may_come(&redundancy, 100_011));
+    }
+
+    #[test]
+    fn redundant_bytes_are_the_sum_of_symbols_and_copies() {
+        let mut redundancy = Redundancy::default();
+        redundancy.set_repair_rate(250_000, Sn(0), || 7);
+        redundancy.set_bundling_rate(500_000, Sn(0));
+        let repair = redundancy.repair.as_mut().unwrap();
+        (0..2).for_each(|_| repair.on_repair_sent(Micros(0), Sn(0), Sn(1), 100));
+        repair.recovered_count = 1;
+        redundancy.bundling.as_mut().unwrap().on_copy_sent(Micros(0), Sn(0), Ts(0), 26, Sn(0));
+        // The caller has counted parity already.
+        let mut stats = RedundancyStats { redundant_bytes_sent: 1_000, ..Default::default() };
+        redundancy.add_stats(&mut stats);
+        assert_eq!((stats.repair_per_mille, stats.bundling_per_mille), (250, 500));
+        assert_eq!((stats.repair_symbols_sent, stats.bundled_copies), (2, 1));
+        assert_eq!(stats.recovered_by_peer_segments, 1);
+        assert_eq!(stats.redundant_bytes_sent, 1_000 + 200 + 50);
+    }
+}

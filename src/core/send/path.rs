@@ -17,7 +17,7 @@ use crate::core::seq::Sn;
 pub(crate) struct SendPath {
     pub(crate) loss: LossDetector,
     pub(crate) rtt: RttEstimator,
-    pub(super) congestion: Congestion,
+    pub(crate) congestion: Congestion,
     pub(crate) mtu: MtuDiscovery,
     pub(super) pacer: Pacer,
     /// Longest time from first transmission to first ACK among the segments that the current datagram

@@ -400,6 +400,47 @@ fn hidden_loss_closes_the_congestion_window() {
     assert!(after < Some(before), "{before:?} before the loss, {after:?} after");
 }
 
+/// A model that knows no loss is given up on a short path.
+#[test]
+fn hidden_loss_reaches_the_congestion_model() {
+    for lost in [0, 20] {
+        let (mut ends, _) = negotiated(1);
+        let mut pushes = 0;
+        ends.filter = Box::new(move |header| {
+            pushes += u64::from(header.command == Command::Push);
+            header.command != Command::Push || pushes != lost
+        });
+        for _ in 0..60 {
+            ends.write(0, &[7; 1_000]);
+            ends.run(10 * MILLIS);
+        }
+        let stats = ends.sides[0].stats();
+        let recovered = stats.redundancy.recovered_by_peer_segments;
+        assert_eq!((stats.retransmits(), recovered), (0, u64::from(lost > 0)));
+        let congestion = &mut ends.sides[0].send.path.congestion;
+        assert!(congestion.samples_rate(), "the model is in use");
+        assert_eq!(congestion.suspend_on_short_path(1), lost == 0);
+    }
+}
+
+#[test]
+fn redundant_bytes_in_the_statistics_are_the_repair_symbols_on_the_wire() {
+    let (mut ends, log) = negotiated(1);
+    for len in [100, 1_000, 3_000, 10].into_iter().cycle().take(100) {
+        ends.write(0, &vec![7; len]);
+        ends.run(10 * MILLIS);
+    }
+    let log = log.borrow();
+    let sent = log.iter().filter(|header| header.command == Command::Repair);
+    let bytes: u64 = sent.clone().map(|header| HEADER_LEN as u64 + u64::from(header.len)).sum();
+    let stats = ends.sides[0].stats().redundancy;
+    assert!(bytes > 10_000, "{bytes}");
+    assert_eq!(
+        (stats.redundant_bytes_sent, stats.repair_symbols_sent),
+        (bytes, sent.count() as u64)
+    );
+}
+
 #[test]
 fn ack_of_a_retransmission_takes_back_no_loss() {
     let (mut ends, log) = negotiated(1);

@@ -158,6 +158,24 @@ fn recovered_segment_that_continues_no_message_is_dropped() {
     assert_eq!(read, [vec![2; 50], vec![3; 50], vec![4; 50]]);
 }
 
+/// Most connections are idle, and the buffers of recovery are the largest that they have.
+#[test]
+fn idle_connection_releases_recovery_after_the_ack_of_a_recovered_segment() {
+    let mut peer = asked(&config());
+    let nxt = peer.kcp.rcv_nxt();
+    let (header, symbol) = forged(nxt, 7, 0, &[4; 50]);
+    peer.give(header, &symbol);
+    peer.read_all();
+    peer.kcp.release_memory();
+    let acks = peer.out();
+    let is_ack = |header: &Header| header.frg == REPAIRED && header.sn == nxt;
+    assert!(acks.iter().any(|(header, _)| is_ack(header)), "{acks:?}");
+    assert!(peer.kcp.has_reclaimable_memory());
+    peer.kcp.release_memory();
+    assert!(!peer.kcp.has_reclaimable_memory());
+    assert_eq!(peer.kcp.recv_memory(), 0);
+}
+
 #[test]
 fn forged_hello_draws_no_answer_to_a_peer_without_control() {
     let mut peer = ScriptedPeer::new(&config());

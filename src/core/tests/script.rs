@@ -1,6 +1,7 @@
 //! Packet scripts: one rule of the protocol per test, with the exact times of transmissions.
 
 use std::num::NonZeroU8;
+use std::time::Duration;
 
 use crate::config::{AckPolicy, CongestionControl, KcpConfig, KeepaliveInterval, Timing};
 use crate::core::keepalive::dataless_sn;
@@ -251,6 +252,41 @@ fn ack_of_the_retransmission_and_of_the_original_end_the_same_loss() {
         .expect_none();
 }
 
+#[test]
+fn ack_of_the_original_behind_its_retransmission_is_a_sample_since_the_original() {
+    let script = script(&quiet())
+        .write(b"a")
+        .expect(push(0, b"a").ts(0))
+        .at(ms(200))
+        .expect(push(0, b"a").ts(200))
+        .at(ms(300))
+        .recv(ack(0).ts(0).una(1))
+        .at(ms(60_000))
+        .expect_none();
+    let stats = script.kcp().stats();
+    assert_eq!((stats.path.srtt, stats.retransmit.spurious), (ms(300), 1));
+}
+
+/// By a quarter of the minimum RTT of 50 ms (RFC 8985 6.2 step 4).
+#[test]
+fn spurious_retransmission_widens_the_reordering_window() {
+    let full = |sn: u32| push(sn, &[sn as u8; MSS]);
+    let script = one_sacked(&quiet())
+        .at(ms(102))
+        .expect(push(1, &[1; MSS]).ts(102))
+        .at(ms(110))
+        .recv(ack(1).ts(50).una(4))
+        .at(ms(200))
+        .write(&[[4; MSS], [5; MSS]].concat())
+        .expect(full(4))
+        .expect(full(5))
+        .at(ms(250))
+        .recv(ack(5).una(4))
+        .at(Duration::from_micros(262_500))
+        .expect(full(4));
+    assert_eq!(script.kcp().stats().retransmit.spurious, 1);
+}
+
 // ----- FIN and RST -----
 
 /// Rules: W-15, W-51, W-60, P-49.
@@ -485,6 +521,22 @@ fn ping_is_acked_with_its_number_and_timestamp() {
         .expect(ack(OLD).ts(0xDEAD).una(0))
         .at(ms(1_000))
         .read(b"")
+        .expect_none();
+}
+
+/// It may be a Retry, which the listener answers the initial segment with.
+#[test]
+fn ping_before_any_answer_has_the_initial_segment_sent_again_once() {
+    let _ = script(&quiet())
+        .with(|kcp, now| kcp.open(now))
+        .expect(window_probe())
+        .at(ms(30))
+        .recv(push(OLD, b"").ts(7))
+        .expect(ack(OLD).ts(7))
+        .expect(window_probe())
+        .at(ms(40))
+        .recv(push(OLD, b"").ts(8))
+        .expect(ack(OLD).ts(8))
         .expect_none();
 }
 
