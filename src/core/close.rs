@@ -681,6 +681,20 @@ mod tests {
 
     /// Rule: W-54.
     #[test]
+    fn fin_ack_shows_that_the_reset_did_not_arrive() {
+        let mut state = supported();
+        state.on_push(Sn(3), Ts(9));
+        state.close();
+        state.poll_fin(Micros(0), Sn(7), Ts(0), RTO).unwrap();
+        state.reset_mut().start(Micros(0));
+        assert!(state.poll_reset(Micros(0), RTO).is_some());
+        assert!(state.poll_reset(Micros(0), RTO).is_none());
+        assert!(!state.on_fin_ack(Sn(6), Ts(0)) && state.poll_reset(Micros(0), RTO).is_none());
+        assert!(state.on_fin_ack(Sn(7), Ts(0)));
+        assert!(state.poll_reset(Micros(0), RTO).is_some());
+    }
+
+    #[test]
     fn reset_ends_on_rst_ack_and_after_its_lifetime() {
         let mut state = supported();
         state.on_push(Sn(3), Ts(9));

@@ -501,6 +501,28 @@ mod tests {
     }
 
     #[test]
+    fn initial_segment_is_sent_again_once_when_a_ping_arrives() {
+        let mut state = Establishment::Idle;
+        state.open(Micros(7), Ts(5), RTO);
+        state.on_ping(Micros(0));
+        assert_eq!(state.poll_initial(Micros(0)), None, "the first one has not left");
+        assert!(state.poll_initial(Micros(7)).is_some());
+        state.on_ping(Micros(9));
+        let again = Some(InitialProbe { ts: Ts(5), replaces: false });
+        assert_eq!((state.deadline(), state.poll_initial(Micros(9))), (Some(Micros(9)), again));
+        state.on_ping(Micros(10));
+        assert_eq!(state.poll_initial(Micros(10)), None);
+    }
+
+    #[test]
+    fn datagram_that_fec_recovered_shows_that_the_peer_is_there() {
+        let mut peer = PeerState::new();
+        assert!(!peer.has_received());
+        peer.on_received();
+        assert!(peer.has_received());
+    }
+
+    #[test]
     fn restart_is_confirmed_by_an_initial_segment_after_a_pong_without_state() {
         let mut peer = PeerState::new();
         peer.on_pong();

@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use super::scripted_peer::{ScriptedPeer, config, header};
+use super::scripted_peer::{ScriptedPeer, config, datagram, header};
 use super::sim::CONV;
 use super::sim_plan::{MILLIS, SECOND};
 use super::two_endpoints::TwoEndpoints;
 use crate::config::KcpConfig;
-use crate::core::connection::Kcp;
+use crate::core::connection::{Kcp, PacketType};
 use crate::core::open::OpenedBy;
 use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, HEADER_LEN, Header, Segments};
 use crate::core::seq::{Sn, Ts};
@@ -116,6 +116,22 @@ fn reset_completes_though_rst_or_rst_ack_is_lost_5_times() {
         assert!(duo.abort(0));
         duo.run(9 * SECOND);
         assert_eq!(duo.ends(), [Some(ConnectionError::Aborted), Some(ConnectionError::Reset)]);
+    }
+}
+
+/// A datagram that FEC recovered is one of the peer's too.
+#[test]
+fn reset_is_sent_to_a_peer_of_which_fec_alone_recovered_a_datagram() {
+    for recovers in [false, true] {
+        let mut lone = ScriptedPeer::new(&config());
+        lone.write("hello");
+        lone.out();
+        let now = lone.instant();
+        if recovers {
+            let datagram = datagram(&[(header(Command::Push, 0, 0), b"data")]);
+            lone.kcp.input(now, &datagram, PacketType::Fec).unwrap();
+        }
+        assert_eq!(lone.kcp.abort(now), recovers);
     }
 }
 

@@ -8,8 +8,11 @@ use super::scripted_peer::{ScriptedPeer, commands, config, header};
 use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, SECOND};
 use crate::config::{CongestionControl, KcpConfig, Mode, Timing};
-use crate::core::segment::Command;
-use crate::core::seq::Sn;
+use crate::core::clock::Micros;
+use crate::core::keepalive::PingId;
+use crate::core::path::mtu::MtuDiscovery;
+use crate::core::segment::{Command, HEADER_LEN};
+use crate::core::seq::{Sn, Ts};
 use crate::error::{ConnectionError, TimeoutCause};
 use crate::testkit::link::LinkConfig;
 
@@ -353,4 +356,69 @@ fn plpmtu_search_without_any_answer_to_probes_ends_at_the_minimum() {
     scripted.kcp.set_mtu(400).unwrap();
     assert_eq!(scripted.kcp.current_mtu(), 400);
     assert!(scripted.kcp.needs_ip_fragmentation());
+}
+
+const RTO: u64 = 200_000;
+
+/// A state machine that suspects a black hole of its full segments, and the time.
+fn suspected() -> (MtuDiscovery, Micros) {
+    let mut mtu = MtuDiscovery::new(1_400);
+    for loss in 1..=3 {
+        assert_eq!(mtu.deadline(), None);
+        mtu.on_segment_lost(Micros(loss * RTO), 1_400, RTO, Sn(5));
+    }
+    (mtu, Micros(3 * RTO))
+}
+
+/// A probe that is due, with this cookie.
+fn probe(mtu: &mut MtuDiscovery, now: Micros, cookie: u32) -> Option<(PingId, usize)> {
+    let probe = mtu.poll_probe(now, RTO, || Ts(cookie))?;
+    Some((PingId { sn: probe.sn, cookie: probe.cookie }, probe.size))
+}
+
+#[test]
+fn mtu_probe_follows_the_first_pong_of_the_latest_ping_alone() {
+    let (mut mtu, now) = suspected();
+    let (ping, size) = probe(&mut mtu, now, 7).unwrap();
+    assert_eq!((ping.cookie, size), (Ts(7), HEADER_LEN));
+    let others = [PingId { cookie: Ts(8), ..ping }, PingId { sn: ping.sn.advance(1), ..ping }];
+    for other in others {
+        assert!(!mtu.on_ack(now, other, Sn(6)));
+        assert_eq!(probe(&mut mtu, now, 9), None, "{other:?}");
+    }
+    assert!(mtu.on_ack(now, ping, Sn(6)));
+    assert_eq!(probe(&mut mtu, now, 9).map(|(_, size)| size), Some(1_400));
+    let deadline = mtu.deadline();
+    assert!(!mtu.on_ack(now, ping, Sn(6)), "the pong arrives twice");
+    assert_eq!(mtu.deadline(), deadline);
+}
+
+#[test]
+fn suspicion_after_an_acknowledged_mtu_probe_begins_anew() {
+    let (mut mtu, now) = suspected();
+    let (ping, _) = probe(&mut mtu, now, 7).unwrap();
+    assert!(mtu.on_ack(now, ping, Sn(6)));
+    let (full, _) = probe(&mut mtu, now, 9).unwrap();
+    assert!(mtu.on_ack(now, full, Sn(6)));
+    assert!(!mtu.is_watching());
+    for loss in 1..=3 {
+        assert_eq!(mtu.deadline(), None, "{loss}");
+        mtu.on_segment_lost(now.add_micros(loss * RTO), 1_400, RTO, Sn(5));
+    }
+    assert!(mtu.deadline().is_some());
+}
+
+/// With less overhead the same UDP payload holds a larger KCP datagram.
+#[test]
+fn plpmtu_of_the_configured_size_follows_the_overhead() {
+    let mut mtu = MtuDiscovery::new(9_000);
+    mtu.set_overhead(100, 0);
+    assert_eq!(mtu.current_mtu(), 1_432);
+    mtu.on_new_data(Micros(0), Sn(5));
+    let (full, size) = probe(&mut mtu, Micros(0), 7).unwrap();
+    assert_eq!(size, 8_900);
+    assert!(mtu.on_ack(Micros(1), full, Sn(6)));
+    assert_eq!(mtu.current_mtu(), 8_900);
+    mtu.set_overhead(20, 0);
+    assert_eq!(mtu.current_mtu(), 8_980);
 }
