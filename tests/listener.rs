@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{
-    ACK, PUSH, Pair, bytes, is_pending, listener, on_both_runtimes, pair, read, segment,
+    ACK, PUSH, Pair, bytes, cause, is_pending, listener, on_both_runtimes, pair, read, segment,
     silent_peer, until,
 };
-use kcpx::{Config, Endpoint, KcpListener, KcpStream, Limits};
-use tokio::io::AsyncWriteExt;
+use kcpx::{Config, ConnectionError, Endpoint, KcpListener, KcpStream, Limits};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 
 /// Opens a stream and writes a byte.
@@ -286,13 +286,16 @@ fn max_connections_limits_accept_and_connect() {
 #[test]
 fn dropped_listener_resets_unaccepted_streams() {
     on_both_runtimes(|| async {
-        let Pair { client: _client, server, listener } = pair(Config::new()).await;
+        let Pair { mut client, mut server, listener } = pair(Config::new()).await;
         let addr = listener.local_addr().unwrap();
         let endpoint = server.endpoint();
         let mut waiting = KcpStream::connect(addr).await.unwrap();
         waiting.write_all(b"!").await.unwrap();
         until(|| endpoint.stats().connections.current == 2).await;
         drop(listener);
+        assert_eq!(cause(waiting.read_u8().await), ConnectionError::Reset);
         until(|| endpoint.stats().connections.current == 1).await;
+        server.write_all(b"accepted").await.unwrap();
+        assert_eq!(read(&mut client, 8).await, b"accepted");
     });
 }

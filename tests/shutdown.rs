@@ -205,16 +205,17 @@ fn linger_of_more_than_a_day_is_rejected() {
     });
 }
 
-#[test]
-fn abort_ends_the_connection_at_once() {
-    on_both_runtimes(|| async {
-        let (mut stream, _silent) = to_silent_peer(Config::new()).await;
-        let endpoint = stream.endpoint();
-        stream.write_all(&bytes(6, 100_000)).await.unwrap();
-        stream.abort();
-        until(|| endpoint.stats().connections.current == 0).await;
-        endpoint.wait_idle().await;
-    });
+/// The paused clock advances only while every task waits.
+#[tokio::test(start_paused = true)]
+async fn abort_ends_the_connection_at_once() {
+    let (mut stream, _silent) = to_silent_peer(Config::new()).await;
+    let endpoint = stream.endpoint();
+    stream.write_all(&bytes(6, 100_000)).await.unwrap();
+    let before = tokio::time::Instant::now();
+    stream.abort();
+    until(|| endpoint.stats().connections.current == 0).await;
+    endpoint.wait_idle().await;
+    assert!(before.elapsed() <= Duration::from_millis(1), "{:?}", before.elapsed());
 }
 
 #[test]

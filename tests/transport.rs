@@ -271,10 +271,11 @@ impl Transport for Quiet {
     }
 }
 
-/// The paused clock advances only while every task waits.
+/// The paused clock advances only while every task waits. A blocked transport is polled three times in a turn, and timers
+/// start a turn every 10 ms at most.
 #[tokio::test(start_paused = true)]
 async fn idle_transport_is_not_polled() {
-    for blocked in [false, true] {
+    for (blocked, most) in [(false, 40), (true, 3_100)] {
         let calls = Arc::new(AtomicUsize::new(0));
         let transport = Quiet { blocked, calls: calls.clone() };
         let early = Config::new().early_data(true);
@@ -285,6 +286,7 @@ async fn idle_transport_is_not_polled() {
         tokio::time::sleep(Duration::from_secs(10)).await;
         assert_eq!(stream.error(), None);
         let calls = calls.load(Ordering::Relaxed);
-        assert!((10..8_000).contains(&calls), "{calls} calls");
+        println!("{calls} calls in ten seconds, blocked: {blocked}");
+        assert!((10..=most).contains(&calls), "{calls} calls");
     }
 }

@@ -82,10 +82,10 @@ fn dead_peer_timeout_fires_60_to_70_s_after_the_last_datagram() {
     );
 }
 
-/// Prints the false positives of worse paths too, where some are expected.
+/// At 70 % loss each way one datagram in eleven is answered, so some are given up.
 #[test]
 fn dead_peer_timeout_spares_a_live_peer_at_50_percent_loss() {
-    for (loss, seeds) in [(300_000, 60), (500_000, 200), (700_000, 40), (900_000, 40)] {
+    for (loss, seeds, most) in [(300_000, 60, 0), (500_000, 200, 0), (700_000, 40, 2)] {
         let set = Set {
             name: "alive",
             shape: |plan, rng| chatty(plan, rng, 30 * MINUTE, (SECOND, 30 * SECOND)),
@@ -106,9 +106,8 @@ fn dead_peer_timeout_spares_a_live_peer_at_50_percent_loss() {
                     sim.step();
                 }
                 time += sim.now;
-                let dead = sim.sides.iter().any(|side| side.ended_at.is_some());
-                deaths += u64::from(dead);
-                assert!(!dead || loss > 500_000, "given up at {} us", sim.now);
+                deaths += u64::from(sim.sides.iter().any(|side| side.ended_at.is_some()));
+                assert!(deaths <= most, "given up at {} us", sim.now);
             });
             plan.to_string()
         });
