@@ -72,6 +72,8 @@ pub(crate) struct Sim {
     scratch: Vec<u8>,
     pub(crate) filter: Option<Filter>,
     deliver_damaged: bool,
+    /// Corrupted datagrams that were accepted and rejected.
+    pub(crate) damaged: (u64, u64),
     pub(crate) verbose: bool,
     /// Whether the latency from each write to its reading is recorded.
     pub(crate) measure: bool,
@@ -101,6 +103,7 @@ impl Sim {
             scratch: Vec::new(),
             filter: None,
             deliver_damaged: false,
+            damaged: (0, 0),
             verbose: false,
             measure: false,
             record: false,
@@ -114,7 +117,6 @@ impl Sim {
     /// Delivers corrupted datagrams instead of dropping them as a checksum would.
     pub(crate) fn deliver_damaged(&mut self) {
         self.deliver_damaged = true;
-        self.sides.iter_mut().for_each(Side::expect_damage);
     }
 
     pub(crate) fn instant(&self, at: u64) -> Instant {
@@ -235,17 +237,22 @@ impl Sim {
 
     fn arrive(&mut self, event: &Event) {
         let mut datagram = std::mem::take(&mut self.slots[event.slot]);
-        if event.damage == Damage::None || self.deliver_damaged {
-            event.damage.apply(&mut datagram);
+        if event.damage == Damage::None {
             self.input(event.to, &datagram);
+        } else if self.deliver_damaged {
+            event.damage.apply(&mut datagram);
+            self.sides[event.to].expect_damage();
+            let is_accepted = self.input(event.to, &datagram);
+            self.damaged.0 += u64::from(is_accepted);
+            self.damaged.1 += u64::from(!is_accepted);
         }
         datagram.clear();
         self.slots[event.slot] = datagram;
         self.free.push(event.slot);
     }
 
-    /// Delivers one datagram to a side.
-    pub(crate) fn input(&mut self, to: usize, datagram: &[u8]) {
+    /// Delivers one datagram to a side. Returns whether it was accepted.
+    pub(crate) fn input(&mut self, to: usize, datagram: &[u8]) -> bool {
         let now = self.instant(self.now);
         let side = &mut self.sides[to];
         let result = side.kcp.input(now, datagram, PacketType::Regular);
@@ -261,6 +268,7 @@ impl Sim {
         if self.verbose {
             println!("{:>12} {to} <- {}", self.now, describe(datagram));
         }
+        result.is_ok()
     }
 
     /// One turn of a side: timers, application, transmission, checks.

@@ -8,7 +8,9 @@ use bytes::Bytes;
 
 use super::sim::CONV;
 use super::sim_plan::{DAY, Plan, SECOND, SidePlan};
-use crate::config::{DEFAULT_WINDOW, KcpConfig, Mode, SEGMENT_CHARGE, SEGMENT_HEADER};
+use crate::config::{
+    DEFAULT_WINDOW, KcpConfig, KeepaliveInterval, Mode, SEGMENT_CHARGE, SEGMENT_HEADER, Setting,
+};
 use crate::core::congestion::autotune;
 use crate::core::connection::{Kcp, Seed};
 use crate::core::segment::{self, Command, Segments};
@@ -90,8 +92,10 @@ pub(crate) struct Side {
     largest_window: u16,
     stored_before: usize,
     slowest: Option<NonZeroU64>,
-    /// Datagrams may arrive corrupted, so the data read is not compared.
+    /// A corrupted datagram has arrived, so the data read is not compared any more.
     corrupted: bool,
+    /// Bytes of the peer's pattern that were compared.
+    pub(crate) compared: u64,
     /// The peer's segments are larger than kcp-go's.
     jumbo: bool,
     suspended_inbox: u32,
@@ -152,16 +156,28 @@ impl Side {
             slowest: own.config.rate_limit,
             stored_before: grown_budget(&own.config),
             corrupted: false,
+            compared: 0,
             jumbo: plan.sides[1 - i].config.mtu > 1_500,
             suspended_inbox: 0,
             turn_at: 0,
             checks: 0,
         };
         side.next_write(0);
+        side.set_redundancy();
         side
     }
 
-    /// From now on datagrams may arrive corrupted.
+    fn set_redundancy(&mut self) {
+        let SidePlan { repair, bundling, .. } = self.plan;
+        if repair > 0 {
+            self.kcp.set_repair_rate(repair);
+        }
+        if bundling > 0 {
+            self.kcp.set_bundling_rate(bundling);
+        }
+    }
+
+    /// A corrupted datagram arrives.
     pub(super) fn expect_damage(&mut self) {
         self.corrupted = true;
     }
@@ -174,9 +190,10 @@ impl Side {
         (self.unwritten, self.in_write, self.corrupted) = (0, 0, true);
     }
 
-    /// Ends pings and changes of settings.
+    /// Ends pings, also keepalives, and changes of settings.
     pub(super) fn stop_application(&mut self) {
         (self.ping_at, self.change_at) = (u64::MAX, u64::MAX);
+        self.kcp.apply(Setting::Keepalive(KeepaliveInterval::Never, None));
     }
 
     /// Whether everything was written, read by the peer and acknowledged.
@@ -192,11 +209,11 @@ impl Side {
         assert!(self.messages.is_empty());
         assert_eq!(self.kcp.close_reason(), None);
         assert_eq!(self.kcp.poll_timeout(), None, "an idle connection has no timer");
-        // Late duplicates, answers to a ping that was already answered, and timestamps from weeks ago count
-        // as invalid.
+        // Late duplicates, answers to a ping or MTU probe that no longer waits for one, and timestamps from
+        // weeks ago count as invalid.
         let may_be_invalid = |plan: &SidePlan| plan.link.duplicate > 0 || plan.freeze.1 > 24 * DAY;
         let [own, other] = [&self.plan, &peer.plan].map(may_be_invalid);
-        if !own && !other && stats.probes.pings == 0 {
+        if !own && !other && stats.probes.pings + stats.probes.mtu == 0 {
             assert_eq!(
                 (stats.anomalies.invalid_acks, stats.anomalies.invalid_una),
                 (0, 0),
@@ -401,6 +418,7 @@ impl Side {
             let right = self.corrupted || is_pattern(self.salt ^ 1, self.read, &chunk);
             assert!(right, "wrong bytes at {}", self.read);
             self.read += chunk.len() as u64;
+            self.compared += if self.corrupted { 0 } else { chunk.len() as u64 };
             if self.plan.config.mode == Mode::Message && !self.corrupted {
                 assert_eq!(self.messages.pop_front(), Some(chunk.len()), "message boundaries");
             }

@@ -59,6 +59,9 @@ pub(crate) struct SidePlan {
     pub(crate) freeze: (u64, u64),
     /// Interval of the application's pings; 0: none.
     pub(crate) probe_every: u64,
+    /// Repair symbols and bundled copies, bytes per million bytes of data.
+    pub(crate) repair: u32,
+    pub(crate) bundling: u32,
     /// Interval of changes to the settings of an alternative; 0: none.
     pub(crate) change_every: u64,
     pub(crate) alternatives: Vec<KcpConfig>,
@@ -72,6 +75,8 @@ pub(crate) struct Plan {
     pub(crate) sides: [SidePlan; 2],
     /// When the network heals, microseconds.
     pub(crate) chaos: u64,
+    /// Percent of the theoretical bound that the completion may take.
+    pub(crate) within: u64,
 }
 
 /// A family of plans: how it changes a plain one. The name is part of the seed.
@@ -93,6 +98,7 @@ impl Plan {
             start: Sn(0),
             sides: [SidePlan::default(), SidePlan::default()],
             chaos: 0,
+            within: 100,
         };
         for side in &mut plan.sides {
             let config = &mut side.config;
@@ -130,6 +136,27 @@ impl Plan {
         plan.admit_messages();
         plan.limit_work();
         plan
+    }
+
+    /// Draws keepalive, a dead-peer timeout beyond the longest outage, repair symbols and bundled copies.
+    pub(crate) fn with_extras(mut self) -> Self {
+        let mut rng = Rng::keyed(self.seed, 300);
+        for side in &mut self.sides {
+            if rng.chance(300_000) {
+                let interval = Duration::from_micros(rng.spread(SECOND, 60 * SECOND));
+                side.config.keepalive = KeepaliveInterval::After(interval);
+            }
+            let timeout = self.chaos + rng.spread(HOUR, 4 * HOUR);
+            if rng.chance(300_000) && timeout < DAY {
+                side.config.dead_peer_timeout = Some(Duration::from_micros(timeout));
+            }
+            for rate in [&mut side.repair, &mut side.bundling] {
+                if rng.chance(200_000) {
+                    *rate = rng.spread(50_000, 1_000_000) as u32;
+                }
+            }
+        }
+        self
     }
 
     /// Messages of up to 32 fragments are sent before the peer has advertised its window (IKCP_WND_RCV).
@@ -224,7 +251,7 @@ impl Plan {
             bound += (reads + peer.reading.pause.1 + n * side.traffic.pause) as f64;
             bound += (n * side.traffic.every) as f64;
         }
-        bound as u64 + 60 * SECOND
+        (bound as u64 + 60 * SECOND) / 100 * self.within
     }
 }
 
@@ -314,6 +341,15 @@ impl fmt::Display for Plan {
                 c.write_policy
             )?;
             write!(f, " longest={}", c.max_retransmit_interval.as_millis())?;
+            if let KeepaliveInterval::After(interval) = c.keepalive {
+                write!(f, " keepalive={}", interval.as_millis())?;
+            }
+            if let Some(timeout) = c.dead_peer_timeout {
+                write!(f, " dead={}", timeout.as_millis())?;
+            }
+            if side.repair > 0 || side.bundling > 0 {
+                write!(f, " repair={} bundling={}", side.repair, side.bundling)?;
+            }
             if let Some(rate) = c.rate_limit {
                 write!(f, " limit={rate}")?;
             }

@@ -11,19 +11,30 @@ use crate::testkit::rng::Rng;
 /// First seed of every set.
 const BASE: u64 = 1_000;
 
-fn sweep(test: &str, set: &Set, seeds: u64) {
+/// Limits of the time that the runs of a set take, in percent of [`Plan::bound`].
+#[derive(Clone, Copy)]
+struct Within {
+    /// Of each run: some twice the slowest of ten times as many seeds.
+    each: u64,
+    /// Of all runs on average: less than twice that of today's seeds, so a recovery of twice the time fails.
+    mean: f64,
+}
+
+fn sweep(test: &str, set: &Set, seeds: u64, within: Within) {
     let (mut runs, mut virtual_time, mut worst, mut events) = (0_u64, 0.0, (0.0, 0), 0);
-    let (mut sent, mut retransmits) = (0, 0);
+    let (mut sent, mut retransmits, mut sum) = (0, 0, 0.0);
     each_seed(&format!("sweeps::{test}"), BASE..BASE + seeds, |seed, verbose| {
-        let plan = Plan::draw(set, seed);
+        let plan = Plan { within: within.each, ..Plan::draw(set, seed).with_extras() };
         let mut sim = Sim::new(&plan);
         sim.verbose = verbose;
         let outcome = explained(&plan, || sim.run());
         runs += 1;
         virtual_time += outcome.finished as f64 / SECOND as f64;
         events += outcome.events;
-        if outcome.share > worst.0 {
-            worst = (outcome.share, seed);
+        let share = outcome.share * within.each as f64;
+        sum += share;
+        if share > worst.0 {
+            worst = (share, seed);
         }
         for stats in outcome.stats {
             sent += stats.sent.segments;
@@ -31,22 +42,28 @@ fn sweep(test: &str, set: &Set, seeds: u64) {
         }
         format!("{plan}\n{outcome:?}")
     });
+    let mean = sum / runs as f64;
     println!(
         "{}: {runs} seeds, {events} events, {:.1} virtual hours, {sent} segments and {retransmits} \
-         retransmissions, at most {:.0} % of the allowed time (seed {})",
+         retransmissions, {mean:.3} % of the bound and at most {:.0} % (seed {}), allowed {:.3} % and {} %",
         set.name,
         virtual_time / 3_600.0,
-        worst.0 * 100.0,
-        worst.1
+        worst.0,
+        worst.1,
+        within.mean,
+        within.each
     );
+    assert!(runs < seeds || mean <= within.mean, "{mean:.3} % of the bound on average");
 }
 
-/// One test per set of plans: its name, the name that is part of the seeds, and the number of seeds.
+/// One test per set of plans: its name, the name that is part of the seeds, the number of seeds, and [`Within`].
 macro_rules! sweeps {
-    ($($test:ident, $set:literal: $seeds:expr, $shape:expr;)*) => {$(
+    ($($test:ident, $set:literal: $seeds:expr, $each:expr, $mean:expr, $shape:expr;)*) => {$(
         #[test]
         fn $test() {
-            sweep(stringify!($test), &Set { name: $set, shape: $shape }, $seeds);
+            let (set, within) =
+                (Set { name: $set, shape: $shape }, Within { each: $each, mean: $mean });
+            sweep(stringify!($test), &set, $seeds, within);
         }
     )*};
 }
@@ -140,7 +157,7 @@ fn simulation_of_one_seed_is_deterministic() {
     let set = Set { name: "everything", shape: all_impairments };
     let mut hashes = std::collections::HashSet::new();
     for seed in 0..40 {
-        let run = || Sim::new(&Plan::draw(&set, seed)).run();
+        let run = || Sim::new(&Plan::draw(&set, seed).with_extras()).run();
         let (first, second) = (run(), run());
         assert_eq!(first, second, "seed {seed}");
         hashes.insert(first.hash);
@@ -166,51 +183,51 @@ fn all_impairments(plan: &mut Plan, rng: &mut Rng) {
 }
 
 sweeps! {
-    delivery_under_loss_completes, "lossy": 600,
+    delivery_under_loss_completes, "lossy": 600, 100, 0.97,
         |plan, rng| each_link(plan, rng, |link, rng| {
             loss(link, rng);
             link.corrupt = rng.pick(&[0, 0, 1_000, 100_000]);
         });
-    delivery_under_burst_loss_completes, "bursts": 400,
+    delivery_under_burst_loss_completes, "bursts": 400, 42, 0.9,
         |plan, rng| each_link(plan, rng, burst);
-    delivery_under_reordering_and_duplication_completes, "reordered_and_duplicated": 600,
+    delivery_under_reordering_and_duplication_completes, "reordered_and_duplicated": 600, 100, 1.2,
         |plan, rng| each_link(plan, rng, |link, rng| {
             reorder(link, rng);
             duplicate(link, rng);
         });
-    delivery_under_limited_bandwidth_completes, "limited_bandwidth": 400,
+    delivery_under_limited_bandwidth_completes, "limited_bandwidth": 400, 84, 0.33,
         |plan, rng| each_link(plan, rng, |link, rng| {
             bandwidth(link, rng);
             link.jitter = rng.spread(0, 50 * MILLIS);
         });
-    delivery_with_random_mtu_completes, "sizes": 300,
+    delivery_with_random_mtu_completes, "sizes": 300, 56, 1.2,
         |plan, rng| for side in &mut plan.sides {
             side.config.mtu = rng.spread(25, 1_500) as u16;
             side.link.mtu = usize::from(side.config.mtu);
             loss(&mut side.link, rng);
         };
-    delivery_with_jumbo_datagrams_completes, "large_segments": 150,
+    delivery_with_jumbo_datagrams_completes, "large_segments": 150, 90, 1.4,
         jumbo;
-    delivery_of_messages_completes, "messages": 400,
+    delivery_of_messages_completes, "messages": 400, 60, 1.7,
         |plan, rng| for side in &mut plan.sides {
             side.config.mode = Mode::Message;
             side.traffic.whole = rng.chance(700_000);
             loss(&mut side.link, rng);
             reorder(&mut side.link, rng);
         };
-    delivery_to_slow_readers_completes, "slow_readers": 400,
+    delivery_to_slow_readers_completes, "slow_readers": 400, 100, 10.6,
         |plan, rng| {
             slow_reader(plan, rng);
             each_link(plan, rng, loss);
         };
-    delivery_after_partitions_completes, "cut_off": 300,
+    delivery_after_partitions_completes, "cut_off": 300, 66, 2.0,
         |plan, rng| {
             each_link(plan, rng, loss);
             partitions(plan, rng, 2 * HOUR);
         };
-    delivery_with_suspended_hosts_completes, "stopped_hosts": 100,
+    delivery_with_suspended_hosts_completes, "stopped_hosts": 100, 50, 1.8,
         suspend;
-    delivery_with_changing_settings_completes, "changed_settings": 300,
+    delivery_with_changing_settings_completes, "changed_settings": 300, 30, 0.26,
         |plan, rng| for side in &mut plan.sides {
             let mode = side.config.mode;
             side.change_every = rng.spread(10 * MILLIS, 2 * SECOND);
@@ -223,6 +240,6 @@ sweeps! {
                 reorder(&mut side.link, rng);
             }
         };
-    delivery_under_all_impairments_completes, "everything": 800,
+    delivery_under_all_impairments_completes, "everything": 800, 100, 3.6,
         all_impairments;
 }
