@@ -1,4 +1,5 @@
-//! Configuration: validation errors, and settings that change with data in flight.
+//! Configuration: validation errors, and settings that change with data in flight. `tests/settings.rs` tests their effect
+//! on the wire.
 
 mod common;
 
