@@ -301,7 +301,7 @@ async fn congestion_control_sets_the_first_flight() {
             played.stream.set_congestion_control(control);
         }
         played.until(50).await;
-        played.write(&[1; 100 * 1_376]).await;
+        played.write(&vec![1; 100 * 1_376]).await;
         played.until(60).await;
         assert_eq!(played.data().len(), expected, "{control:?} {in_use:?}");
     }
@@ -319,7 +319,8 @@ async fn send_window_limits_the_segments_in_flight() {
         played.until(50).await;
         let stream = &mut played.stream;
         let _ =
-            tokio::time::timeout(Duration::from_millis(10), stream.write_all(&[1; 200_000])).await;
+            tokio::time::timeout(Duration::from_millis(10), stream.write_all(&vec![1; 200_000]))
+                .await;
         // Retransmissions do not widen it.
         played.until(2_000).await;
         let last = played.data().iter().map(|segment| segment.sn).max();
@@ -373,7 +374,7 @@ async fn rate_limit_spreads_datagrams() {
             played.stream.set_rate_limit(rate);
         }
         played.until(50).await;
-        played.write(&[1; 28 * 1_376]).await;
+        played.write(&vec![1; 28 * 1_376]).await;
         // Retransmissions count too.
         played.until(1_050).await;
         let bytes: usize = played.data().iter().map(|segment| segment.datagram).sum();
@@ -419,7 +420,10 @@ async fn keepalive_sets_the_time_of_the_first_ping() {
         // Such timers may be an eighth late, so that several fall together.
         let is_due =
             |at: u64| expected.is_some_and(|due| (due * 1_000..=due * 1_125).contains(&at));
-        assert!(first.map_or(expected.is_none(), is_due), "{config:?} {in_use:?}: {first:?}");
+        assert!(
+            first.map_or_else(|| expected.is_none(), is_due),
+            "{config:?} {in_use:?}: {first:?}"
+        );
     }
 }
 

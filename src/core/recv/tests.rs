@@ -154,6 +154,9 @@ fn recovery_state_is_released_without_a_gap_and_without_waiting_acks() {
     assert!(!receiver.has_reclaimable_memory());
 }
 
+/// Number and `frg` of a segment.
+type Numbered = (u32, u8);
+
 /// A message of `n` fragments has `frg` from `n` - 1 down to 0.
 #[test]
 fn recovered_segment_fits_the_messages_before_and_after_it() {
@@ -164,7 +167,7 @@ fn recovered_segment_fits_the_messages_before_and_after_it() {
         ..KcpConfig::default()
     };
     // Number and `frg` of stored segments and of the recovered one, and whether it fits.
-    let cases: &[(&[(u32, u8)], (u32, u8), bool)] = &[
+    let cases: &[(&[Numbered], Numbered, bool)] = &[
         (&[], (0, 0), true),
         (&[], (0, 7), true),
         (&[], (0, 8), false),
