@@ -21,6 +21,8 @@ pub mod link;
 pub mod rng;
 #[cfg(test)]
 pub(crate) mod script;
+#[cfg(test)]
+pub(crate) mod seeds;
 pub mod trace;
 #[cfg(all(feature = "_testkit", not(loom)))]
 pub mod transmitter;

@@ -2,6 +2,7 @@
 
 use super::sim_plan::Plan;
 use crate::core::segment::{Command, Header, Segments};
+use crate::testkit::seeds::Seeds;
 
 /// One line per datagram, with each segment.
 pub(crate) fn describe(datagram: &[u8]) -> String {
@@ -20,10 +21,6 @@ pub(crate) fn describe(datagram: &[u8]) -> String {
     Segments::new(datagram).map(one).collect::<Vec<_>>().join("; ")
 }
 
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
-}
-
 /// Runs `run` for each seed. `KCP_TEST_SEED` selects one seed, verbosely; `KCP_TEST_SEEDS` sets
 /// their number. After a panic prints the command that reproduces it.
 pub(crate) fn each_seed(
@@ -31,12 +28,9 @@ pub(crate) fn each_seed(
     seeds: std::ops::Range<u64>,
     mut run: impl FnMut(u64, bool) -> String,
 ) {
-    let (seeds, verbose) = match (number("KCP_TEST_SEED"), number("KCP_TEST_SEEDS")) {
-        (Some(seed), _) => (seed..seed + 1, true),
-        (None, Some(count)) => (seeds.start..seeds.start + count, false),
-        (None, None) => (seeds, false),
-    };
-    for seed in seeds {
+    let seeds = Seeds::or(seeds);
+    let verbose = seeds.is_chosen;
+    for seed in seeds.iter() {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed, verbose)));
         match result {
             Ok(line) if verbose => println!("{line}"),

@@ -13,6 +13,7 @@ use crate::crypto::{Algorithm, Cipher, Key};
 use crate::fec::FecConfig;
 use crate::testkit::link::{GilbertElliott, LinkConfig};
 use crate::testkit::rng::Rng;
+use crate::testkit::seeds::Seeds;
 
 /// Limit of virtual time for one run: the worst plan sends 16 x 100 KB each way over a path that loses a
 /// fifth and is partitioned for five seconds.
@@ -45,7 +46,7 @@ fn path(rng: &mut Rng) -> LinkConfig {
     }
 }
 
-fn config(rng: &mut Rng) -> Config {
+pub(super) fn config(rng: &mut Rng) -> Config {
     let presets = [
         (Timing::NORMAL, CongestionControl::Bbr),
         (Timing::FAST, CongestionControl::Bbr),
@@ -169,10 +170,9 @@ fn run(seed: u64, stages: bool) -> (u64, u64) {
 }
 
 fn seeds(name: &str, range: std::ops::Range<u64>, stages: bool) {
-    let chosen = std::env::var("KCP_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
-    let range = chosen.map_or(range, |seed| seed..seed + 1);
-    println!("{name}: seeds {range:?}");
-    for seed in range {
+    let seeds = Seeds::or(range);
+    println!("{name}: {seeds:?}");
+    for seed in seeds.iter() {
         let replay = format!(
             "KCP_TEST_SEED={seed} cargo test --lib driver::tests::lossy_network::{name} -- --nocapture"
         );

@@ -15,6 +15,7 @@ use crate::listener::KcpListener;
 use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
 use crate::testkit::rng::Rng;
+use crate::testkit::seeds::Seeds;
 
 /// Bytes that all connections may hold.
 const LIMIT: usize = 16 << 20;
@@ -248,8 +249,7 @@ fn run(seed: u64) {
 
 #[test]
 fn transfers_under_memory_pressure_complete_once_it_ends() {
-    let chosen = std::env::var("KCP_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
-    chosen.map_or(0..60, |seed: u64| seed..seed + 1).for_each(run);
+    Seeds::or(0..60).iter().for_each(run);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use crate::listener::KcpListener;
 use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
 use crate::testkit::rng::Rng;
+use crate::testkit::seeds::Seeds;
 use crate::util::path::{LocalIp, Path};
 
 const HOME: u8 = 9;
@@ -309,9 +310,7 @@ fn messages(
 
 /// The first `count` seeds; `KCP_TEST_SEED` selects one, `KCP_TEST_SEEDS` sets their number. Prints each.
 pub(super) fn seeds(count: u64) -> impl Iterator<Item = u64> {
-    let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
-    let count = number("KCP_TEST_SEEDS").unwrap_or(count);
-    let seeds = number("KCP_TEST_SEED").map_or(0..count, |seed| seed..seed + 1);
+    let seeds = Seeds::or(0..count).iter();
     seeds.inspect(|seed| println!("KCP_TEST_SEED={seed} cargo test --lib driver::tests"))
 }
 

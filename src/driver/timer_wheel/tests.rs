@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::testkit::rng::Rng;
+use crate::testkit::seeds::Seeds;
 
 /// Nanoseconds of every order of magnitude up to `days`.
 fn span(rng: &mut Rng, days: u64) -> Duration {
@@ -16,13 +17,6 @@ fn span(rng: &mut Rng, days: u64) -> Duration {
         2 => (nanos / SECOND * SECOND).saturating_sub(1),
         _ => nanos,
     })
-}
-
-fn seeds() -> Vec<u64> {
-    match std::env::var("KCP_TEST_SEED").ok().and_then(|seed| seed.parse().ok()) {
-        Some(seed) => vec![seed],
-        None => (1..=24).collect(),
-    }
 }
 
 /// A timer wheel and its reference, an ordered map.
@@ -127,7 +121,7 @@ impl Pair {
 
 #[test]
 fn random_operations_match_an_ordered_map() {
-    for seed in seeds() {
+    for seed in Seeds::or(1..25).iter() {
         println!("KCP_TEST_SEED={seed}");
         let mut rng = Rng::new(seed);
         let mut pair = if seed % 2 == 0 { Pair::new() } else { Pair::few() };
