@@ -581,7 +581,8 @@ impl Kcp {
     }
 
     /// Sets the MTU: the largest UDP payload in bytes, [overhead](Kcp::set_overhead) included.
-    /// Default: as configured. Existing segments keep their size. Restarts black-hole detection.
+    /// Default: as configured. Existing segments keep their size, and need
+    /// [`Kcp::needs_ip_fragmentation`] if it fell. Restarts black-hole detection.
     ///
     /// # Errors
     ///
@@ -619,11 +620,16 @@ impl Kcp {
                 self.flush();
             }
             Setting::Mtu(mtu) => {
+                let falls = mtu < self.max_mtu();
                 self.send.path.mtu.on_max_mtu_changed(mtu);
                 if let Some(paths) = &mut self.send.paths {
                     paths.limit_mtu(mtu);
                 }
-                self.update_mss();
+                if falls {
+                    self.on_mtu_fell(self.last_poll_transmit);
+                } else {
+                    self.update_mss();
+                }
             }
             Setting::RateLimit(rate) => self.rate_limiter.set_rate(rate),
             Setting::Keepalive(interval, idle) => self.keepalive.set_timeouts(interval, idle),

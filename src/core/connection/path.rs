@@ -14,7 +14,7 @@ use crate::core::keepalive::{PingId, Role};
 use crate::core::path::amplification::{AddressProof, Amplification, SendBudget};
 use crate::core::path::validation::{PathChallenge, PathValidation};
 use crate::core::segment::{Command, HEADER_LEN, Header, Segments};
-use crate::core::seq::Ts;
+use crate::core::seq::{Sn, Ts};
 use crate::error::{ConfigError, ConnectionError, TimeoutCause};
 use crate::util::path::Path;
 
@@ -307,22 +307,40 @@ impl Kcp {
 
     /// Reports that the operating system refused a datagram of `size` bytes, overhead included
     /// (`EMSGSIZE`). Returns the new largest UDP payload in bytes if it fell. New segments are cut
-    /// for it, segments in flight keep their size.
+    /// for it, segments in flight keep their size and need [`Kcp::needs_ip_fragmentation`].
     #[doc(alias = "EMSGSIZE")]
     pub fn on_message_too_big(&mut self, size: usize) -> Option<u16> {
         if !self.send.path.mtu.on_message_too_big(size) {
             return None;
         }
-        self.update_mss();
+        self.on_mtu_fell(self.last_poll_transmit);
         Some(self.max_mtu())
     }
 
     /// As [`Kcp::on_message_too_big`], if the operating system may have the MTU from an ICMP
     /// message.
     pub(crate) fn on_packet_too_big(&mut self, now: Instant, size: usize) {
-        if self.send.path.mtu.on_packet_too_big(self.clock.at(now), size) {
-            self.update_mss();
+        let now = self.clock.at(now);
+        if self.send.path.mtu.on_packet_too_big(now, size) {
+            self.on_mtu_fell(now);
         }
+    }
+
+    /// The MTU fell: the system has refused a datagram, or the application has lowered it.
+    pub(super) fn on_mtu_fell(&mut self, now: Micros) {
+        if self.send.awaits_ack() {
+            self.send.path.mtu.on_fallen(now, self.cut_until());
+        }
+        self.update_mss();
+    }
+
+    /// The number after the last segment that keeps its size: segments of queued messages do too.
+    fn cut_until(&self) -> Sn {
+        let queued = match self.mode {
+            Mode::Stream => 0,
+            Mode::Message => self.send.send_buffer().segments(self.send.mss()),
+        };
+        self.send.nxt().advance(u32::try_from(queued).unwrap_or(0))
     }
 
     /// Whether the caller should let routers fragment datagrams (clear DF): segments in flight
@@ -376,13 +394,8 @@ impl Kcp {
     /// An ACK arrived that matches no segment in flight. Returns whether it answers an MTU probe or
     /// the ping before one.
     pub(super) fn on_mtu_probe_ack(&mut self, now: Micros, header: &Header) -> bool {
-        // Segments of queued messages keep their size: they are oversized too.
-        let queued = match self.mode {
-            Mode::Stream => 0,
-            Mode::Message => self.send.send_buffer().segments(self.send.mss()),
-        };
-        let oversized_until = self.send.nxt().advance(u32::try_from(queued).unwrap_or(0));
-        if !self.send.path.mtu.on_ack(now, PingId::named_by(header), oversized_until) {
+        let cut_until = self.cut_until();
+        if !self.send.path.mtu.on_ack(now, PingId::named_by(header), cut_until) {
             return false;
         }
         self.keepalive.on_validated();

@@ -134,12 +134,12 @@ struct Search {
 /// A PLPMTU below the configured size.
 #[derive(Clone, Copy, Debug)]
 struct Reduced {
-    /// Bytes of a KCP datagram.
+    /// Bytes of a KCP datagram; `usize::MAX` while only `oversized` matters.
     plpmtu: usize,
     /// When new data starts a probe of a larger size (PMTU_RAISE_TIMER).
     raise_at: Micros,
-    /// Segments that may exceed the path MTU: set on a black hole, cleared when all are
-    /// acknowledged. Survives a change of state.
+    /// Segments that may exceed the path MTU: set on a black hole and when the upper bound falls,
+    /// cleared when all are acknowledged. Survives a change of state.
     oversized: Option<Oversized>,
 }
 
@@ -424,6 +424,19 @@ impl MtuDiscovery {
         let oversized = Oversized { until: nxt, last_progress: now };
         if let Some(reduced) = self.state.reduced_mut() {
             reduced.oversized = in_flight.then_some(oversized);
+        }
+    }
+
+    /// The upper bound fell. Segments in flight before `cut_until` may be too long for the path; their losses count
+    /// as no black hole.
+    pub(crate) fn on_fallen(&mut self, now: Micros, cut_until: Sn) {
+        let oversized = Some(Oversized { until: cut_until, last_progress: now });
+        match self.state.reduced_mut() {
+            Some(reduced) => reduced.oversized = oversized,
+            None => {
+                let plpmtu = usize::MAX;
+                self.complete(Some(Reduced { plpmtu, raise_at: now, oversized }));
+            }
         }
     }
 

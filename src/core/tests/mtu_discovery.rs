@@ -291,6 +291,37 @@ fn message_too_big_lowers_the_mtu_to_the_next_size_of_the_table() {
     assert!(scripted.out().iter().all(|(_, payload)| payload.len() <= 508 - 36 - 24));
 }
 
+/// Segments in flight keep their size: the system refuses them, or the path drops them.
+#[test]
+fn segments_in_flight_when_the_mtu_falls_may_be_fragmented_until_acknowledged() {
+    let falls: [fn(&mut ScriptedPeer); 3] = [
+        |scripted| scripted.kcp.set_mtu(508).unwrap(),
+        |scripted| assert_eq!(scripted.kcp.on_message_too_big(1_400), Some(1_200)),
+        |scripted| {
+            let now = scripted.instant();
+            scripted.kcp.on_packet_too_big(now, 1_400);
+        },
+    ];
+    for fall in falls {
+        let mut scripted = ScriptedPeer::new(&config());
+        fall(&mut scripted);
+        assert!(!scripted.kcp.needs_ip_fragmentation(), "nothing is in flight");
+        scripted.write(vec![1; 100]);
+        let (_, (first, _)) = scripted.run(0)[0];
+        assert!(!scripted.kcp.needs_ip_fragmentation(), "it was cut for less");
+        scripted.una = Sn(1);
+        scripted.ack(0, first.ts.0);
+        let mut scripted = ScriptedPeer::new(&config());
+        scripted.write(vec![1; 1_376]);
+        let (_, (first, _)) = scripted.run(0)[0];
+        fall(&mut scripted);
+        assert!(scripted.kcp.needs_ip_fragmentation());
+        scripted.una = Sn(1);
+        scripted.ack(0, first.ts.0);
+        assert!(!scripted.kcp.needs_ip_fragmentation());
+    }
+}
+
 /// The report may be forged: the path still carries the size.
 #[test]
 fn mtu_lowered_by_an_icmp_message_returns_once_a_later_probe_is_acknowledged() {
