@@ -8,7 +8,7 @@ use crate::core::close::{ALL_READ, ControlSegment, RESET_LIFETIME};
 use crate::core::connection::Kcp;
 use crate::core::keepalive::{PingId, dataless_sn};
 use crate::core::open::{InitialHash, OpenedBy, Restart};
-use crate::core::segment::{Command, ControlType, HEADER_LEN, Header};
+use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, HEADER_LEN, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::core::time_wait::TimeWait;
 use crate::error::ConnectionError;
@@ -391,7 +391,7 @@ impl Kcp {
             Some(ControlType::Fin) => {
                 una_is_valid && self.close_state.on_fin(sn, ts, self.recv.nxt())
             }
-            Some(ControlType::FinAck) => self.close_state.on_fin_ack(sn, ts),
+            Some(ControlType::FinAck) => self.on_fin_ack(sn, ts),
             Some(ControlType::Reset) => self.on_reset(now, header),
             Some(ControlType::ResetAck) => self.close_state.on_reset_ack(sn, ts),
             Some(ControlType::Hello) => self.on_hello(now, header),
@@ -401,6 +401,16 @@ impl Kcp {
             None => false,
         };
         self.stats.anomalies.invalid_control_segments += u64::from(!valid);
+    }
+
+    /// A FIN-ACK names our FIN, and validates the address as an ACK does: a peer that has ended its side too is in
+    /// TIME-WAIT and answers no ping, and its ACKs may be lost.
+    fn on_fin_ack(&mut self, sn: Sn, ts: Ts) -> bool {
+        let valid = self.close_state.on_fin_ack(sn, ts);
+        if valid {
+            self.on_address_proof(CONTROL_CAPABLE);
+        }
+        valid
     }
 
     /// A RST ends the connection if it names a segment that this side sent within

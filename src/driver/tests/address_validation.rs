@@ -1,8 +1,10 @@
 //! Address validation (RFC 9000 8.1): the amplification limit, the bounds on unvalidated peers, and
 //! forged or restarted initial segments.
 
+use std::cell::Cell;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -42,6 +44,37 @@ fn pong(ping: &Header) -> Vec<u8> {
     let (command, una) = (Command::Ack, Sn(0));
     Header { command, frg: 0, wnd: 128, una, ..*ping }.emit(&mut out);
     out
+}
+
+/// The ACKs of a peer whose stream has ended too are lost: it is in TIME-WAIT, and answers no ping.
+///
+/// Rule: P-60.
+#[test]
+fn fin_ack_that_names_our_fin_validates_its_sender() {
+    for is_right in [true, false] {
+        let (mut world, listener) = server(&Config::new());
+        world.inject(addr(PEER), SERVER, &open_segment(7, 5));
+        let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+        stream.try_write(b"bye").unwrap();
+        let ended = Rc::new(Cell::new(None));
+        let report = ended.clone();
+        world.spawn(async move { report.set(Some(stream.shutdown().await.is_ok())) });
+        world.run_for(SECOND / 10);
+        let arrived = world.arrived(PEER);
+        let headers = arrived.iter().flat_map(|datagram| Segments::new(datagram)).map(|(h, _)| h);
+        let fin =
+            headers.into_iter().find(|h| h.command == Command::Control && h.frg == 1).unwrap();
+        let (ts, una) = (if is_right { fin.ts } else { Ts(fin.ts.0 ^ 1) }, Sn(1));
+        for command in [Command::Control, Command::WindowUpdate] {
+            let frg = if command == Command::Control { 2 } else { CONTROL_CAPABLE };
+            let mut datagram = Vec::new();
+            Header { command, frg, ts, una, ..fin }.emit(&mut datagram);
+            world.inject(addr(PEER), SERVER, &datagram);
+        }
+        world.run_for(SECOND / 10);
+        assert_eq!(listener.stats().connections.unvalidated, u64::from(!is_right));
+        assert_eq!(ended.get(), is_right.then_some(true));
+    }
 }
 
 /// Rules: W-26, P-29.
