@@ -44,7 +44,12 @@ loss *ARGS:
 
 # One seed of the simulators again, with what they print; of all tests, or of those named.
 sim SEED *TESTS="core::tests driver::tests":
-    KCP_TEST_SEED={{ SEED }} cargo test --lib -- --nocapture {{ TESTS }}
+    KCP_TEST_SEED={{ SEED }} cargo test --lib --all-features -- --nocapture {{ TESTS }}
+
+# Whole systems in virtual time, with new seeds until the minutes have passed.
+swarm MINUTES:
+    KCPX_SWARM_MINUTES={{ MINUTES }} cargo test --lib --all-features -- --nocapture --ignored \
+        swarm_of_new_seeds
 
 # Against other implementations; with kcp-go where Go and its module proxy are there.
 interop *ARGS:

@@ -473,6 +473,9 @@ impl Config {
     /// (0-RTT data in TLS 1.3 and QUIC) instead of a round trip later. Default `false`: `connect` waits for
     /// the peer. Always on without [`close_notify`](Self::close_notify), since listeners of this crate take
     /// an initial segment without data only from peers that have it.
+    ///
+    /// A peer to whom early data comes from two addresses, since the first changes before the peer has answered,
+    /// accepts two connections and reads that data in both. So early data should be safe to process twice.
     #[must_use]
     pub fn early_data(mut self, early: bool) -> Self {
         self.early_data = early;

@@ -595,9 +595,14 @@ impl Endpoint {
             let context = SocketContext { accept, shard_state: state.clone(), time_wait };
             shards.push(Self::spawn_on(socket, config.clone(), context)?);
         }
+        Ok(Self::join(shards))
+    }
+
+    /// The endpoint of all these shards.
+    pub(crate) fn join(mut shards: Vec<Self>) -> Self {
         let mut first = shards.swap_remove(0);
-        first.sibling_shards = state.map(|_| shards.into());
-        Ok(first)
+        first.sibling_shards = (!shards.is_empty()).then(|| shards.into());
+        first
     }
 
     fn spawn<S: Socket + Unpin>(

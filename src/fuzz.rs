@@ -3,13 +3,13 @@
 
 mod choices;
 mod datagram;
-mod endpoint;
+pub(crate) mod endpoint;
 mod fec_decode;
 mod kcp_ops;
 mod open_packet;
 mod repair;
 mod retry;
-mod wire;
+pub(crate) mod wire;
 
 pub use self::datagram::datagram;
 pub use self::endpoint::endpoint;

@@ -44,11 +44,14 @@ mod roaming;
 mod scalability;
 mod settings;
 mod sim_network;
+mod sim_time;
 mod sim_world;
 mod simultaneous_passive_open;
 mod sources;
 mod stateless_reset;
 mod stopped;
+#[cfg(feature = "_testkit")]
+mod swarm;
 mod task;
 mod unvalidated_memory;
 

@@ -76,8 +76,8 @@ pub(super) const FURTHER: [u8; 4] = [6, 7, 8, 9];
 /// Distance from a further address to the one that a NAT may give it.
 pub(super) const OUTSIDE: u8 = 10;
 /// Index of server and client in arrays by side.
-pub(super) const SERVER_SIDE: usize = 0;
-pub(super) const CLIENT_SIDE: usize = 1;
+pub(crate) const SERVER_SIDE: usize = 0;
+pub(crate) const CLIENT_SIDE: usize = 1;
 
 /// A datagram in flight.
 #[derive(Clone, Debug)]

@@ -1,10 +1,10 @@
 //! The simulated network and its sockets.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use crate::sys::{RxBatch, Socket, Transmit};
 use crate::testkit::link::{Damage, Link, LinkConfig};
@@ -35,12 +35,22 @@ type Delivery = (u64, u64, SocketAddr, SocketAddr, Vec<u8>);
 /// A datagram that was handed to the network, whether delivered or lost.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
+    /// The socket that sent it, without further addresses and NAT.
+    pub(super) socket: SocketAddr,
     pub(super) from: SocketAddr,
     pub(super) to: SocketAddr,
     pub(super) datagram: Vec<u8>,
     /// When it left, and when it arrives unless it is lost, in microseconds.
     pub(super) at: u64,
     pub(super) arrival: Option<u64>,
+}
+
+/// A datagram that a driver received.
+#[derive(Clone, Debug)]
+pub(super) struct Received {
+    pub(super) socket: SocketAddr,
+    pub(super) from: SocketAddr,
+    pub(super) datagram: Vec<u8>,
 }
 
 /// The fate of a datagram.
@@ -64,6 +74,8 @@ pub(super) struct Net {
     pub(super) further: HashMap<SocketAddr, SocketAddr>,
     /// Sockets behind a NAT, and the address that others see of each.
     pub(super) outside: HashMap<SocketAddr, SocketAddr>,
+    /// The sockets that share an address: the address of a peer chooses one.
+    pub(super) shards: HashMap<SocketAddr, Vec<SocketAddr>>,
     /// Pairs of addresses between which everything is lost, one way.
     pub(super) cut: HashSet<(SocketAddr, SocketAddr)>,
     /// Errors of the next sends and receives of a socket.
@@ -71,7 +83,7 @@ pub(super) struct Net {
     pub(super) recv_faults: HashMap<SocketAddr, VecDeque<io::Error>>,
     /// The fate of the next datagrams of a socket.
     pub(super) fates: HashMap<SocketAddr, VecDeque<Fate>>,
-    /// Sockets on which datagrams above a size in bytes fail with EMSGSIZE.
+    /// Sockets on which datagrams above a size in bytes fail with EMSGSIZE, unless they permit fragmentation.
     pub(super) limits: HashMap<SocketAddr, usize>,
     /// Sockets on which sends would block, and until when in microseconds.
     pub(super) blocked: HashMap<SocketAddr, u64>,
@@ -82,6 +94,11 @@ pub(super) struct Net {
     pub(super) ip_fragmentation: HashSet<SocketAddr>,
     /// Everything sent since the last `log` call; `None` before the first.
     pub(super) log: Option<Vec<Sent>>,
+    /// Everything that drivers received since the last `received` call; `None` before the first.
+    pub(super) received: Option<Vec<Received>>,
+    /// The time and rank of each sleep of an application that was polled.
+    pub(super) alarms: BTreeMap<(u64, u64), Waker>,
+    last_alarm: u64,
     pub(super) sent: u64,
     pub(super) last_rank: u64,
     pub(super) hash: u64,
@@ -98,6 +115,7 @@ impl Net {
             inboxes: HashMap::new(),
             further: HashMap::new(),
             outside: HashMap::new(),
+            shards: HashMap::new(),
             cut: HashSet::new(),
             send_faults: HashMap::new(),
             recv_faults: HashMap::new(),
@@ -107,6 +125,9 @@ impl Net {
             sources: HashMap::new(),
             ip_fragmentation: HashSet::new(),
             log: None,
+            received: None,
+            alarms: BTreeMap::new(),
+            last_alarm: 0,
             sent: 0,
             last_rank: 0,
             hash: 0xCBF2_9CE4_8422_2325,
@@ -119,7 +140,8 @@ impl Net {
         let from = self.outside.get(&from).copied().unwrap_or(from);
         let at = self.now;
         if let Some(log) = &mut self.log {
-            log.push(Sent { from, to, datagram: datagram.to_vec(), at, arrival: None });
+            let datagram = datagram.to_vec();
+            log.push(Sent { socket, from, to, datagram, at, arrival: None });
         }
         for byte in datagram.iter().take(64) {
             self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3);
@@ -133,12 +155,13 @@ impl Net {
             Some(Fate::Lost) => return,
             Some(Fate::Late(time)) => late = time,
         }
+        let may_fragment = self.may_fragment(socket);
         let (path, seed, now) = (&self.path, self.seed, self.now);
         let key = u64::from(from.port()) << 16 | u64::from(to.port());
         let fresh = || Link::new(path.clone(), Rng::keyed(seed, key).next());
         let link = self.links.entry((from, to)).or_insert_with(fresh);
         let (mut rank, mut arrival) = (self.last_rank, None);
-        let cut = link.config().fragments && self.ip_fragmentation.contains(&socket);
+        let cut = link.config().fragments && may_fragment;
         let whole = if cut { link.config().mtu } else { usize::MAX };
         link.send(now, datagram.len().min(whole), |at, damage| {
             if damage == Damage::None {
@@ -153,9 +176,35 @@ impl Net {
         }
     }
 
+    /// The time and rank of a sleep.
+    pub(super) fn new_alarm(&mut self, micros: u64) -> (u64, u64) {
+        self.last_alarm += 1;
+        (self.now + micros, self.last_alarm)
+    }
+
+    /// Takes the wakers of the sleeps that are over.
+    pub(super) fn take_due_alarms(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        let later = self.alarms.split_off(&(self.now + 1, 0));
+        std::mem::replace(&mut self.alarms, later).into_values()
+    }
+
+    /// Whether the socket, or one of those that share its address, permits IP fragmentation.
+    fn may_fragment(&self, socket: SocketAddr) -> bool {
+        let shards = self.shards.get(&socket).map_or(&[][..], Vec::as_slice);
+        shards.iter().chain([&socket]).any(|socket| self.ip_fragmentation.contains(socket))
+    }
+
     /// Whether the socket is writable.
     pub(super) fn is_writable(&self, addr: SocketAddr) -> bool {
         self.blocked.get(&addr).is_none_or(|until| *until <= self.now)
+    }
+
+    /// The socket at `to` that receives from `from`.
+    fn shard_of(&self, to: SocketAddr, from: SocketAddr) -> SocketAddr {
+        let Some(shards) = self.shards.get(&to) else { return to };
+        let IpAddr::V4(ip) = from.ip() else { return to };
+        let key = u64::from(ip.to_bits()) << 16 | u64::from(from.port());
+        shards[Rng::keyed(self.seed, key).below(shards.len() as u64) as usize]
     }
 
     pub(super) fn deliver_due(&mut self) {
@@ -173,7 +222,7 @@ impl Net {
             };
             let (socket, local) = match self.further.get(&to) {
                 Some(socket) => (*socket, LocalIp::of_destination(to.ip())),
-                None => (to, LocalIp::ANY),
+                None => (self.shard_of(to, from), LocalIp::ANY),
             };
             if let Some(inbox) = self.inboxes.get_mut(&socket).filter(|inbox| inbox.len() < INBOX) {
                 inbox.push_back((Path { peer: from, local }, datagram));
@@ -186,6 +235,8 @@ impl Net {
 #[derive(Debug)]
 pub(super) struct SimSocket {
     pub(super) addr: SocketAddr,
+    /// The address itself, or the name of one of several sockets that share it.
+    pub(super) inbox: SocketAddr,
     pub(super) net: Arc<Mutex<Net>>,
 }
 
@@ -202,9 +253,9 @@ impl Socket for SimSocket {
     fn set_ip_fragmentation(&mut self, allow: bool) {
         let ip_fragmentation = &mut lock(&self.net).ip_fragmentation;
         let changed = if allow {
-            ip_fragmentation.insert(self.addr)
+            ip_fragmentation.insert(self.inbox)
         } else {
-            ip_fragmentation.remove(&self.addr)
+            ip_fragmentation.remove(&self.inbox)
         };
         assert!(changed, "set_ip_fragmentation is called on changes only");
     }
@@ -214,11 +265,11 @@ impl Socket for SimSocket {
     }
 
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()> {
-        let mut net = lock(&self.net);
+        let net = &mut *lock(&self.net);
         if let Some(error) = net.recv_faults.get_mut(&self.addr).and_then(VecDeque::pop_front) {
             return Err(error);
         }
-        let Some(inbox) = net.inboxes.get_mut(&self.addr) else {
+        let Some(inbox) = net.inboxes.get_mut(&self.inbox) else {
             return Err(io::ErrorKind::WouldBlock.into());
         };
         let mut any = false;
@@ -226,7 +277,10 @@ impl Socket for SimSocket {
             if !batch.push(*path, datagram) {
                 break;
             }
-            inbox.pop_front();
+            let (from, taken) = (path.peer, inbox.pop_front());
+            if let (Some(received), Some((_, datagram))) = (&mut net.received, taken) {
+                received.push(Received { socket: self.addr, from, datagram });
+            }
             any = true;
         }
         if any { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
@@ -237,7 +291,9 @@ impl Socket for SimSocket {
         if let Some(error) = net.send_faults.get_mut(&self.addr).and_then(VecDeque::pop_front) {
             return Err(error);
         }
-        if net.limits.get(&self.addr).is_some_and(|limit| transmit.segment_size > *limit) {
+        let is_too_large =
+            net.limits.get(&self.addr).is_some_and(|limit| transmit.segment_size > *limit);
+        if is_too_large && !net.ip_fragmentation.contains(&self.inbox) {
             return Err(io::Error::from_raw_os_error(code::TOO_LARGE));
         }
         if !net.is_writable(self.addr) {

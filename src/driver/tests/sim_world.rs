@@ -8,13 +8,15 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::fixtures::micros;
-use super::sim_network::{Fate, Net, Sent, SimSocket};
+use super::sim_network::{Fate, Net, Received, Sent, SimSocket};
+use super::sim_time::{Clock, Hosts, RIGHT};
 use crate::config::Config;
-use crate::driver::{Driver, Turn};
+use crate::driver::{Driver, ShardState, Turn};
 use crate::endpoint::Endpoint;
 use crate::listener::KcpListener;
 use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
@@ -27,9 +29,14 @@ use crate::util::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 const ROUNDS: usize = 100_000;
 
 /// Whether an event would wake the task of the driver.
-fn is_due(driver: &Driver<SimSocket>, now: Instant) -> bool {
+fn is_due(driver: &Driver<SimSocket>, hosts: &Hosts) -> bool {
     let net = lock(&driver.socket().net);
-    let waiting = net.inboxes.get(&driver.local()).is_some_and(|inbox| !inbox.is_empty());
+    let host = driver.local();
+    if hosts.suspended.contains(&host) {
+        return false;
+    }
+    let now = hosts.instant(host, net.now);
+    let waiting = net.inboxes.get(&driver.socket().inbox).is_some_and(|inbox| !inbox.is_empty());
     let writable = driver.is_blocked() && net.is_writable(driver.local());
     drop(net);
     waiting && !driver.is_in_recv_backoff()
@@ -77,13 +84,25 @@ impl<'a> Task<'a> {
     }
 }
 
+/// Starts tasks of tasks.
+#[derive(Clone, Default)]
+pub(super) struct Spawner(Rc<RefCell<Vec<Task<'static>>>>);
+
+impl Spawner {
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.0.borrow_mut().push(Task::new(task));
+    }
+}
+
 /// One simulation: network, drivers, application tasks.
 pub(super) struct World {
     start: Instant,
+    hosts: Hosts,
     net: Arc<Mutex<Net>>,
     seed: u64,
     pub(super) drivers: Vec<Option<Driver<SimSocket>>>,
     tasks: Vec<Task<'static>>,
+    pub(super) spawner: Spawner,
     /// Turns of all drivers, and polls of woken application tasks.
     pub(super) turns: usize,
     pub(super) wakes: usize,
@@ -98,12 +117,15 @@ pub(super) fn addr(host: u8) -> SocketAddr {
 impl World {
     #[expect(clippy::disallowed_methods, reason = "a simulation counts from one real instant")]
     pub(super) fn new(seed: u64, path: LinkConfig) -> Self {
+        let start = Instant::now();
         Self {
-            start: Instant::now(),
+            start,
+            hosts: Hosts::new(start),
             net: Arc::new(Mutex::new(Net::new(seed, path))),
             seed,
             drivers: Vec::new(),
             tasks: Vec::new(),
+            spawner: Spawner::default(),
             turns: 0,
             wakes: 0,
             stalled: 0,
@@ -111,18 +133,33 @@ impl World {
     }
 
     fn driver(&mut self, host: u8, config: &Config, accept: Option<Arc<AcceptQueue>>) -> Endpoint {
+        self.shard(addr(host), host, config, accept, None)
+    }
+
+    /// A driver whose socket has the address of `host`, and receives in `inbox`.
+    fn shard(
+        &mut self,
+        inbox: SocketAddr,
+        host: u8,
+        config: &Config,
+        accept: Option<Arc<AcceptQueue>>,
+        state: Option<ShardState>,
+    ) -> Endpoint {
         let addr = addr(host);
-        lock(&self.net).inboxes.insert(addr, VecDeque::new());
-        let socket = SimSocket { addr, net: self.net.clone() };
-        let requests = RequestQueue::new();
+        lock(&self.net).inboxes.insert(inbox, VecDeque::new());
+        let socket = SimSocket { addr, inbox, net: self.net.clone() };
+        let requests = RequestQueue::with_sharded(state.is_some());
         let mut seed = [0; 32];
         // A restarted host has another seed.
         let generation = self.drivers.len() as u64;
         let mut rng = Rng::keyed(self.seed, generation << 8 | u64::from(host));
         seed.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&rng.next().to_le_bytes()));
-        let now = self.now();
-        let driver =
+        let now = self.hosts.instant(addr, self.elapsed());
+        let mut driver =
             Driver::new(socket, config.clone(), requests.clone(), accept, seed, now).unwrap();
+        if let Some(state) = state {
+            driver.join_shards(state);
+        }
         self.drivers.push(Some(driver));
         Endpoint::attach(requests)
     }
@@ -140,6 +177,20 @@ impl World {
     pub(super) fn listener(&mut self, host: u8, config: &Config) -> KcpListener {
         let queue = AcceptQueue::new();
         let endpoint = self.driver(host, config, Some(queue.clone()));
+        KcpListener::new(AcceptHandle::new(queue), endpoint)
+    }
+
+    /// A listener with several sockets.
+    pub(super) fn sharded_listener(&mut self, host: u8, config: &Config) -> KcpListener {
+        let (queue, state) = (AcceptQueue::new(), ShardState::new());
+        let shards = (0..config.socket.shards).map(|shard| {
+            SocketAddr::from(([10, 9, u8::try_from(shard).unwrap(), host], addr(host).port()))
+        });
+        let shards: Vec<_> = shards.collect();
+        lock(&self.net).shards.insert(addr(host), shards.clone());
+        let start =
+            |shard| self.shard(shard, host, config, Some(queue.clone()), Some(state.clone()));
+        let endpoint = Endpoint::join(shards.into_iter().map(start).collect());
         KcpListener::new(AcceptHandle::new(queue), endpoint)
     }
 
@@ -207,6 +258,14 @@ impl World {
         lock(&self.net).blocked.insert(addr(host), until);
     }
 
+    /// No send or receive fails or blocks any more.
+    pub(super) fn forget_faults(&self) {
+        let mut net = lock(&self.net);
+        net.send_faults.clear();
+        net.recv_faults.clear();
+        net.blocked.clear();
+    }
+
     /// The process of `host` is killed: its port is closed, and nothing more leaves it.
     pub(super) fn crash(&mut self, host: u8) {
         lock(&self.net).blocked.insert(addr(host), u64::MAX);
@@ -216,20 +275,49 @@ impl World {
 
     /// The runtime of `host` ends: its driver is dropped and its port closed.
     pub(super) fn exit(&mut self, host: u8) {
-        let now = self.now();
+        let now = self.hosts.instant(addr(host), self.elapsed());
         for slot in &mut self.drivers {
             if let Some(driver) = slot.as_mut().filter(|driver| driver.local() == addr(host)) {
                 driver.on_exit(now, None);
                 *slot = None;
             }
         }
-        lock(&self.net).inboxes.remove(&addr(host));
+        let mut net = lock(&self.net);
+        let shards = net.shards.remove(&addr(host)).unwrap_or_default();
+        for inbox in shards.into_iter().chain([addr(host)]) {
+            net.inboxes.remove(&inbox);
+        }
     }
 
     /// The driver of `host`.
     pub(super) fn driver_of(&mut self, host: u8) -> &mut Driver<SimSocket> {
         let drivers = self.drivers.iter_mut().flatten();
         drivers.into_iter().find(|driver| driver.local() == addr(host)).unwrap()
+    }
+
+    /// The clock of applications.
+    pub(super) fn clock(&self) -> Clock {
+        Clock(self.net.clone())
+    }
+
+    /// From now on the clock of `host` runs at `rate` millionths.
+    pub(super) fn set_clock_rate(&mut self, host: u8, rate: u64) {
+        let now = self.elapsed();
+        self.hosts.set_rate(addr(host), now, rate);
+    }
+
+    /// The driver of `host` is not run until [`Self::resume`]. `stops`: nor does its clock run on.
+    pub(super) fn suspend(&mut self, host: u8, stops: bool) {
+        if stops {
+            self.set_clock_rate(host, 0);
+        }
+        self.hosts.suspended.insert(addr(host));
+    }
+
+    pub(super) fn resume(&mut self, host: u8) {
+        if self.hosts.suspended.remove(&addr(host)) {
+            self.set_clock_rate(host, RIGHT);
+        }
     }
 
     /// Lets every task run again, after a change that wakes none.
@@ -261,6 +349,19 @@ impl World {
     /// Everything sent since the last call. The first call starts the log.
     pub(super) fn log(&self) -> Vec<Sent> {
         lock(&self.net).log.replace(Vec::new()).unwrap_or_default()
+    }
+
+    /// Everything that drivers received since the last call. The first call starts the log.
+    pub(super) fn received(&self) -> Vec<Received> {
+        lock(&self.net).received.replace(Vec::new()).unwrap_or_default()
+    }
+
+    /// Sends a datagram from any address, as [`Self::inject`], and logs it not: no driver sent it.
+    pub(super) fn forge(&self, from: SocketAddr, to: SocketAddr, datagram: &[u8]) {
+        let mut net = lock(&self.net);
+        let log = net.log.take();
+        net.send(from, to, datagram);
+        net.log = log;
     }
 
     /// Sends a datagram from any address.
@@ -338,23 +439,24 @@ impl World {
             self.wakes += usize::from(main.as_ref().is_some_and(|main| main.is_woken()));
             self.tasks.retain_mut(Task::run);
             main.as_mut().map(|main| main.run());
-            let now = self.now();
+            self.tasks.append(&mut self.spawner.0.borrow_mut());
+            let (hosts, elapsed) = (&self.hosts, self.elapsed());
             let mut again = false;
             for slot in &mut self.drivers {
-                let Some(driver) = slot.as_mut().filter(|driver| is_due(driver, now)) else {
+                let Some(driver) = slot.as_mut().filter(|driver| is_due(driver, hosts)) else {
                     continue;
                 };
                 self.turns += 1;
-                let turn = driver.turn(now);
+                let turn = driver.turn(hosts.instant(driver.local(), elapsed));
                 again |= turn.runs_again();
                 if turn == Turn::Finished {
                     // The port is closed, and its datagrams are lost.
-                    lock(&self.net).inboxes.remove(&driver.local());
+                    lock(&self.net).inboxes.remove(&driver.socket().inbox);
                     *slot = None;
                 }
             }
             lock(&self.net).deliver_due();
-            again |= self.drivers.iter().flatten().any(|driver| is_due(driver, now));
+            again |= self.drivers.iter().flatten().any(|driver| is_due(driver, hosts));
             again |= self.tasks.iter().any(Task::is_woken);
             again |= main.as_ref().is_some_and(|main| main.is_woken());
             if !again && before == self.tasks.len() && sent == self.sent() {
@@ -366,15 +468,13 @@ impl World {
 
     /// When the next event is due, in microseconds.
     fn next(&self) -> Option<u64> {
-        let timers = self.drivers.iter().flatten().filter_map(Driver::deadline);
-        let timer = timers.min().map(|at| {
-            let wait = at.saturating_duration_since(self.start);
-            u64::try_from(wait.as_nanos().div_ceil(1_000)).unwrap()
-        });
+        let timers = self.drivers.iter().flatten();
+        let timer = timers.filter_map(|d| self.hosts.when(d.local(), d.deadline()?)).min();
         let net = lock(&self.net);
+        let alarm = net.alarms.first_key_value().map(|((at, _), _)| *at);
         let arrival = net.flying.peek().map(|Reverse(flight)| flight.0);
         let writable = net.blocked.values().copied().filter(|until| *until > net.now).min();
-        [timer, arrival, writable].into_iter().flatten().min()
+        [timer, arrival, writable, alarm].into_iter().flatten().min()
     }
 
     /// Advances the clock to the next event. Returns false if there is none.
@@ -385,6 +485,9 @@ impl World {
         assert!(self.stalled < ROUNDS, "something is due again and again without time passing");
         net.now = net.now.max(next);
         net.deliver_due();
+        let alarms = net.take_due_alarms();
+        drop(net);
+        alarms.for_each(Waker::wake);
         true
     }
 
@@ -418,10 +521,17 @@ impl World {
 
     /// Runs for `time`. Returns the number of turns.
     pub(super) fn run_for(&mut self, time: Duration) -> usize {
-        let end = self.elapsed() + micros(time);
+        self.run_until(self.elapsed() + micros(time), |_| {})
+    }
+
+    /// Runs until `end` in microseconds, and calls `each` whenever nothing is left to do at an instant. Returns
+    /// the number of turns.
+    pub(super) fn run_until(&mut self, end: u64, mut each: impl FnMut(&mut Self)) -> usize {
         let mut turns = self.run_ready();
+        each(self);
         while self.next().is_some_and(|next| next <= end) && self.advance() {
             turns += self.run_ready();
+            each(self);
         }
         let mut net = lock(&self.net);
         net.now = net.now.max(end);

@@ -88,7 +88,7 @@ struct Side {
 }
 
 #[derive(Debug)]
-pub(super) struct Laws {
+pub(crate) struct Laws {
     reader: Reader,
     sides: [Side; 2],
     /// Traffic of the server by IP address.
@@ -101,7 +101,7 @@ pub(super) struct Laws {
 }
 
 impl Laws {
-    pub(super) fn new(now: Instant, server: &Config, client: &Config) -> Self {
+    pub(crate) fn new(now: Instant, server: &Config, client: &Config) -> Self {
         let side = |config: &Config| Side {
             responses: HashMap::new(),
             migrates: config.allowed_migration() != Migration::Off,
@@ -122,14 +122,14 @@ impl Laws {
         }
     }
 
-    pub(super) fn on_time(&mut self, now: Instant) {
+    pub(crate) fn on_time(&mut self, now: Instant) {
         if now > self.now {
             (self.before, self.now) = (self.now, now);
         }
     }
 
     /// Notes a datagram that `side` receives, perhaps from a third party.
-    pub(super) fn on_received(
+    pub(crate) fn on_received(
         &mut self,
         side: usize,
         from: SocketAddr,
@@ -159,19 +159,19 @@ impl Laws {
     }
 
     /// Notes a read by an application of `side`, which opens the window.
-    pub(super) fn on_read(&mut self, side: usize, peer: SocketAddr, conv: u32) {
+    pub(crate) fn on_read(&mut self, side: usize, peer: SocketAddr, conv: u32) {
         let now = self.now;
         self.sides[side].of(peer, conv).ask(now, 1);
     }
 
     /// Notes a change of the network or the paths by an application of `side`: each path may be pinged.
-    pub(super) fn on_paths_asked(&mut self, side: usize, peer: SocketAddr, conv: u32) {
+    pub(crate) fn on_paths_asked(&mut self, side: usize, peer: SocketAddr, conv: u32) {
         let (now, paths) = (self.now, self.sides[side].paths);
         self.sides[side].of(peer, conv).ask(now, paths);
     }
 
     /// Notes a datagram that `side` sent.
-    pub(super) fn on_sent(&mut self, side: usize, to: SocketAddr, bytes: &[u8]) {
+    pub(crate) fn on_sent(&mut self, side: usize, to: SocketAddr, bytes: &[u8]) {
         let content = self.reader.read(bytes).expect("a datagram that opens");
         if side == SERVER_SIDE {
             let peer = self.peers.entry(to.ip()).or_default();
@@ -187,7 +187,7 @@ impl Laws {
     }
 
     /// Checks the statistics of a connection.
-    pub(super) fn check_stats(&self, stats: &ConnectionStats) {
+    pub(crate) fn check_stats(&self, stats: &ConnectionStats) {
         let periods = self.now.duration_since(self.start).as_millis() / 30 + 1;
         let limit = 2 * u128::from(stats.sent.segments) + 64 + 4 * periods;
         assert!(u128::from(stats.retransmits()) <= limit, "retransmits too often: {stats:?}");

@@ -1,7 +1,7 @@
 //! Two whole endpoints, their applications, a network between them, and a third party that records,
 //! replays, reflects, forges and delays.
 
-mod laws;
+pub(crate) mod laws;
 mod links;
 mod paths;
 mod reader;
