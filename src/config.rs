@@ -455,6 +455,10 @@ impl Config {
     /// Sets whether connections opened by peers migrate to another address of the peer. Default:
     /// [`Migration::Authenticated`] with an AEAD cipher and one [shard](Self::shards), otherwise
     /// [`Migration::Off`]. docs/mobility.md has examples and times.
+    ///
+    /// Without a key, nothing tells a client that has changed its address from another client with the same
+    /// conversation id. If its first segment of data leaves again from the new address, since the acknowledgement
+    /// went to the old one, the listener accepts a second connection, which reads that data again.
     #[must_use]
     pub fn migration(mut self, migration: Migration) -> Self {
         self.migration = Some(migration);
@@ -473,9 +477,6 @@ impl Config {
     /// (0-RTT data in TLS 1.3 and QUIC) instead of a round trip later. Default `false`: `connect` waits for
     /// the peer. Always on without [`close_notify`](Self::close_notify), since listeners of this crate take
     /// an initial segment without data only from peers that have it.
-    ///
-    /// A peer to whom early data comes from two addresses, since the first changes before the peer has answered,
-    /// accepts two connections and reads that data in both. So early data should be safe to process twice.
     #[must_use]
     pub fn early_data(mut self, early: bool) -> Self {
         self.early_data = early;

@@ -466,6 +466,14 @@ impl World {
         self.turns - first
     }
 
+    /// Runs a turn of every driver.
+    pub(super) fn turn_all(&mut self) {
+        let now = self.elapsed();
+        for driver in self.drivers.iter_mut().flatten() {
+            driver.turn(self.hosts.instant(driver.local(), now));
+        }
+    }
+
     /// When the next event is due, in microseconds.
     fn next(&self) -> Option<u64> {
         let timers = self.drivers.iter().flatten();

@@ -193,10 +193,10 @@ impl Ledger {
             assert!(self.plan.kinds.has(Kind::Forgery), "end {end} reads a stream of nobody");
             return false;
         };
-        // Another process of the server may read the same stream: it knows no initial segments. So may a server
-        // to whom early data comes from two addresses.
-        let may_repeat =
-            self.plan.client.early_data && self.facts[usize::from(writer.host)].has_moved;
+        // Another process of the server may read the same stream: it knows no initial segments. Without a key
+        // the first data of a client that has moved opens a connection too.
+        let has_moved = self.facts[usize::from(writer.host)].has_moved;
+        let may_repeat = has_moved && !self.plan.server.cipher.has_key();
         let is_twice =
             |other: &End| other.peer == Some(peer) && other.process == self.ends[end].process;
         assert!(
