@@ -146,7 +146,11 @@ impl World {
         state: Option<ShardState>,
     ) -> Endpoint {
         let addr = addr(host);
-        lock(&self.net).inboxes.insert(inbox, VecDeque::new());
+        let mut net = lock(&self.net);
+        net.inboxes.insert(inbox, VecDeque::new());
+        // A new socket permits no fragmentation.
+        net.ip_fragmentation.remove(&inbox);
+        drop(net);
         let socket = SimSocket { addr, inbox, net: self.net.clone() };
         let requests = RequestQueue::with_sharded(state.is_some());
         let mut seed = [0; 32];

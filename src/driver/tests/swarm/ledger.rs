@@ -51,8 +51,6 @@ pub(super) struct Facts {
     pub(super) outage: u64,
     /// It has another address.
     pub(super) has_moved: bool,
-    /// Peers do not follow it to its address.
-    pub(super) left: bool,
 }
 
 #[derive(Debug)]
@@ -193,16 +191,10 @@ impl Ledger {
             assert!(self.plan.kinds.has(Kind::Forgery), "end {end} reads a stream of nobody");
             return false;
         };
-        // Another process of the server may read the same stream: it knows no initial segments. Without a key
-        // the first data of a client that has moved opens a connection too.
-        let has_moved = self.facts[usize::from(writer.host)].has_moved;
-        let may_repeat = has_moved && !self.plan.server.cipher.has_key();
+        // Another process of the server may read the same stream: it knows no initial segments.
         let is_twice =
             |other: &End| other.peer == Some(peer) && other.process == self.ends[end].process;
-        assert!(
-            may_repeat || !self.ends.iter().any(is_twice),
-            "end {peer} is delivered twice: {writer:?}"
-        );
+        assert!(!self.ends.iter().any(is_twice), "end {peer} is delivered twice: {writer:?}");
         self.ends[end].peer = Some(peer);
         true
     }
@@ -285,8 +277,12 @@ impl Ledger {
         };
         let lost =
             involved.iter().any(|facts| facts.lost_until.is_some_and(|until| began <= until));
+        // A connection follows its peer only once the first address is validated, and not in TIME-WAIT.
+        let has_moved = involved.iter().any(|facts| facts.has_moved);
+        let is_opening = end.peer.is_none_or(|peer| self.ends[peer].peer.is_none());
+        let is_forgotten = has_moved && end.peer.is_some_and(|peer| self.ends[peer].halves == 0);
         let unreachable = involved.iter().map(|facts| facts.outage).sum::<u64>() > HARMLESS_OUTAGE
-            || involved.iter().any(|facts| facts.left);
+            || (has_moved && is_opening);
         let gives_up = match end.peer {
             Some(peer) => self.ends[peer].gives_up,
             None => kinds.has(Kind::Drops) || kinds.has(Kind::Cancellation),
@@ -299,7 +295,7 @@ impl Ledger {
             ConnectionError::Reset
             | ConnectionError::PeerStateLost
             | ConnectionError::PeerRestarted => {
-                lost || unreachable || gives_up || refuses || forged
+                lost || unreachable || gives_up || refuses || forged || is_forgotten
             }
             ConnectionError::ConnectTimeout(_)
             | ConnectionError::DeadPeer(_)

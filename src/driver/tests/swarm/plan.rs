@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::kinds::{Kind, Kinds};
-use crate::config::{Config, Migration, Mode, PathMode, Redundancy};
+use crate::config::{Config, Mode, PathMode, Redundancy};
 use crate::crypto::{Algorithm, Cipher, Key};
 use crate::driver::tests::fixtures::SERVER;
 use crate::driver::tests::lossy_network;
@@ -213,8 +213,8 @@ impl Plan {
                 limits.max_unvalidated = rng.size(1, 4);
                 limits.require_validation = rng.chance(500_000);
             }
-            // Several paths need an AEAD.
-            Kind::Cipher | Kind::TwoPaths => {
+            // Several paths need an AEAD, and so do peers that follow a client to another address.
+            Kind::Cipher | Kind::TwoPaths | Kind::Move => {
                 let key = Key::derive("a passphrase", "a salt");
                 let aeads = [Algorithm::Aes128Gcm, Algorithm::ChaCha20Poly1305];
                 let mut algorithm = rng.pick(&aeads);
@@ -270,7 +270,8 @@ impl Plan {
             Kind::ServerCrash => Event::Crash { host: SERVER },
             Kind::ClientCrash => Event::Crash { host: client },
             Kind::Exit => Event::Exit { host: any },
-            Kind::Move => Event::Move {
+            // With several sockets at one address, peers follow no client.
+            Kind::Move if !self.kinds.has(Kind::Shards) => Event::Move {
                 host: client,
                 to: rng.range(100, 200) as u8,
                 is_announced: rng.chance(500_000),
@@ -340,11 +341,6 @@ impl Plan {
             Kind::Forgery,
         ];
         kinds.iter().any(|kind| self.kinds.has(*kind))
-    }
-
-    /// Whether peers follow a client to another address.
-    pub(super) fn migrates(&self) -> bool {
-        self.server.allowed_migration() != Migration::Off
     }
 }
 

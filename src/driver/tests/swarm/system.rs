@@ -276,10 +276,7 @@ impl System {
         let address = SocketAddr::new(addr(to).ip(), 50_000 + u16::from(host));
         self.outside.insert(host, address);
         self.world.move_to(host, address);
-        let mut ledger = self.shared.ledger.borrow_mut();
-        let facts = ledger.facts(host);
-        (facts.has_moved, facts.left) = (true, facts.left || !self.plan.migrates());
-        drop(ledger);
+        self.shared.ledger.borrow_mut().facts(host).has_moved = true;
         if let Some(running) = self.running.get(&host)
             && is_announced
         {
