@@ -13,6 +13,7 @@ use super::kinds::Kind;
 use super::ledger::Ledger;
 use super::plan::{Conversation, Plan, second};
 use super::settings;
+use crate::config::Mode;
 use crate::core::path::set::PathId;
 use crate::driver::tests::fixtures::SERVER;
 use crate::driver::tests::sim_time::Clock;
@@ -62,9 +63,9 @@ impl Shared {
         self.laws.borrow_mut().on_read(side_of(host), peer, conv);
     }
 
-    /// An application of a client has changed its paths, or announced a change of the network.
-    fn on_paths_asked(&self, host: u8, conv: u32) {
-        self.laws.borrow_mut().on_paths_asked(side_of(host), addr(SERVER), conv);
+    /// An application has changed paths or settings, or announced a change of the network.
+    fn on_changed(&self, host: u8, peer: SocketAddr, conv: u32) {
+        self.laws.borrow_mut().on_paths_asked(side_of(host), peer, conv);
     }
 }
 
@@ -124,7 +125,7 @@ impl Process {
             for step in 0..rng.range(1, 4) {
                 process.shared.clock.sleep(rng.spread(1_000, 20_000_000)).await;
                 let Some(stream) = stream.upgrade() else { return };
-                process.shared.on_paths_asked(process.host, stream.conv());
+                process.shared.on_changed(process.host, addr(SERVER), stream.conv());
                 if step % 2 == 0 {
                     // The path may be there, or the connection may have ended.
                     drop(stream.add_path_from(local).await);
@@ -375,7 +376,9 @@ impl Half {
     async fn write_all(mut self, mut sink: Sink, len: u64) {
         let end = self.end;
         let mut left = len + super::ledger::NAME;
-        let most = self.rng.spread(8, 65_536);
+        // Small messages take a segment of a small window each.
+        let is_stream = self.process.shared.plan.server.kcp.mode == Mode::Stream;
+        let most = self.rng.spread(if is_stream { 8 } else { 500 }, 65_536);
         while left > 0 {
             self.pause().await;
             self.send_datagrams(&sink);
@@ -384,6 +387,8 @@ impl Half {
                 && self.rng.chance(200_000)
             {
                 settings::change(stream, &mut self.rng, !self.process.shared.plan.sends_once());
+                let (peer, conv) = (stream.peer_addr().unwrap(), stream.conv());
+                self.process.shared.on_changed(self.process.host, peer, conv);
             }
             let bytes = self.process.ledger().content(end, left.min(most));
             let write = async || sink.write(&bytes).await;
