@@ -30,9 +30,9 @@ ci:
 loom:
     .ci/run loom
 
-# One fuzz target for some seconds: `just fuzz kcp_ops 600`.
-fuzz TARGET SECS:
-    {{ nightly }} fuzz run {{ TARGET }} -- -max_total_time={{ SECS }} -print_final_stats=1
+# One fuzz target for some seconds, `just fuzz kcp_ops 600`, or its corpus: `just fuzz kcp_ops minimise`.
+fuzz TARGET WHAT:
+    scripts/fuzz {{ TARGET }} {{ WHAT }}
 
 # One benchmark: `just bench core`.
 bench NAME:

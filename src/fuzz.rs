@@ -12,11 +12,11 @@ mod retry;
 pub(crate) mod wire;
 
 pub use self::datagram::datagram;
-pub use self::endpoint::endpoint;
+pub use self::endpoint::{ENDPOINT, endpoint};
 pub use self::fec_decode::*;
-pub use self::kcp_ops::kcp_ops;
+pub use self::kcp_ops::{KCP_OPS, kcp_ops};
 pub use self::open_packet::*;
-pub use self::repair::repair;
+pub use self::repair::{REPAIR, repair};
 pub use self::retry::retry;
 
 use self::choices::Choices;
@@ -73,13 +73,14 @@ mod tests {
         std::iter::repeat_with(|| rng.next() as u8).take(len).collect()
     }
 
-    /// Inputs kept beside the targets; the published package has none.
-    fn seeds(target: &str) -> Vec<Vec<u8>> {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/");
-        let Ok(entries) = std::fs::read_dir(format!("{folder}{target}")) else {
-            return Vec::new();
-        };
-        let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    /// The seeds and the minimised corpus of a target, kept beside it; the published package has none.
+    fn kept(target: &str) -> Vec<Vec<u8>> {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
+        let mut paths = Vec::new();
+        for kind in ["seeds", "minimised"] {
+            let entries = std::fs::read_dir(folder.join(kind).join(target));
+            paths.extend(entries.into_iter().flatten().map(|entry| entry.unwrap().path()));
+        }
         paths.sort();
         let read = |path: &std::path::PathBuf| {
             println!("{}", path.display());
@@ -90,8 +91,10 @@ mod tests {
 
     #[test]
     fn kcp_ops_hold_invariants_for_any_input() {
-        seeds("kcp_ops").iter().for_each(|input| kcp_ops(input));
-        for seed in 0..300 {
+        for input in kept("kcp_ops") {
+            kcp_ops(&input);
+        }
+        for seed in 0..100 {
             println!("seed {seed}");
             let mut input = random(seed);
             // Every third input forges; without forgeries everything must arrive.
@@ -102,8 +105,10 @@ mod tests {
 
     #[test]
     fn forged_hello_and_repair_end_no_connection() {
-        seeds("repair").iter().for_each(|input| repair(input));
-        for seed in 0..300 {
+        for input in kept("repair") {
+            repair(&input);
+        }
+        for seed in 0..100 {
             println!("seed {seed}");
             repair(&random(seed));
         }
@@ -111,7 +116,10 @@ mod tests {
 
     #[test]
     fn retry_opens_no_connection_without_a_valid_answer() {
-        for seed in 0..1_000 {
+        for input in kept("retry") {
+            retry(&input);
+        }
+        for seed in 0..300 {
             println!("seed {seed}");
             retry(&random(seed));
         }
@@ -119,7 +127,7 @@ mod tests {
 
     #[test]
     fn endpoint_survives_any_datagrams() {
-        seeds("datagram").iter().for_each(|input| datagram(input));
+        kept("datagram").iter().for_each(|input| datagram(input));
         for seed in 0..300 {
             println!("seed {seed}");
             datagram(&random(seed));
@@ -128,8 +136,10 @@ mod tests {
 
     #[test]
     fn endpoints_survive_any_application_and_network() {
-        seeds("endpoint").iter().for_each(|input| endpoint(input));
-        for seed in 0..300 {
+        for input in kept("endpoint") {
+            endpoint(&input);
+        }
+        for seed in 0..100 {
             println!("seed {seed}");
             endpoint(&random(seed));
         }
@@ -137,7 +147,7 @@ mod tests {
 
     #[test]
     fn segment_parser_agrees_with_a_naive_walk() {
-        seeds("segment").iter().for_each(|input| segment(input));
+        kept("segment").iter().for_each(|input| segment(input));
         for seed in 0..1_000 {
             let mut input = random(seed);
             segment(&input);

@@ -1,3 +1,5 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| kcpx::fuzz::retry(data));
+mod count;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| count::count(kcpx::fuzz::retry(data)));

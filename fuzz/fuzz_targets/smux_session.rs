@@ -1,3 +1,5 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| kcpx_smux::fuzz::smux_session(data));
+mod count;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| count::count(kcpx_smux::fuzz::smux_session(data)));

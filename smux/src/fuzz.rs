@@ -32,21 +32,32 @@ fn config(choice: u8) -> Config {
     config.max_stream_buffer(if choice & 8 == 0 { 1_000 } else { 70_000 }).fin_delay(delay)
 }
 
-/// Runs `data` as configuration, frames of the peer and actions of the application.
-pub fn smux_session(data: &[u8]) {
-    let Some((choice, mut rest)) = data.split_first() else { return };
+/// Bytes of an operation.
+const OPERATION: usize = 5;
+/// Operations between two checks of everything: a check takes longer than an operation.
+const CHECK_EVERY: usize = 16;
+
+/// Runs `data` as configuration, frames of the peer and actions of the application. Returns the number
+/// of operations.
+pub fn smux_session(data: &[u8]) -> usize {
+    let Some((choice, operations)) = data.split_first() else { return 0 };
     let mut run = Run::new(*choice);
-    while let Some((op, operands)) = rest.split_first() {
-        let operands = &operands[..operands.len().min(4)];
-        rest = &rest[1 + operands.len()..];
-        let mut bytes = [0; 4];
-        bytes[..operands.len()].copy_from_slice(operands);
-        if !run.step(*op, bytes) {
+    let mut count = 0;
+    for operation in operations.chunks(OPERATION) {
+        count += 1;
+        let mut bytes = [0; OPERATION];
+        bytes[..operation.len()].copy_from_slice(operation);
+        let [op, operands @ ..] = bytes;
+        if !run.step(op, operands) {
             break;
         }
-        run.check();
+        if count % CHECK_EVERY == 0 {
+            run.check();
+        }
     }
+    run.check();
     run.finish();
+    count
 }
 
 struct Run {

@@ -7,13 +7,19 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::Choices;
+use super::choices::CONFIG;
 use crate::config::Mode;
 use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::segment::{Command, ControlType, Header, REPAIRED, Segments};
 use crate::core::seq::{Sn, Ts};
 use crate::error::ConnectionError;
 
-/// Steps per input, and datagrams that the network holds in each direction.
+/// Bytes of the settings and of an operation, for mutations.
+pub const REPAIR: (usize, usize) = (SETTINGS, OPERATION);
+/// Bytes of the settings and of an operation.
+const SETTINGS: usize = 3 + 2 * (CONFIG + 9);
+const OPERATION: usize = 12;
+/// Operations per input, and datagrams that the network holds in each direction.
 const STEPS: usize = 1_000;
 const WIRE: usize = 64;
 const CONV: u32 = 7;
@@ -66,7 +72,6 @@ impl Pair {
             let elapsed = self.now.saturating_duration_since(self.start).as_secs();
             let Side { kcp, hellos, answers, .. } = &self.sides[side];
             assert!(answers <= hellos && *answers <= ANSWERS + elapsed, "{answers} of {hellos}");
-            kcp.check_invariants();
             // Forged fragments may contradict the real ones in message mode, as fragments of a PUSH
             // may.
             let may_end = self.mode == Mode::Message && self.is_forged;
@@ -75,6 +80,10 @@ impl Pair {
             let was_reset = reason == Some(ConnectionError::Reset);
             assert!(reason.is_none() || (may_end && (contradicts || was_reset)), "{reason:?}");
         }
+    }
+
+    fn check(&self) {
+        self.sides.iter().for_each(|side| side.kcp.check_invariants());
     }
 
     fn input(&mut self, to: usize, datagram: &[u8], origin: PacketType) {
@@ -87,14 +96,14 @@ impl Pair {
     }
 }
 
-/// Writes, losses and forgeries in any order.
+/// Writes, losses and forgeries in any order. Returns the number of operations.
 ///
 /// # Panics
 ///
 /// If an invariant does not hold, a connection ends, or more is answered than asked.
 #[expect(clippy::disallowed_methods, reason = "the run needs one real instant to count from")]
-pub fn repair(data: &[u8]) {
-    let mut choices = Choices(data);
+pub fn repair(data: &[u8]) -> usize {
+    let (mut choices, operations) = Choices::split(data, SETTINGS, OPERATION);
     let start = Instant::now();
     let sn = Sn(choices.pick(&[0, u32::MAX - 3, 1 << 31]));
     let mode = choices.pick(&[Mode::Stream, Mode::Message]);
@@ -107,14 +116,20 @@ pub fn repair(data: &[u8]) {
     };
     let sides = [side(&mut choices), side(&mut choices)];
     let mut pair = Pair { sides, mode, is_forged: false, start, now: start };
-    for _ in 0..STEPS {
-        if choices.0.is_empty() {
-            break;
-        }
-        step(&mut pair, &mut choices);
+    // A check of all invariants takes longer than an operation.
+    let every = choices.pick(&[64, 16, 1]);
+    let mut count = 0;
+    for mut operation in operations.take(STEPS) {
+        count += 1;
+        step(&mut pair, &mut operation);
         pair.flush();
+        if count % every == 0 {
+            pair.check();
+        }
         pair.sides.iter_mut().for_each(|side| while side.kcp.recv().is_some() {});
     }
+    pair.check();
+    count
 }
 
 fn step(pair: &mut Pair, choices: &mut Choices<'_>) {

@@ -19,6 +19,9 @@ use crate::shared::requests::RequestQueue;
 use crate::stream::KcpStream;
 use crate::util::path::Path;
 
+/// Bytes of the settings and of a datagram's description.
+const SETTINGS: usize = 2;
+const OPERATION: usize = 8;
 /// Datagrams per input, and the addresses and conversation ids that they name.
 const STEPS: usize = 400;
 const PEERS: u8 = 4;
@@ -43,24 +46,25 @@ struct Run {
     answered: HashMap<Key, Instant>,
 }
 
-/// Initial segments, echoed, altered and old tokens, and early data, in any order.
+/// Initial segments, echoed, altered and old tokens, and early data, in any order. Returns their
+/// number.
 ///
 /// # Panics
 ///
 /// If a connection opens without a valid answer, more is sent than received, or memory exceeds its
 /// bound.
-pub fn retry(data: &[u8]) {
-    let mut choices = Choices(data);
+pub fn retry(data: &[u8]) -> usize {
+    let (mut choices, operations) = Choices::split(data, SETTINGS, OPERATION);
     let mut run = start(&mut choices);
-    for _ in 0..STEPS {
-        if choices.0.is_empty() {
-            break;
-        }
+    let mut count = 0;
+    for mut choices in operations.take(STEPS) {
+        count += 1;
         let from = addr(1 + choices.byte() % PEERS);
         let key = (from, 1 + u32::from(choices.byte() % CONVS));
         let datagram = run.datagram(&mut choices, key);
         run.input(key, datagram);
     }
+    count
 }
 
 #[expect(clippy::disallowed_methods, reason = "the run needs one real instant to count from")]

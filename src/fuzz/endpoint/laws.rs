@@ -8,7 +8,8 @@
 //!   endpoints do not keep each other busy with pings. The seed
 //!   `fuzz/seeds/endpoint/pings-after-a-reset` has a FIN, window probes and these pings in one
 //!   second.
-//!   Each path of a connection with several has its own pings.
+//!   Each path of a connection with several has its own pings, and copies of a datagram
+//!   (`Config::duplicates`) count as one.
 //! - Amplification: an IP address that has not answered is sent at most three times the bytes
 //!   and, if it opened no connection, three times the datagrams received from it, and [`INITIAL_ALLOWANCE`] bytes for each of at most [`MAX_ALLOWANCES`]
 //!   connections per [`ALLOWANCE_PERIOD`]. The endpoint's period begins with the first connection
@@ -20,9 +21,10 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::reader::{Content, Kind, Reader};
+use super::reader::{Content, Kind, Packet, Reader};
 use crate::config::{Config, Migration};
 use crate::core::open::InitialSegment;
 use crate::core::path::set::MAX_PATHS;
@@ -85,6 +87,8 @@ struct Side {
     assigns: bool,
     /// Paths of a connection.
     paths: usize,
+    /// Most copies of a datagram so far, itself included.
+    copies: usize,
 }
 
 #[derive(Debug)]
@@ -110,6 +114,7 @@ impl Laws {
                 Migration::Authenticated => MAX_PATHS.into(),
                 _ => 1,
             },
+            copies: 1 + usize::from(config.duplicates),
         };
         Self {
             reader: Reader::new(server),
@@ -129,21 +134,16 @@ impl Laws {
     }
 
     /// Notes a datagram that `side` receives, perhaps from a third party.
-    pub(crate) fn on_received(
-        &mut self,
-        side: usize,
-        from: SocketAddr,
-        bytes: &[u8],
-        foreign: bool,
-    ) {
-        let content = self.reader.read(bytes);
+    pub(crate) fn on_received(&mut self, side: usize, packet: &Packet) {
+        let (from, content) = (packet.from, self.reader.content(packet));
         if side == SERVER_SIDE {
             let peer = self.peers.entry(from.ip()).or_default();
-            peer.on_received(self.now, bytes.len(), content.as_ref());
+            peer.on_received(self.now, packet.bytes.len(), content.as_deref());
         }
         let Some(content) = content else { return };
-        let carries = matches!(content.kind, Kind::Data | Kind::Parity);
-        let asks = if carries { 2 } else { usize::from(foreign || content.asks_for_an_answer()) };
+        let carries = matches!(content.kind, Kind::Data | Kind::Parity | Kind::Repair);
+        let asks =
+            if carries { 2 } else { usize::from(packet.foreign || content.asks_for_an_answer()) };
         let now = self.now;
         match content.conv {
             Some(conv) => {
@@ -170,20 +170,35 @@ impl Laws {
         self.sides[side].of(peer, conv).ask(now, paths);
     }
 
-    /// Notes a datagram that `side` sent.
-    pub(crate) fn on_sent(&mut self, side: usize, to: SocketAddr, bytes: &[u8]) {
-        let content = self.reader.read(bytes).expect("a datagram that opens");
+    /// Notes a datagram that `side` sent. Returns its content.
+    pub(crate) fn on_sent(&mut self, side: usize, to: SocketAddr, bytes: &[u8]) -> Rc<Content> {
+        let content = Rc::new(self.reader.read(bytes).expect("a datagram that opens"));
         if side == SERVER_SIDE {
             let peer = self.peers.entry(to.ip()).or_default();
             peer.on_sent(to, bytes.len(), &content, self.allowance);
         }
         let is_counted = matches!(content.kind, Kind::Dataless | Kind::Padded);
-        let Some(conv) = content.conv.filter(|_| is_counted) else { return };
+        let Some(conv) = content.conv.filter(|_| is_counted) else { return content };
         let (now, before) = (self.now, self.before);
-        let paths = self.sides[side].paths;
+        let Side { paths, copies, .. } = self.sides[side];
         let responses = self.sides[side].of(to, conv);
         responses.sent.push_back(now);
-        responses.check(now, before, paths, &content);
+        responses.check(now, before, paths, copies, &content);
+        content
+    }
+
+    /// Notes that `side` may send `copies` more of each datagram.
+    pub(crate) fn on_duplicates(&mut self, side: usize, copies: u8) {
+        let most = &mut self.sides[side].copies;
+        *most = (*most).max(1 + usize::from(copies));
+    }
+
+    /// Notes that `side` has lost its state. It may answer what its predecessor was asked.
+    pub(crate) fn on_restart(&mut self, side: usize) {
+        self.sides[side].responses.clear();
+        if side == SERVER_SIDE {
+            self.peers.clear();
+        }
     }
 
     /// Checks the statistics of a connection.
@@ -209,7 +224,14 @@ impl Responses {
         self.asked.extend(std::iter::repeat_n(now, count));
     }
 
-    fn check(&mut self, now: Instant, before: Instant, paths: usize, last: &Content) {
+    fn check(
+        &mut self,
+        now: Instant,
+        before: Instant,
+        paths: usize,
+        copies: usize,
+        last: &Content,
+    ) {
         // A long time may have passed in one step.
         while self.asked.front().is_some_and(|at| *at + ANSWER_DELAY < now && *at < before) {
             self.asked.pop_front();
@@ -220,7 +242,7 @@ impl Responses {
         let resets = self.pairs.values().flatten();
         let half_open = resets.filter(|at| now < **at + HALF_OPEN + SECOND).count();
         let own = SPONTANEOUS * paths * self.pairs.len() + HALF_OPEN_PINGS * half_open;
-        let limit = self.asked.len() + own;
+        let limit = (self.asked.len() + own) * copies;
         assert!(
             self.sent.len() <= limit,
             "{} datagrams without data in a second, {limit} are permitted; the last: {:?}",

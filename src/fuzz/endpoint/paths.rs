@@ -47,7 +47,7 @@ impl World {
 
     /// Opens a connection and adds a path, so that most inputs have several.
     pub(super) fn begin_paths(&mut self) {
-        self.connect();
+        self.connect(false);
         let mut no_choices = Choices(&[]);
         self.with_stream(&mut no_choices, |world, stream, _| {
             let local = LocalIp::of_destination(addr(FURTHER[0]).ip());

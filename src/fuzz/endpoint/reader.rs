@@ -1,5 +1,8 @@
 //! Contents of a datagram, read with the key.
 
+use std::net::SocketAddr;
+use std::rc::Rc;
+
 use crate::config::Config;
 use crate::core::segment::{Command, ControlType, Header, Segments, validate};
 use crate::driver::output::PacketCodec;
@@ -10,10 +13,12 @@ const MAX_DATA_SN: u32 = 1 << 24;
 
 /// Kind of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Data, sent for the first time or again.
     Data,
-    /// Bytes that only MTU probes and repair symbols have.
+    /// A repair symbol, which may recover data.
+    Repair,
+    /// Bytes that only MTU probes have.
     Padded,
     /// Segments without payload.
     Dataless,
@@ -23,13 +28,31 @@ pub(super) enum Kind {
     OutOfBand,
 }
 
+/// A datagram in flight.
+#[derive(Clone, Debug)]
+pub(crate) struct Packet {
+    pub(crate) to: SocketAddr,
+    pub(crate) from: SocketAddr,
+    pub(crate) bytes: Vec<u8>,
+    /// The result of [`Reader::read`], if `bytes` are as the sender wrote them.
+    pub(crate) content: Option<Rc<Content>>,
+    /// It was not sent by its apparent sender at this place and time.
+    pub(crate) foreign: bool,
+}
+
+impl Packet {
+    pub(super) fn foreign(from: SocketAddr, to: SocketAddr, bytes: Vec<u8>) -> Self {
+        Self { to, from, bytes, content: None, foreign: true }
+    }
+}
+
 /// Opens the datagrams of both endpoints.
 #[derive(Debug)]
 pub(super) struct Reader(PacketCodec);
 
 /// A datagram without cipher and FEC header.
 #[derive(Debug)]
-pub(super) struct Content {
+pub(crate) struct Content {
     pub(super) kind: Kind,
     /// `None` for parity, which names no connection.
     pub(super) conv: Option<u32>,
@@ -40,6 +63,11 @@ pub(super) struct Content {
 impl Reader {
     pub(super) fn new(config: &Config) -> Self {
         Self(PacketCodec::new(config, [9; 32]))
+    }
+
+    /// As [`Self::read`], from the packet if it is known.
+    pub(super) fn content(&self, packet: &Packet) -> Option<Rc<Content>> {
+        packet.content.clone().or_else(|| self.read(&packet.bytes).map(Rc::new))
     }
 
     /// `None` if no endpoint would accept the datagram.
@@ -64,8 +92,11 @@ impl Reader {
         let is_data = |(header, payload): (Header, &[u8])| {
             header.command == Command::Push && !payload.is_empty() && header.sn.0 < MAX_DATA_SN
         };
+        let is_repair = |(header, _): (Header, &[u8])| header.command == Command::Repair;
         let kind = if Segments::new(datagram).any(is_data) {
             Kind::Data
+        } else if Segments::new(datagram).any(is_repair) {
+            Kind::Repair
         } else if Segments::new(datagram).any(|(_, payload)| !payload.is_empty()) {
             Kind::Padded
         } else if flag == FecFlag::Data {

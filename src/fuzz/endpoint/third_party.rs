@@ -5,9 +5,10 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Instant;
 
-use super::reader::{Content, Reader};
+use super::reader::{Content, Packet, Reader};
 use crate::config::Config;
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::{Sn, Ts};
@@ -16,7 +17,7 @@ use crate::driver::output::send_batch::{Flushed, SendBatch};
 use crate::driver::output::{PacketCodec, SendExtras, Written};
 use crate::fuzz::Choices;
 use crate::fuzz::choices::COMMANDS;
-use crate::fuzz::wire::{CLIENT, ELSEWHERE, FURTHER, Packet, SERVER, Wire, addr, further_of};
+use crate::fuzz::wire::{CLIENT, ELSEWHERE, FURTHER, SERVER, Wire, addr, further_of};
 use crate::stats::EndpointStats;
 use crate::util::path::Path;
 
@@ -133,6 +134,7 @@ impl ThirdParty {
         let bits = choices.byte();
         let byte = packet.bytes.get_mut(at).filter(|_| bits != 0)?;
         *byte ^= bits;
+        packet.content = None;
         Some(packet)
     }
 
@@ -191,9 +193,9 @@ impl ThirdParty {
         wire.extend(self.write(now, packet.to, packet.from, &acks));
     }
 
-    fn read(&self, choices: &mut Choices<'_>) -> Option<(Packet, Content)> {
+    fn read(&self, choices: &mut Choices<'_>) -> Option<(Packet, Rc<Content>)> {
         let packet = self.pick(choices)?;
-        let content = self.reader.read(&packet.bytes)?;
+        let content = self.reader.content(&packet)?;
         Some((packet, content))
     }
 
@@ -219,7 +221,7 @@ impl ThirdParty {
         let flushed = self.tx.flush(&mut wire, &mut EndpointStats::default());
         assert!(matches!(flushed, Flushed::All));
         let (_, bytes) = wire.sent.pop()?;
-        Some(Packet { to, from, bytes, foreign: true })
+        Some(Packet::foreign(from, to, bytes))
     }
 }
 

@@ -1,29 +1,29 @@
-//! Both endpoints, the clock, the network between them, and their applications.
+//! Both endpoints, the clock, and the network between them.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
-use std::pin::pin;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncWrite, ReadBuf};
-
 use super::laws::Laws;
 use super::links::Links;
+use super::reader::Packet;
+use super::settings::{RAW, STREAMS, Setup};
 use super::third_party::{OWN, Power, ThirdParty};
 use crate::config::Config;
-use crate::crypto::Algorithm;
 use crate::driver::{Driver, Turn};
 use crate::endpoint::Endpoint;
 use crate::fuzz::Choices;
 use crate::fuzz::wire::{
-    CLIENT, CLIENT_SIDE, ELSEWHERE, Packet, SERVER, SERVER_SIDE, Wire, addr, receiver_of,
+    CLIENT, CLIENT_SIDE, ELSEWHERE, SERVER, SERVER_SIDE, Sent, Wire, addr, receiver_of,
 };
 use crate::listener::KcpListener;
-use crate::shared::accept_queue::{AcceptHandle, AcceptQueue};
-use crate::shared::requests::RequestQueue;
 use crate::stream::KcpStream;
 use crate::util::path::Path;
+use crate::util::sync::Arc;
 
 /// Turns in a row without time passing.
 const TURNS: usize = 10_000;
@@ -34,7 +34,14 @@ pub(super) struct World {
     pub(super) now: Instant,
     pub(super) drivers: [Option<Driver<Wire>>; 2],
     pub(super) endpoint: Option<Endpoint>,
-    pub(super) listener: Option<KcpListener>,
+    pub(super) listener: Option<Rc<KcpListener>>,
+    /// Calls of applications that have not returned.
+    pub(super) connects: Vec<Pin<Box<dyn Future<Output = io::Result<KcpStream>>>>>,
+    pub(super) shutdown: Option<Pin<Box<dyn Future<Output = bool>>>>,
+    pub(super) hosts: [Host; 2],
+    pub(super) setup: Setup,
+    /// Turns so far.
+    turns: usize,
     /// By side, then by connection.
     pub(super) ends: [HashMap<u32, End>; 2],
     /// Everything that each side ever wrote: it outlives the stream.
@@ -46,36 +53,55 @@ pub(super) struct World {
     away: bool,
     /// What happens to the paths of the client.
     pub(super) links: Links,
-    pub(super) honest: bool,
-    pub(super) power: Power,
     pub(super) third_party: ThirdParty,
     pub(super) laws: Laws,
 }
 
+/// One end of a stream, with its bytes written and read.
+pub(super) struct End {
+    pub(super) stream: KcpStream,
+    /// Distinguishes the streams of one conversation id.
+    pub(super) serial: u32,
+    pub(super) written: usize,
+    pub(super) read: usize,
+    pub(super) closed: bool,
+}
+
+/// Bytes ever written to a stream.
+pub(super) struct Written {
+    pub(super) serial: u32,
+    pub(super) bytes: usize,
+    pub(super) closed: bool,
+    pub(super) since: Instant,
+}
+
+/// The host of an endpoint, which outlives it.
+pub(super) struct Host {
+    pub(super) number: u8,
+    pub(super) config: Arc<Config>,
+    /// Endpoints so far: each has another seed.
+    pub(super) starts: u8,
+}
+
+impl Host {
+    pub(super) fn new(number: u8, config: &Config) -> Self {
+        Self { number, config: Arc::new(config.clone()), starts: 0 }
+    }
+}
+
 impl World {
-    pub(super) fn new(
-        now: Instant,
-        server: &Config,
-        client: &Config,
-        honest: bool,
-        power: Power,
-        algorithm: Algorithm,
-    ) -> Self {
-        let driver = |host, config: &Config, accept| {
-            let requests = RequestQueue::new();
-            let wire = Wire { local: Some(addr(host)), ..Wire::default() };
-            let seed = [host + 1; 32];
-            let driver = Driver::new(wire, config.clone(), requests.clone(), accept, seed, now);
-            (driver.ok(), Endpoint::attach(requests))
-        };
-        let queue = AcceptQueue::new();
-        let (first, serving) = driver(SERVER, server, Some(queue.clone()));
-        let (second, dialing) = driver(CLIENT, client, None);
-        Self {
+    pub(super) fn new(now: Instant, setup: Setup, server: &Config, client: &Config) -> Self {
+        let hosts = [Host::new(SERVER, server), Host::new(CLIENT, client)];
+        let mut world = Self {
             now,
-            drivers: [first, second],
-            endpoint: Some(dialing),
-            listener: Some(KcpListener::new(AcceptHandle::new(queue), serving)),
+            drivers: [None, None],
+            endpoint: None,
+            listener: None,
+            connects: Vec::new(),
+            shutdown: None,
+            hosts,
+            setup,
+            turns: 0,
             ends: [HashMap::new(), HashMap::new()],
             written: [HashMap::new(), HashMap::new()],
             accepted: 0,
@@ -83,28 +109,46 @@ impl World {
             wire: VecDeque::new(),
             away: false,
             links: Links::default(),
-            honest,
-            power,
-            third_party: ThirdParty::new(server, power, algorithm),
+            third_party: ThirdParty::new(server, setup.power, setup.algorithm),
             laws: Laws::new(now, server, client),
+        };
+        world.start(SERVER_SIDE);
+        world.start(CLIENT_SIDE);
+        world
+    }
+
+    /// Opens a connection. `waits`: the call goes on; otherwise it is cancelled unless it returns at
+    /// once.
+    pub(super) fn connect(&mut self, waits: bool) {
+        let Some(endpoint) = self.endpoint.clone() else { return };
+        let connect = async move { endpoint.connect(addr(SERVER)).await };
+        if waits && self.connects.len() < STREAMS {
+            self.connects.push(Box::pin(connect));
+            self.poll_calls();
+            self.turn(CLIENT_SIDE);
+        } else if let Some(Ok(stream)) = self.ask(CLIENT_SIDE, connect) {
+            self.adopt(CLIENT_SIDE, stream);
         }
     }
 
-    pub(super) fn connect(&mut self) {
-        let Some(endpoint) = self.endpoint.clone() else { return };
-        let mut connect = pin!(endpoint.connect(addr(SERVER)));
+    /// Polls the calls of applications.
+    pub(super) fn poll_calls(&mut self) {
         let mut cx = Context::from_waker(Waker::noop());
-        if connect.as_mut().poll(&mut cx).is_pending() {
-            self.turn(CLIENT_SIDE);
+        for mut connect in std::mem::take(&mut self.connects) {
+            match connect.as_mut().poll(&mut cx) {
+                Poll::Pending => self.connects.push(connect),
+                Poll::Ready(Ok(stream)) => self.adopt(CLIENT_SIDE, stream),
+                Poll::Ready(Err(_)) => {}
+            }
         }
-        if let Poll::Ready(Ok(stream)) = connect.as_mut().poll(&mut cx) {
-            self.adopt(CLIENT_SIDE, stream);
+        if self.shutdown.as_mut().is_some_and(|ended| ended.as_mut().poll(&mut cx).is_ready()) {
+            self.shutdown = None;
         }
     }
 
     pub(super) fn pass_time(&mut self, millis: u64) {
         let passed = Duration::from_millis(millis);
-        if passed > MAX_RECORD_AGE && self.power == Power::OnPath {
+        if passed > MAX_RECORD_AGE && self.setup.power == Power::OnPath {
             self.wire.clear();
             self.third_party.forget();
         }
@@ -143,13 +187,18 @@ impl World {
     pub(super) fn turn_all(&mut self) {
         self.turn(SERVER_SIDE);
         self.turn(CLIENT_SIDE);
+        self.poll_calls();
     }
 
     pub(super) fn turn(&mut self, side: usize) {
         for _ in 0..TURNS {
             let Some(driver) = &mut self.drivers[side] else { return };
             let turn = driver.turn(self.now);
-            driver.check_invariants();
+            self.turns += 1;
+            // A check takes longer than a turn.
+            if self.turns.is_multiple_of(self.setup.check_every) {
+                driver.check_invariants();
+            }
             let due = driver.deadline().is_some_and(|at| at <= self.now);
             let sent = std::mem::take(&mut driver.socket_mut().sent);
             self.send(side, sent);
@@ -165,8 +214,11 @@ impl World {
         panic!("side {side} spins");
     }
 
-    fn send(&mut self, side: usize, sent: Vec<(Path, Vec<u8>)>) {
+    pub(super) fn send(&mut self, side: usize, sent: Sent) {
         for (path, bytes) in sent {
+            if bytes == RAW {
+                continue;
+            }
             let (to, further) = (path.peer, self.links.source(path));
             let from = match side {
                 SERVER_SIDE => addr(SERVER),
@@ -175,8 +227,8 @@ impl World {
                 _ => addr(CLIENT),
             };
             assert!(side == SERVER_SIDE || to == addr(SERVER), "the client sends to {to}");
-            self.laws.on_sent(side, to, &bytes);
-            let packet = Packet { to, from, bytes, foreign: false };
+            let content = Some(self.laws.on_sent(side, to, &bytes));
+            let packet = Packet { to, from, bytes, content, foreign: false };
             // Datagrams to unused addresses are not seen.
             if receiver_of(to).is_some() || to.ip() == addr(OWN).ip() {
                 self.third_party.record(&packet);
@@ -197,19 +249,19 @@ impl World {
                 self.wire.extend(first.map(|packet| Packet { foreign: true, ..packet }));
             }
             3 => self.away = !self.away,
-            4 if !self.honest => {
+            4 if !self.setup.honest => {
                 let (at, bits) = (usize::from(choices.byte()), choices.byte());
                 if let Some(packet) = self.wire.front_mut()
                     && let Some(byte) = packet.bytes.get_mut(at)
                 {
                     *byte ^= bits;
-                    packet.foreign = true;
+                    (packet.foreign, packet.content) = (true, None);
                 }
             }
-            5 if !self.honest => {
+            5 if !self.setup.honest => {
                 let to = addr(choices.byte() & 1);
                 let from = addr(choices.byte() & 3);
-                self.wire.push_back(Packet { to, from, bytes: choices.bytes(), foreign: true });
+                self.wire.push_back(Packet::foreign(from, to, choices.bytes()));
             }
             _ => self.deliver(),
         }
@@ -220,12 +272,13 @@ impl World {
     }
 
     pub(super) fn deliver(&mut self) {
-        while let Some(Packet { to, from, bytes, foreign }) = self.wire.pop_front() {
+        while let Some(packet) = self.wire.pop_front() {
+            let (from, to) = (packet.from, packet.to);
             let Some(side) = receiver_of(to) else { continue };
             let Some(local) = self.links.passes(from, to) else { continue };
             if let Some(driver) = &mut self.drivers[side] {
-                self.laws.on_received(side, from, &bytes, foreign);
-                driver.socket_mut().inbox.push_back((Path { peer: from, local }, bytes));
+                self.laws.on_received(side, &packet);
+                driver.socket_mut().inbox.push_back((Path { peer: from, local }, packet.bytes));
             }
         }
         self.turn_all();
@@ -240,7 +293,9 @@ impl World {
     /// Drops all handles and checks that nothing remains.
     pub(super) fn finish(&mut self) {
         self.ends.iter_mut().for_each(HashMap::clear);
-        (self.listener, self.endpoint) = (None, None);
+        self.stop_listening();
+        self.stop_connecting();
+        self.repair_sockets();
         self.away = false;
         self.links = Links::default();
         // Round trips first, since windows may be small, then everything that waits for a timeout.
@@ -253,161 +308,6 @@ impl World {
             let next = self.now + Duration::from_millis(millis);
             self.set_time(next.max(self.next_event().unwrap_or(next)));
         }
-        assert!(self.drivers.iter().all(Option::is_none), "a driver outlives its users");
+        panic!("a driver outlives its users");
     }
-}
-
-/// Most connections of an endpoint.
-pub(super) const STREAMS: usize = 8;
-/// How long after a client connected a recorded datagram and its retransmissions are known.
-const KNOWN: Duration = Duration::from_secs(60);
-
-/// One end of a stream, with its bytes written and read.
-pub(super) struct End {
-    pub(super) stream: KcpStream,
-    /// Distinguishes the streams of one conversation id.
-    serial: u32,
-    written: u64,
-    read: u64,
-    closed: bool,
-}
-
-/// Bytes ever written to a stream.
-pub(super) struct Written {
-    serial: u32,
-    bytes: u64,
-    closed: bool,
-    since: Instant,
-}
-
-impl World {
-    pub(super) fn adopt(&mut self, side: usize, stream: KcpStream) {
-        let conv = stream.conv();
-        self.accepted += 1;
-        // An earlier stream of this id is dropped.
-        self.leave(side, conv, 2);
-        let end = End { stream, serial: self.accepted, written: 0, read: 0, closed: false };
-        let written = Written { serial: end.serial, bytes: 0, closed: false, since: self.now };
-        // A client that changes its address may have several at the server.
-        self.written[side].entry(conv).or_default().push(written);
-        self.ends[side].insert(conv, end);
-    }
-
-    pub(super) fn application(&mut self, choices: &mut Choices<'_>) {
-        self.accept();
-        let side = usize::from(choices.byte() & 1);
-        let mut convs: Vec<u32> = self.ends[side].keys().copied().collect();
-        convs.sort_unstable();
-        if convs.is_empty() {
-            return;
-        }
-        let conv = choices.pick(&convs);
-        let Some(end) = self.ends[side].get_mut(&conv) else { return };
-        self.laws.check_stats(&end.stream.stats());
-        let mut cx = Context::from_waker(Waker::noop());
-        match choices.byte() % 12 {
-            0..=3 => {
-                let len = usize::from(choices.byte()) * 20 + 1;
-                let data: Vec<u8> = (0..len as u64).map(|i| pattern(end.written + i)).collect();
-                if let Ok(taken) = end.stream.try_write(&data) {
-                    end.written += taken as u64;
-                }
-            }
-            4..=6 => self.read(side, conv),
-            7 => {
-                let stream = std::pin::Pin::new(&mut end.stream);
-                drop(stream.poll_shutdown(&mut cx));
-                end.closed = true;
-            }
-            8 => drop(end.stream.datagrams().send(b"beside")),
-            9 => while end.stream.datagrams().try_recv().is_ok() {},
-            10 => self.leave(side, conv, choices.byte()),
-            _ => match choices.byte() & 7 {
-                0 if side == SERVER_SIDE => self.listener = None,
-                1 if side == CLIENT_SIDE => self.endpoint = None,
-                _ => self.turn(side),
-            },
-        }
-        self.note(side, conv);
-    }
-
-    /// Records the bytes that this end has written, for checks of the reader.
-    fn note(&mut self, side: usize, conv: u32) {
-        if let Some(end) = self.ends[side].get(&conv)
-            && let Some(all) = self.written[side].get_mut(&conv)
-            && let Some(written) = all.iter_mut().find(|written| written.serial == end.serial)
-        {
-            (written.bytes, written.closed) = (end.written, end.closed);
-        }
-    }
-
-    fn leave(&mut self, side: usize, conv: u32, how: u8) {
-        let Some(end) = self.ends[side].get_mut(&conv) else { return };
-        end.closed |= how & 3 != 0;
-        self.note(side, conv);
-        let Some(end) = self.ends[side].remove(&conv) else { return };
-        match how & 3 {
-            0 => end.stream.abort(),
-            1 => drop(end.stream.into_split()),
-            _ => drop(end.stream),
-        }
-    }
-
-    fn accept(&mut self) {
-        let mut cx = Context::from_waker(Waker::noop());
-        let mut accepted = Vec::new();
-        if let Some(listener) = &self.listener {
-            while let Poll::Ready(Ok((stream, _))) = listener.poll_accept(&mut cx) {
-                accepted.push(stream);
-            }
-            assert!(listener.stats().connections.current <= STREAMS as u64);
-        }
-        accepted.into_iter().for_each(|stream| self.adopt(SERVER_SIDE, stream));
-    }
-
-    fn read(&mut self, side: usize, conv: u32) {
-        let Some(end) = self.ends[side].get_mut(&conv) else { return };
-        let (peer, mut buffer) = (end.stream.peer_addr(), [0; 4_096]);
-        loop {
-            let mut buf = ReadBuf::new(&mut buffer);
-            let mut cx = Context::from_waker(Waker::noop());
-            let stream = std::pin::Pin::new(&mut end.stream);
-            let polled = tokio::io::AsyncRead::poll_read(stream, &mut cx, &mut buf);
-            let Poll::Ready(Ok(())) = polled else { return };
-            let got = buf.filled();
-            if let Ok(peer) = peer {
-                self.laws.on_read(side, peer, conv);
-            }
-            if !self.honest {
-                if got.is_empty() {
-                    return;
-                }
-                continue;
-            }
-            // A connection that was not accepted has written nothing.
-            let all = self.written[1 - side].get(&conv).map_or(&[][..], Vec::as_slice);
-            if got.is_empty() {
-                let ends = |written: &Written| written.closed && written.bytes == end.read;
-                let unwritten = all.is_empty() && end.read == 0;
-                assert!(unwritten || all.iter().any(ends), "a truncated stream ends with EOF");
-                return;
-            }
-            let is_known = all.iter().any(|written| self.now < written.since + KNOWN);
-            if self.power == Power::OnPath && side == SERVER_SIDE && is_known {
-                let reader = *self.readers.entry(conv).or_insert(end.serial);
-                assert_eq!(reader, end.serial, "bytes of {conv:#x} are delivered twice");
-            }
-            for byte in got {
-                assert_eq!(*byte, pattern(end.read), "another byte than was written");
-                end.read += 1;
-            }
-            let bytes = all.iter().map(|written| written.bytes).max();
-            assert!(Some(end.read) <= bytes, "more bytes than were written");
-        }
-    }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "a byte is wanted")]
-fn pattern(at: u64) -> u8 {
-    (at ^ (at >> 8)) as u8
 }

@@ -22,6 +22,7 @@ use crate::driver::tests::sim_world::{World, addr};
 use crate::endpoint::Endpoint;
 use crate::fec::{self, FecFlag, fec_flag};
 use crate::fuzz::endpoint::laws::Laws;
+use crate::fuzz::endpoint::reader::Packet;
 use crate::listener::{KcpListener, Shutdown};
 use crate::stats::{EndpointStats, UdpStats};
 use crate::testkit::link::LinkConfig;
@@ -419,11 +420,12 @@ fn check(
     let kinds = shared.plan.kinds;
     let foreign = kinds.has(Kind::Duplication) || kinds.has(Kind::Forgery);
     for Received { socket, from, datagram } in world.received() {
-        if has_laws {
-            laws.on_received(side_of(host_of(socket)), from, &datagram, foreign);
-        }
         if let Some(running) = running.get_mut(&host_of(socket)) {
             count(&mut running.received, &datagram);
+        }
+        if has_laws {
+            let packet = Packet { to: socket, from, bytes: datagram, content: None, foreign };
+            laws.on_received(side_of(host_of(socket)), &packet);
         }
     }
     for Sent { socket, to, datagram, arrival, at, .. } in world.log() {
