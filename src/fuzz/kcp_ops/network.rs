@@ -219,6 +219,8 @@ impl Pair {
         if kcp.is_reflection(&datagram.bytes) {
             kcp.count_reflected();
         } else {
+            // An acknowledgement of the peer's data may seem to be one of ours.
+            self.tainted = true;
             self.input(side, &datagram.bytes, PacketType::Regular);
         }
     }
