@@ -193,6 +193,13 @@ impl Laws {
         *most = (*most).max(1 + usize::from(copies));
     }
 
+    /// Notes that the socket of `side` sends again: what was asked while it was blocked is answered from now on.
+    pub(crate) fn on_unblocked(&mut self, side: usize) {
+        let now = self.now;
+        let asked = self.sides[side].responses.values_mut().flat_map(|all| &mut all.asked);
+        asked.for_each(|at| *at = now);
+    }
+
     /// Notes that `side` has lost its state. It may answer what its predecessor was asked.
     pub(crate) fn on_restart(&mut self, side: usize) {
         self.sides[side].responses.clear();

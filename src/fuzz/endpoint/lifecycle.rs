@@ -121,7 +121,12 @@ impl World {
         match what % 8 {
             0 => socket.send_faults.push_back(fault(detail)),
             1 => socket.recv_faults.push_back(fault(detail)),
-            2 => socket.is_blocked = !socket.is_blocked,
+            2 => {
+                socket.is_blocked = !socket.is_blocked;
+                if !socket.is_blocked {
+                    self.laws.on_unblocked(side);
+                }
+            }
             3 => socket.is_short = true,
             4 => {
                 let sizes = [None, Some(200), Some(576), Some(1_280)];
@@ -150,8 +155,12 @@ impl World {
 
     /// The sockets of both hosts work again.
     pub(super) fn repair_sockets(&mut self) {
-        for driver in self.drivers.iter_mut().flatten() {
+        for (side, driver) in self.drivers.iter_mut().enumerate() {
+            let Some(driver) = driver else { continue };
             let socket = driver.socket_mut();
+            if socket.is_blocked {
+                self.laws.on_unblocked(side);
+            }
             socket.send_faults.clear();
             socket.recv_faults.clear();
             (socket.is_blocked, socket.is_short, socket.route_mtu) = (false, false, None);
