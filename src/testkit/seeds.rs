@@ -32,6 +32,7 @@ impl Seeds {
 
     /// `count` seeds from `KCPX_SEED` on, which is different for each commit in CI. `KCP_TEST_SEED` and
     /// `KCP_TEST_SEEDS` apply as in [`Self::or`].
+    #[cfg(feature = "_testkit")]
     pub(crate) fn of_commit(count: u64) -> Self {
         let chosen = Self::or(0..count);
         let first = if chosen.is_chosen { None } else { number(FIRST) };

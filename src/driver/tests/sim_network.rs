@@ -1,4 +1,8 @@
 //! The simulated network and its sockets.
+#![cfg_attr(
+    not(feature = "_testkit"),
+    allow(dead_code, reason = "the swarm alone needs some of it")
+)]
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};

@@ -1,4 +1,8 @@
 //! Time of a simulation: sleeps of applications, and the clocks of hosts, which drift and stop.
+#![cfg_attr(
+    not(feature = "_testkit"),
+    allow(dead_code, reason = "the swarm alone needs some of it")
+)]
 
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;

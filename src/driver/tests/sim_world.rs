@@ -1,5 +1,9 @@
 //! Deterministic simulation of whole endpoints: drivers stepped by hand, applications as futures
 //! polled by hand, one virtual clock. The seed determines everything.
+#![cfg_attr(
+    not(feature = "_testkit"),
+    allow(dead_code, reason = "the swarm alone needs some of it")
+)]
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
