@@ -419,11 +419,19 @@ impl MtuDiscovery {
         }
     }
 
-    /// Data leaves on this path from now on. Segments in flight before `nxt` may be longer than it carries.
-    pub(crate) fn on_path_used(&mut self, now: Micros, nxt: Sn, in_flight: bool) {
+    /// The longest datagram that may be in flight.
+    pub(crate) fn longest_in_flight(&self) -> usize {
+        if self.oversized_since().is_some() { usize::MAX } else { self.current_mtu() }
+    }
+
+    /// Data leaves on this path from now on. Segments in flight before `nxt` may be longer than it carries: up to
+    /// `longest`, 0 if there are none.
+    pub(crate) fn on_path_used(&mut self, now: Micros, nxt: Sn, longest: usize) {
         let oversized = Oversized { until: nxt, last_progress: now };
         if let Some(reduced) = self.state.reduced_mut() {
-            reduced.oversized = in_flight.then_some(oversized);
+            reduced.oversized = (longest > 0).then_some(oversized);
+        } else if longest > self.current_mtu() {
+            self.on_fallen(now, nxt);
         }
     }
 

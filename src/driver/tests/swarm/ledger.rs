@@ -186,12 +186,23 @@ impl Ledger {
         true
     }
 
-    /// Whether another process of the server than the one that `end` reads from has read its stream: the server
-    /// restarted before it had acknowledged anything, so nothing tells their answers apart.
+    /// Whether another process of the server than the one that `end` reads from has read its stream, or has
+    /// accepted a stream of which it read nothing: the server restarted before it had acknowledged anything, so
+    /// nothing tells their answers apart.
     fn is_mixed(&self, end: usize) -> bool {
         let me = &self.ends[end];
+        let writer = me.peer.map(|peer| &self.ends[peer]);
+        let is_unread = |other: &End| {
+            other.peer.is_none()
+                && other.since >= me.since
+                && writer.is_some_and(|writer| {
+                    writer.host == other.host && writer.process > other.process
+                })
+        };
         let mut others = self.ends.iter().enumerate();
-        others.any(|(index, other)| other.peer == Some(end) && me.peer != Some(index))
+        others.any(|(index, other)| {
+            other.peer == Some(end) && me.peer != Some(index) || is_unread(other)
+        })
     }
 
     /// Learns the peer from its name.
