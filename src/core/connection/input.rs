@@ -175,11 +175,11 @@ impl Kcp {
                 AckOutcome::Stale => continue,
                 AckOutcome::Invalid => {}
             }
-            // A peer that acknowledges segments never sent has another connection: our validation
-            // ping was relayed to it.
-            let contradicts =
-                !self.keepalive.is_validated() && header.una.since(self.send.nxt()) > 0;
-            let pong = if is_regular && !contradicts {
+            // A peer that acknowledges segments never sent has another connection. Before it is
+            // validated, our ping was relayed to it. Afterwards, another process had this address
+            // before us, and has answered the peer first.
+            let contradicts = header.una.since(self.send.nxt()) > 0;
+            let pong = if is_regular && (!contradicts || self.keepalive.is_validated()) {
                 self.keepalive.on_pong(now, PingId::named_by(&header), header.una)
             } else {
                 None
@@ -189,7 +189,7 @@ impl Kcp {
                     is_new = true;
                     self.on_address_proof(header.frg);
                     self.input_pong(now, &pong, sample != AckSample::None);
-                    self.on_pong(pong.state_lost, header.una);
+                    self.on_pong(pong.state_lost || contradicts, header.una);
                 }
                 None if is_regular && self.on_mtu_probe_ack(now, &header) => is_new = true,
                 None if is_regular && self.on_path_pong(now, &header) => is_new = true,

@@ -1,9 +1,12 @@
 //! Simulations of dead peers, restarts, suspended hosts, outages and replayed datagrams.
 
 use super::report::{each_seed, explained};
+use super::scripted_peer::{ScriptedPeer, config};
 use super::sim::Sim;
 use super::sim_plan::{DAY, HOUR, MILLIS, Plan, SECOND, Set};
 use crate::config::{CongestionControl, KcpConfig};
+use crate::core::segment::Command;
+use crate::core::seq::Sn;
 use crate::error::{ConnectionError, TimeoutCause};
 use crate::testkit::link::{CERTAIN, LinkConfig};
 use crate::testkit::rng::Rng;
@@ -375,5 +378,23 @@ fn suspended_host_without_timeouts_resumes_after_any_time() {
                 assert_eq!(stats.anomalies.invalid_acks, 0, "{length} us, {which}: {stats:?}");
             }
         }
+    }
+}
+
+/// Another process at this address has answered the peer before: neither could end the connection otherwise.
+#[test]
+fn pong_that_acknowledges_segments_never_sent_ends_the_connection() {
+    for (una, ended) in [(1, None), (4, Some(ConnectionError::PeerStateLost))] {
+        let mut script = ScriptedPeer::new(&config());
+        script.write(&b"all"[..]);
+        let (push, _) = script.out()[0];
+        script.una = Sn(1);
+        script.ack(push.sn.0, push.ts.0);
+        script.kcp.ping(script.instant());
+        let sent = script.out();
+        let (ping, _) = sent.iter().find(|(header, _)| header.command == Command::Push).unwrap();
+        script.una = Sn(una);
+        script.ack(ping.sn.0, ping.ts.0);
+        assert_eq!(script.kcp.close_reason(), ended, "una {una}");
     }
 }

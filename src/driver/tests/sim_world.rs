@@ -432,6 +432,19 @@ impl World {
         lock(&self.net).hash
     }
 
+    /// The drivers that are due, and why.
+    fn due(&self) -> String {
+        let (hosts, elapsed) = (&self.hosts, self.elapsed());
+        let due = self.drivers.iter().flatten().filter(|driver| is_due(driver, hosts));
+        let why = |driver: &Driver<SimSocket>| {
+            let now = hosts.instant(driver.local(), elapsed);
+            let late = driver.deadline().map(|at| now.saturating_duration_since(at));
+            let (blocked, pending) = (driver.is_blocked(), driver.has_pending_work());
+            format!("{}: late by {late:?}, blocked {blocked}, has work {pending}", driver.local())
+        };
+        due.map(why).collect::<Vec<_>>().join("; ")
+    }
+
     /// Runs drivers and tasks until nothing is due now. Returns the number of turns.
     pub(super) fn run_ready(&mut self) -> usize {
         self.run_ready_with(None)
@@ -440,7 +453,7 @@ impl World {
     fn run_ready_with(&mut self, mut main: Option<&mut Task<'_>>) -> usize {
         let first = self.turns;
         for round in 0.. {
-            assert!(round < ROUNDS, "the endpoints spin");
+            assert!(round < ROUNDS, "the endpoints spin: {}", self.due());
             let sent = self.sent();
             let before = self.tasks.len();
             self.wakes += self.tasks.iter().filter(|task| task.is_woken()).count();
