@@ -331,9 +331,9 @@ impl Sender {
             return None;
         }
         if self.path.loss.is_probing()
-            && let Some((sn, len)) = self.next_path_probe()
+            && let Some(next) = self.next_on_new_path(now)
         {
-            return Some(SendCandidate { len, transmission: Transmission::PathProbe(sn) });
+            return Some(next);
         }
         let several = self.sent_segments.uses_slots();
         let new = self.next_new(now, may_send_new);

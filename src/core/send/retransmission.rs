@@ -4,7 +4,7 @@
 //! The sender's part of redundancy: sends copies, repair symbols and bundled copies, and processes their
 //! ACKs. `core/redundancy` decides what leaves, when, and how long a lost segment waits for it.
 
-use super::{AckOutcome, OutgoingSegment, Sender};
+use super::{AckOutcome, OutgoingSegment, SendCandidate, Sender, Transmission};
 use crate::core::clock::{Clock, Micros};
 use crate::core::recovery::loss::{LossTrigger, PathProbes};
 use crate::core::recovery::sent::SentSegment;
@@ -270,14 +270,25 @@ impl Sender {
         self.path.loss.begin_probes().on_path_validated(next);
     }
 
-    /// The oldest segment that left on the old path, and its length in bytes.
+    /// The oldest segment that left on the old path; before it the oldest of all, if it was lost on the new one:
+    /// a window of probes takes long on a slow path, and the peer reads nothing until that gap is filled.
     #[cold]
-    pub(super) fn next_path_probe(&self) -> Option<(Sn, usize)> {
+    pub(super) fn next_on_new_path(&self, now: Micros) -> Option<SendCandidate> {
         let sn = self.next_of_old_path()?;
-        Some((sn, self.sent_segments.payload(sn)?.len()))
+        let oldest = if self.sent_segments.uses_slots() || sn == self.una() {
+            None
+        } else {
+            self.lost_una(now, false, |_| &self.path)
+        };
+        let oldest = oldest.filter(|_| self.retransmit_budget.may_retransmit(now));
+        let (sn, transmission) = match oldest {
+            Some(loss) => (loss.sn, Transmission::Retransmit(loss.sn, loss.trigger)),
+            None => (sn, Transmission::PathProbe(sn)),
+        };
+        Some(SendCandidate { len: self.sent_segments.payload(sn)?.len(), transmission })
     }
 
-    /// The earlier of `deadline` and the time of [`Self::next_path_probe`] and [`Self::next_stranded`].
+    /// The earlier of `deadline` and the time of [`Self::next_on_new_path`] and [`Self::next_stranded`].
     #[cold]
     fn with_old_paths(&self, deadline: Option<Micros>) -> Option<Micros> {
         let probe = self.next_of_old_path().map(|_| Micros(0));
