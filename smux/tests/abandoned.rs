@@ -4,18 +4,13 @@ mod common;
 
 use std::time::Duration;
 
-use common::frames::{FIN, Frame, NOP, PSH, SYN, UPD};
+use common::frames::{FIN, NOP, PSH, SYN};
 use common::{accepted, commands, idle, quiet, raw_server};
 use kcpx_smux::Version;
 use tokio::io::AsyncWriteExt;
 use tokio::time::sleep;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
-
-fn without_updates(mut frames: Vec<Frame>) -> Vec<Frame> {
-    frames.retain(|frame| frame.cmd != UPD);
-    frames
-}
 
 #[tokio::test(start_paused = true)]
 async fn dropped_stream_that_is_granted_window_within_each_timeout_sends_everything() {
@@ -29,7 +24,7 @@ async fn dropped_stream_that_is_granted_window_within_each_timeout_sends_everyth
         sleep(TIMEOUT - Duration::from_secs(1)).await;
         assert_eq!(session.num_streams(), 1);
         peer.send_update(3, 0, 1_000 * granted).await;
-        sent.extend(without_updates(peer.frames().await));
+        sent.extend(peer.frames_without_updates().await);
     }
     let mut expected = vec![(PSH, 3, 1_000); 10];
     // The reset after FIN: data that the peer still sends is not read.
@@ -47,12 +42,12 @@ async fn dropped_stream_that_is_granted_no_more_window_is_reset_a_timeout_later(
     drop(stream);
     sleep(TIMEOUT - Duration::from_secs(1)).await;
     peer.send_update(3, 0, 1_000).await;
-    assert_eq!(commands(&without_updates(peer.frames().await)), [(PSH, 3, 1_000)]);
+    assert_eq!(commands(&peer.frames_without_updates().await), [(PSH, 3, 1_000)]);
     // The grant began another timeout at the end of the first.
     sleep(TIMEOUT).await;
     assert_eq!(session.num_streams(), 1);
     sleep(Duration::from_secs(2)).await;
-    assert_eq!(commands(&without_updates(peer.frames().await)), [(NOP, 3, 0), (FIN, 3, 0)]);
+    assert_eq!(commands(&peer.frames_without_updates().await), [(NOP, 3, 0), (FIN, 3, 0)]);
     assert_eq!(session.num_streams(), 0);
 }
 
@@ -72,7 +67,7 @@ async fn dropped_streams_without_window_hold_at_most_16_mib() {
         stream.write_all(&vec![0; EACH]).await.unwrap();
         drop(stream);
     }
-    let ended = without_updates(peer.frames().await);
+    let ended = peer.frames_without_updates().await;
     let expected = (0..STREAMS - KEPT).flat_map(|i| [(NOP, 3 + 2 * i, 0), (FIN, 3 + 2 * i, 0)]);
     assert_eq!(commands(&ended), expected.collect::<Vec<_>>());
     assert_eq!(session.num_streams(), KEPT as usize);

@@ -12,8 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use etherparse::defrag::IpDefragPool;
 use etherparse::err::packet::SliceError;
 use etherparse::{
-    EtherType, IpNumber, LaxNetSlice, LaxSlicedPacket, NetSlice, SlicedPacket, TransportSlice,
-    UdpSlice,
+    EtherType, IpNumber, LaxNetSlice, LaxSlicedPacket, SlicedPacket, TransportSlice, UdpSlice,
 };
 use pcap_parser::pcapng::{Block, InterfaceDescriptionBlock};
 use pcap_parser::{Linktype, PcapBlockOwned, PcapError, create_reader};
@@ -235,27 +234,29 @@ impl Fragments {
     ) -> Result<()> {
         let network = Network::of(link, frame);
         let sliced = network.as_ref().and_then(Network::slice);
-        let Some((network, sliced)) = network.zip(sliced) else {
+        let net = sliced.as_ref().and_then(|sliced| sliced.net.as_ref());
+        let (Some(network), Some(ends)) = (network, net.and_then(addresses)) else {
             counters.others += 1;
             return Ok(());
         };
-        let payload = sliced.net.as_ref().and_then(LaxNetSlice::ip_payload_ref);
+        let payload = net.and_then(LaxNetSlice::ip_payload_ref);
         if payload.is_some_and(|payload| payload.fragmented) {
             counters.fragments += 1;
-            return self.fragment(at, &network, counters, each);
+            return self.fragment(at, &network, ends, counters, each);
         }
-        let (Some(net), Some(TransportSlice::Udp(udp))) = (&sliced.net, &sliced.transport) else {
+        let transport = sliced.as_ref().and_then(|sliced| sliced.transport.as_ref());
+        let Some(TransportSlice::Udp(udp)) = transport else {
             counters.others += 1;
             return Ok(());
         };
-        let Some((from, to)) = lax_addresses(net) else { return Ok(()) };
-        each(packet(at, from, to, udp))
+        each(packet(at, ends, udp))
     }
 
     fn fragment(
         &mut self,
         at: u64,
         network: &Network<'_>,
+        ends: Ends,
         counters: &mut Frames,
         each: &mut impl FnMut(Packet<'_>) -> Result<()>,
     ) -> Result<()> {
@@ -270,9 +271,8 @@ impl Fragments {
         };
         if whole.ip_number == IpNumber::UDP
             && let Ok(udp) = UdpSlice::from_slice_lax(&whole.payload)
-            && let Some((from, to)) = sliced.net.as_ref().and_then(addresses)
         {
-            each(packet(at, from, to, &udp))?;
+            each(packet(at, ends, &udp))?;
         } else {
             counters.others += 1;
         }
@@ -281,37 +281,33 @@ impl Fragments {
     }
 }
 
-fn packet<'a>(at: u64, from: IpAddr, to: IpAddr, udp: &UdpSlice<'a>) -> Packet<'a> {
+/// The addresses of an IP packet.
+#[derive(Clone, Copy)]
+struct Ends {
+    from: IpAddr,
+    to: IpAddr,
+}
+
+fn packet<'a>(at: u64, ends: Ends, udp: &UdpSlice<'a>) -> Packet<'a> {
     let payload = udp.payload();
     Packet {
         at,
-        from: SocketAddr::new(from, udp.source_port()),
-        to: SocketAddr::new(to, udp.destination_port()),
+        from: SocketAddr::new(ends.from, udp.source_port()),
+        to: SocketAddr::new(ends.to, udp.destination_port()),
         payload,
         is_cut: usize::from(udp.length()) > payload.len() + 8,
     }
 }
 
-fn lax_addresses(net: &LaxNetSlice<'_>) -> Option<(IpAddr, IpAddr)> {
-    match net {
+fn addresses(net: &LaxNetSlice<'_>) -> Option<Ends> {
+    let (from, to) = match net {
         LaxNetSlice::Ipv4(ip) => {
-            Some((ip.header().source_addr().into(), ip.header().destination_addr().into()))
+            (ip.header().source_addr().into(), ip.header().destination_addr().into())
         }
         LaxNetSlice::Ipv6(ip) => {
-            Some((ip.header().source_addr().into(), ip.header().destination_addr().into()))
+            (ip.header().source_addr().into(), ip.header().destination_addr().into())
         }
-        LaxNetSlice::Arp(_) => None,
-    }
-}
-
-fn addresses(net: &NetSlice<'_>) -> Option<(IpAddr, IpAddr)> {
-    match net {
-        NetSlice::Ipv4(ip) => {
-            Some((ip.header().source_addr().into(), ip.header().destination_addr().into()))
-        }
-        NetSlice::Ipv6(ip) => {
-            Some((ip.header().source_addr().into(), ip.header().destination_addr().into()))
-        }
-        NetSlice::Arp(_) => None,
-    }
+        LaxNetSlice::Arp(_) => return None,
+    };
+    Some(Ends { from, to })
 }

@@ -179,9 +179,9 @@ pub(crate) enum End {
 /// The state of one direction.
 #[derive(Clone, Debug, Default)]
 struct Sending {
-    /// One above the highest number, counted on where it wraps; `None` before the first.
+    /// One above the highest number; `None` before the first. 64 bits: it does not wrap.
     next: Option<u64>,
-    /// All numbers below are acknowledged, counted likewise.
+    /// The lowest number that is not acknowledged, in 64 bits too.
     una: u64,
     unacked: BTreeMap<u64, Transmissions>,
     wnd: Option<u16>,

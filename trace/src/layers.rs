@@ -154,8 +154,8 @@ impl Layers {
             return Ok(());
         }
         let whole = packet.payload;
-        if let Some(opened) = self.opened(whole) {
-            return self.decoded(packet, whole.len(), &opened, &mut each);
+        if let Some((kind, opened)) = self.opened(whole) {
+            return self.decoded(packet, whole.len(), kind, &opened, &mut each);
         }
         let Some(size) = self.batched_size(packet) else {
             self.counters.datagrams += 1;
@@ -164,8 +164,8 @@ impl Layers {
         };
         for datagram in whole.chunks(size) {
             self.counters.batched += 1;
-            if let Some(opened) = self.opened(datagram) {
-                self.decoded(packet, datagram.len(), &opened, &mut each)?;
+            if let Some((kind, opened)) = self.opened(datagram) {
+                self.decoded(packet, datagram.len(), kind, &opened, &mut each)?;
             } else {
                 self.counters.datagrams += 1;
                 self.counters.undecoded += 1;
@@ -202,25 +202,25 @@ impl Layers {
         found
     }
 
-    /// A datagram without cipher; `None` if the cipher or KCP does not take it.
-    fn opened(&self, payload: &[u8]) -> Option<Vec<u8>> {
+    /// A datagram without cipher, and what it is; `None` if the cipher or KCP does not take it.
+    fn opened(&self, payload: &[u8]) -> Option<(Kind, Vec<u8>)> {
         let mut payload = payload.to_vec();
         self.cipher.open(&mut payload).ok()?;
         let overhead = self.cipher.overhead();
         payload.truncate(payload.len().checked_sub(overhead.trailer_len)?);
         payload.drain(..overhead.header_len.min(payload.len()));
-        kind(&payload).map(|_| payload)
+        kind(&payload).map(|kind| (kind, payload))
     }
 
     fn decoded(
         &mut self,
         packet: &Packet<'_>,
         wire_len: usize,
+        kind: Kind,
         opened: &[u8],
         each: &mut impl FnMut(&Datagram<'_>) -> Result<()>,
     ) -> Result<()> {
         self.counters.datagrams += 1;
-        let Some(kind) = kind(opened) else { return Ok(()) };
         let has_fec = matches!(kind, Kind::Kcp(Some(_)) | Kind::Parity(_));
         let bytes = match kind {
             Kind::Kcp(Some(_)) => opened.get(HEADER_LEN..).unwrap_or_default(),

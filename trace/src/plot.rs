@@ -19,7 +19,7 @@ const LETTER: f64 = 7.2;
 pub(crate) struct Points {
     points: Vec<(f64, f64)>,
     most: usize,
-    /// One of so many is kept.
+    /// Of this many values in a row the last one is kept.
     every: u64,
     seen: u64,
 }

@@ -156,7 +156,7 @@ fn mutated_datagrams_cause_no_error() {
     }
 }
 
-/// The largest datagram holds as many segments as it can.
+/// The largest datagram, full of empty segments.
 #[test]
 fn datagram_full_of_segments_ends() {
     let Some(tshark) = Tshark::find() else { return };

@@ -19,7 +19,7 @@ pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Linux gives `nobody` this user and group number.
+/// Number of the user and group without rights on Linux.
 #[cfg(unix)]
 const NOBODY: u32 = 65_534;
 

@@ -97,4 +97,11 @@ impl Peer {
     pub async fn frames(&mut self) -> Vec<Frame> {
         parse(&self.read_all().await.0)
     }
+
+    /// The frames received, without window updates: their number depends on the reader.
+    pub async fn frames_without_updates(&mut self) -> Vec<Frame> {
+        let mut frames = self.frames().await;
+        frames.retain(|frame| frame.cmd != UPD);
+        frames
+    }
 }

@@ -14,9 +14,9 @@ const BASE: u64 = 1_000;
 /// Limits of the time that the runs of a set take, in percent of [`Plan::bound`].
 #[derive(Clone, Copy)]
 struct Within {
-    /// Of each run: some twice the slowest of ten times as many seeds.
+    /// Of each run: about twice the slowest one, measured with more seeds.
     each: u64,
-    /// Of all runs on average: less than twice that of today's seeds, so a recovery of twice the time fails.
+    /// Of all runs on average: less than twice the measured one. Recovery that takes twice the time fails.
     mean: f64,
 }
 

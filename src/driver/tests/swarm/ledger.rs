@@ -211,7 +211,10 @@ impl Ledger {
         let peer = (name ^ MAGIC) as usize;
         let Some(writer) = self.ends.get(peer).filter(|writer| writer.host != self.ends[end].host)
         else {
-            assert!(self.plan.kinds.has(Kind::Forgery), "end {end} reads a stream of nobody");
+            assert!(
+                self.plan.kinds.has(Kind::Forgery),
+                "end {end} reads a stream that no end wrote"
+            );
             return false;
         };
         // Another process of the server may read the same stream: it knows no initial segments.
