@@ -238,8 +238,7 @@ impl Keepalive {
         self.ping.on_pong();
         self.previous = Some(ping);
         self.pongs = self.pongs.saturating_add(1);
-        // ACKs sent after the pong may arrive before it, so `una` is compared with SND.UNA of the
-        // ping.
+        // ACKs sent after the pong may arrive before it, so `una` is compared with the ping's.
         let rtt = (ping.sent == ping.first_sent).then(|| now.since(ping.sent));
         Some(Pong { state_lost: una.since(ping.una) < 0, rtt, is_early: ping.is_early })
     }
@@ -312,7 +311,7 @@ impl Keepalive {
         self.ping.is_due()
     }
 
-    /// The ping to send now, if due; `una` is SND.UNA. A fresh ping is
+    /// The ping to send now, if due; `una` is the least that its pong has to acknowledge. A fresh ping is
     /// retransmitted unchanged, so that its pong counts even if the RTT exceeds
     /// [`MIN_PING_INTERVAL`].
     pub(crate) fn poll_ping(&mut self, now: Micros, una: Sn, role: Role) -> Option<PingId> {
@@ -507,7 +506,7 @@ impl PingId {
 #[derive(Clone, Copy, Debug)]
 struct Ping {
     id: PingId,
-    /// SND.UNA at the first transmission.
+    /// The least `una` of a peer that had the connection's state at the first transmission.
     una: Sn,
     first_sent: Micros,
     sent: Micros,
@@ -610,8 +609,7 @@ impl Role {
 /// The ACK of a ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pong {
-    /// The pong's `una` is below SND.UNA at the first transmission of the ping: the peer has lost
-    /// the state of the connection.
+    /// The pong's `una` is below the least one of the ping: the peer has lost the state of the connection.
     pub(crate) state_lost: bool,
     /// RTT sample, microseconds; `None` if the ping was retransmitted (Karn's algorithm, RFC 6298
     /// 3).

@@ -98,6 +98,9 @@ impl Kcp {
                 Command::WindowUpdate => {
                     let is_current = matches!(una, UnaOutcome::Current { .. });
                     self.window_reported |= is_current && origin == PacketType::Regular;
+                    if is_current && header.una.since(self.least_una()) < 0 {
+                        self.keepalive.request_ping(now);
+                    }
                 }
                 Command::Ack => {}
                 Command::Repair => {

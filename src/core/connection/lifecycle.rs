@@ -112,6 +112,12 @@ impl Kcp {
         }
     }
 
+    /// The least `una` of a peer that has the state of this connection. A peer with CONTROL passes a segment
+    /// in order when it acknowledges it; others may wait for their application.
+    pub(super) fn least_una(&self) -> Sn {
+        if self.peer_supports_close() { self.send.oldest_unacked() } else { self.send.una() }
+    }
+
     /// A pong arrived. `state_lost`: the peer acknowledges less than before the ping.
     pub(super) fn on_pong(&mut self, state_lost: bool, una: Sn) {
         if !state_lost && una != Sn(0) {

@@ -164,7 +164,7 @@ impl Kcp {
 
     /// Appends the ping that is due, if it fits.
     fn write_ping(&mut self, now: Micros, fits: bool, out: &mut Vec<u8>) {
-        if fits && let Some(ping) = self.keepalive.poll_ping(now, self.send.una(), self.role) {
+        if fits && let Some(ping) = self.keepalive.poll_ping(now, self.least_una(), self.role) {
             self.pending_reset.on_ping_sent(now, self.send.path.rtt.rto());
             self.new_ping(ping).emit(out);
         }

@@ -310,6 +310,12 @@ impl Sender {
         self.sent_segments.get(self.una()).is_some_and(|oldest| !oldest.acked)
     }
 
+    /// The number after SND.UNA if the peer has acknowledged that segment, else SND.UNA.
+    pub(crate) fn oldest_unacked(&self) -> Sn {
+        let is_acked = self.sent_segments.get(self.una()).is_some_and(|oldest| oldest.acked);
+        self.una().advance(is_acked.into())
+    }
+
     /// Whether an acknowledgement or a window update of the peer is outstanding.
     pub(crate) fn awaits_ack(&self) -> bool {
         self.has_unacked() || self.is_window_blocked()

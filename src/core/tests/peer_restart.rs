@@ -1,11 +1,11 @@
 //! Simulations of dead peers, restarts, suspended hosts, outages and replayed datagrams.
 
 use super::report::{each_seed, explained};
-use super::scripted_peer::{ScriptedPeer, config};
+use super::scripted_peer::{ScriptedPeer, config, header};
 use super::sim::Sim;
 use super::sim_plan::{DAY, HOUR, MILLIS, Plan, SECOND, Set};
 use crate::config::{CongestionControl, KcpConfig};
-use crate::core::segment::Command;
+use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::Sn;
 use crate::error::{ConnectionError, TimeoutCause};
 use crate::testkit::link::{CERTAIN, LinkConfig};
@@ -396,5 +396,34 @@ fn pong_that_acknowledges_segments_never_sent_ends_the_connection() {
         script.una = Sn(una);
         script.ack(ping.sn.0, ping.ts.0);
         assert_eq!(script.kcp.close_reason(), ended, "una {una}");
+    }
+}
+
+/// Two processes of a server may receive the segments of one connection: the second one lacks those that only
+/// the first one has acknowledged, and they never leave again. Other implementations may hold `una` back.
+/// Rule: W-173.
+#[test]
+fn pong_that_does_not_acknowledge_an_acknowledged_segment_ends_the_connection() {
+    let cases = [
+        (CONTROL_CAPABLE, 0, Some(ConnectionError::PeerStateLost)),
+        (CONTROL_CAPABLE, 1, None),
+        (0, 0, None),
+    ];
+    for (frg, una, ended) in cases {
+        let mut script = ScriptedPeer::new(&config());
+        script.write(&b"all"[..]);
+        let (push, _) = script.out()[0];
+        let answer = |command, to: Header| Header { frg, ..header(command, to.sn.0, to.ts.0) };
+        script.give(answer(Command::Ack, push), b"");
+        script.now += SECOND;
+        script.una = Sn(una);
+        script.give(answer(Command::WindowUpdate, push), b"");
+        if una == 1 || frg == 0 {
+            script.kcp.ping(script.instant());
+        }
+        let sent = script.out();
+        let (ping, _) = sent.iter().find(|(header, _)| header.command == Command::Push).unwrap();
+        script.give(answer(Command::Ack, *ping), b"");
+        assert_eq!(script.kcp.close_reason(), ended, "frg {frg}, una {una}");
     }
 }
