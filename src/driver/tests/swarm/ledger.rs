@@ -4,6 +4,7 @@ use std::io;
 
 use super::kinds::Kind;
 use super::plan::{HARMLESS_OUTAGE, Plan};
+use crate::config::Migration;
 use crate::driver::tests::fixtures::{SERVER, cause};
 use crate::error::ConnectionError;
 use crate::stats::ConnectionStats;
@@ -303,12 +304,14 @@ impl Ledger {
         };
         let lost =
             involved.iter().any(|facts| facts.lost_until.is_some_and(|until| began <= until));
-        // A connection follows its peer only once the first address is validated, and not in TIME-WAIT.
+        // A connection follows its peer only with an AEAD, once the first address is validated, and not in
+        // TIME-WAIT.
         let has_moved = involved.iter().any(|facts| facts.has_moved);
+        let follows = self.plan.server.allowed_migration() != Migration::Off;
         let is_opening = end.peer.is_none_or(|peer| self.ends[peer].peer.is_none());
         let is_forgotten = has_moved && end.peer.is_some_and(|peer| self.ends[peer].halves == 0);
         let unreachable = involved.iter().map(|facts| facts.outage).sum::<u64>() > HARMLESS_OUTAGE
-            || (has_moved && is_opening);
+            || (has_moved && (is_opening || !follows));
         let gives_up = match end.peer {
             Some(peer) => self.ends[peer].gives_up,
             None => kinds.has(Kind::Drops) || kinds.has(Kind::Cancellation),
