@@ -237,16 +237,17 @@ impl Kcp {
         }
     }
 
-    /// `una`, without effect before the peer is validated: it may be an echo of our own RCV.NXT.
-    fn proven_una(&self, una: Sn) -> Sn {
-        let (oldest, nxt) = (self.send.una(), self.send.nxt());
+    /// `una`, without effect before the peer is validated: it may be an echo of our own RCV.NXT. The `una` of
+    /// a FIN-ACK counts, since the FIN-ACK validates the peer.
+    fn proven_una(&self, header: &Header) -> Sn {
+        let (oldest, nxt, una) = (self.send.una(), self.send.nxt(), header.una);
         let acks = una.since(oldest) > 0 && una.since(nxt) <= 0;
-        if acks && self.is_peer_unvalidated() { oldest } else { una }
+        if acks && self.is_peer_unvalidated() && !self.is_fin_ack(header) { oldest } else { una }
     }
 
     /// Applies the `una` of one segment, and its `wnd` if that `una` is current.
     fn input_una(&mut self, now: Micros, header: &Header, origin: PacketType) -> UnaOutcome {
-        let una = self.send.on_una(now, &self.clock, self.proven_una(header.una));
+        let una = self.send.on_una(now, &self.clock, self.proven_una(header));
         match una {
             UnaOutcome::Current { newly_acked } => {
                 if newly_acked > 0 {

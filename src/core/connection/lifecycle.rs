@@ -495,8 +495,17 @@ impl Kcp {
 
     /// Whether `header` is our own FIN, reflected; a FIN-ACK copies its number and timestamp.
     pub(super) fn is_own_fin(&self, header: &Header) -> bool {
+        self.names_own_fin(header, ControlType::Fin)
+    }
+
+    /// Whether `header` is the FIN-ACK of our FIN.
+    pub(super) fn is_fin_ack(&self, header: &Header) -> bool {
+        self.names_own_fin(header, ControlType::FinAck)
+    }
+
+    fn names_own_fin(&self, header: &Header, kind: ControlType) -> bool {
         header.command == Command::Control
-            && ControlType::from_frg(header.frg) == Some(ControlType::Fin)
+            && ControlType::from_frg(header.frg) == Some(kind)
             && self.close_state.is_own_fin(header.sn, header.ts)
     }
 }
