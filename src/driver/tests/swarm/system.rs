@@ -14,6 +14,7 @@ use super::apps::{Process, Shared, State, side_of};
 use super::kinds::Kind;
 use super::ledger::Ledger;
 use super::plan::{Conversation, Event, FIRST, Plan, SocketError, TIMEOUT, second};
+use crate::core::segment;
 use crate::core::tests::report::describe;
 use crate::driver::output::PacketCodec;
 use crate::driver::tests::fixtures::SERVER;
@@ -428,10 +429,10 @@ fn check(
             laws.on_received(side_of(host_of(socket)), &packet);
         }
     }
-    for Sent { socket, to, datagram, arrival, at, .. } in world.log() {
+    for Sent { socket, from, to, datagram, arrival, at } in world.log() {
         if let Some(codec) = codec {
             let content = content(codec, &datagram);
-            println!("{at:>12} us {} to {to} until {arrival:?}: {content}", host_of(socket));
+            println!("{at:>12} us {from} to {to} until {arrival:?}: {content}");
         }
         if has_laws {
             laws.on_sent(side_of(host_of(socket)), to, &datagram);
@@ -446,9 +447,13 @@ fn check(
 fn content(codec: &PacketCodec, datagram: &[u8]) -> String {
     let mut datagram = datagram.to_vec();
     let Ok(opened) = codec.open(&mut datagram) else { return "unreadable".to_owned() };
+    let segments = |datagram| {
+        let conv = segment::conv_of(datagram).unwrap_or_default();
+        format!("conv {conv:08x}: {}", describe(datagram))
+    };
     match fec_flag(opened.body) {
-        FecFlag::Plain => describe(opened.body),
-        FecFlag::Data => format!("with FEC: {}", describe(&opened.body[fec::HEADER_LEN..])),
+        FecFlag::Plain => segments(opened.body),
+        FecFlag::Data => format!("with FEC: {}", segments(&opened.body[fec::HEADER_LEN..])),
         other => format!("{other:?}"),
     }
 }
