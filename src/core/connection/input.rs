@@ -353,7 +353,9 @@ impl Kcp {
         }
         self.keepalive.on_duplicate_received(now);
         if self.recv.nxt().since(ack.sn) > MAX_WINDOW {
-            if let Some(paths) = &mut self.send.paths {
+            // Before the peer is validated nothing leaves for the paths, and the peer may wait for this pong.
+            let validated = self.keepalive.is_validated();
+            if let Some(paths) = self.send.paths.as_mut().filter(|_| validated) {
                 paths.on_ping(now, self.arrival, PingId { sn: ack.sn, cookie: ack.ts });
                 return;
             }

@@ -2,13 +2,16 @@
 
 use std::net::SocketAddr;
 
-use super::scripted_peer::{ScriptedPeer, config, datagram, header};
+use super::scripted_peer::{ScriptedPeer, Sent, commands, config, datagram, header};
 use super::sim_plan::{MILLIS, SECOND};
 use crate::core::connection::PacketType;
 use crate::core::path::amplification::SendBudget;
 use crate::core::path::validation::PathValidation;
-use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
+use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, Header};
 use crate::core::seq::{Sn, Ts};
+
+/// The number of a ping of a side that has accepted the connection.
+const ACCEPTED_PING: u32 = 3 << 30 | 1;
 
 /// Rule: W-23.
 #[test]
@@ -38,6 +41,33 @@ fn amplification_limit_without_the_driver_holds_until_a_ping_is_answered() {
     assert!(scripted.kcp.is_established());
     assert_eq!(scripted.kcp.send_budget(), SendBudget::Unlimited);
     assert!(scripted.out().len() > 10);
+}
+
+/// A peer that sends pings alone until it is validated waits for their answer. A HELLO-ACK has allowed further paths
+/// before.
+///
+/// Rule: W-22.
+#[test]
+fn ping_of_a_peer_is_answered_though_a_path_was_added_before_its_first_acknowledgement() {
+    let mut scripted = ScriptedPeer::new(&config());
+    scripted.kcp.ask_for_paths();
+    scripted.kcp.open(scripted.instant());
+    assert_eq!(commands(&scripted.out()), [Command::WindowProbe]);
+    let capable = Header { frg: CONTROL_CAPABLE, ..header(Command::WindowUpdate, 0, 0) };
+    scripted.give(capable, b"");
+    let sent = scripted.run(SECOND);
+    let is_hello = |header: &Header| {
+        header.command == Command::Control && header.frg == ControlType::Hello as u8
+    };
+    let (_, (hello, _)) = sent.iter().find(|(_, (header, _))| is_hello(header)).unwrap();
+    scripted.give(Header { frg: ControlType::HelloAck as u8, sn: Sn(7), ..*hello }, b"");
+    scripted.kcp.add_path(scripted.instant()).unwrap();
+    assert!(!scripted.kcp.is_established());
+    scripted.push(ACCEPTED_PING, b"");
+    let answer = scripted.out();
+    let is_pong =
+        |(h, _): &Sent| h.command == Command::Ack && h.sn == Sn(ACCEPTED_PING) && h.ts == Ts(1_000);
+    assert!(answer.iter().any(is_pong), "{answer:?}");
 }
 
 #[test]
