@@ -109,21 +109,20 @@ impl<S: Socket> Driver<S> {
     /// connection keeps its path if the source of that address is at its limit.
     fn migrate(&mut self, now: Instant, id: ConnId, path: Path) {
         let to = path.peer;
-        let Some(conn) = self.routing.get_mut(id) else { return };
-        let ((old, conv), old_path) = (conn.key(), conn.path());
+        let Some(conn) = self.routing.get(id) else { return };
+        let (old, conv) = conn.key();
         let is_opened_by_peer = conn.is_opened_by_peer();
         let limits = &self.config.limits;
         if is_opened_by_peer && !self.admission.may_move(old.ip(), to.ip(), limits) {
             Refusal::MaxPerSource.count(&mut self.stats);
             return;
         }
-        conn.migrate(now, path);
+        // The address may have another connection with this conversation id.
         if !self.routing.demux.rekey((old, conv), (to, conv), id) {
-            // Another connection with this address and conversation id has opened in the meantime.
-            if let Some(conn) = self.routing.get_mut(id) {
-                conn.migrate(now, old_path);
-            }
             return;
+        }
+        if let Some(conn) = self.routing.get_mut(id) {
+            conn.migrate(now, path);
         }
         self.routing.peers.leave(old, id.slot, &mut self.memory);
         self.routing.peers.join(to, id.slot);
