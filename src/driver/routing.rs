@@ -902,6 +902,7 @@ mod tests {
     use crate::core::open::OpenedBy;
     use crate::core::segment::Command;
     use crate::core::seq::{Sn, Ts};
+    use crate::fec::FecEncoder;
     use crate::shared::notifier::Notifier;
 
     const ID: ConnId = ConnId { slot: 3, generation: 1 };
@@ -1018,6 +1019,7 @@ mod tests {
             assert!(!demux.rekey(keys[from], keys[to], id));
             assert_eq!(routes(&mut demux), before);
         }
+        demux.route(now, &keys[0].0, &data);
         assert!(demux.rekey(keys[0], keys[2], ID));
         let after = [Route::Unknown, Route::Existing(OTHER), Route::Existing(ID)];
         assert_eq!(routes(&mut demux), after);
@@ -1134,6 +1136,53 @@ mod tests {
         peers.leave(addr(1), 0, &mut memory);
         peers.leave(addr(1), 1, &mut memory);
         assert_eq!(memory.held(), 0);
+    }
+
+    #[test]
+    fn decoder_of_an_address_counts_until_it_is_above_its_quota_or_the_last_connection_is_gone() {
+        const LEN: usize = 1_000;
+        let now = Instant::now();
+        let config = Config::new().redundancy(Redundancy::Fec(FecConfig::new(10, 3).unwrap()));
+        let mut encoder = FecEncoder::new(FecConfig::new(10, 3).unwrap());
+        let mut shard = || {
+            let mut shard = vec![7; LEN];
+            encoder.seal(now, &mut shard);
+            shard
+        };
+        for is_validated in [false, true] {
+            let mut peers = PeerTable::new(&config);
+            let mut memory = Memory::new(&config, Notifier::new().memory().clone());
+            peers.join(addr(1), 0);
+            let holder = if is_validated {
+                peers.validate(addr(1), &mut memory);
+                Holder::Validated
+            } else {
+                Holder::Unvalidated
+            };
+            let mut decode = |peers: &mut PeerTable, memory: &mut Memory| {
+                assert!(peers.decode(now, addr(1), &shard(), memory, |_| false));
+                let unvalidated = if is_validated { 0 } else { memory.held() };
+                assert_eq!(memory.unvalidated(), unvalidated);
+                (memory.held(), peers.stats_of(addr(1)).is_some())
+            };
+            let mut held = 0;
+            for _ in 0..5 {
+                let (more, has_decoder) = decode(&mut peers, &mut memory);
+                assert!(more >= held + LEN && has_decoder);
+                held = more;
+            }
+            // Other connections take all, then give it back.
+            let full = config.limits.memory;
+            memory.update(holder, 0, full);
+            assert!(held + 2 * LEN > memory.quota(holder));
+            assert_eq!(decode(&mut peers, &mut memory), (full, false));
+            memory.update(holder, full, 0);
+            let (held, has_decoder) = decode(&mut peers, &mut memory);
+            assert!((LEN..2 * LEN).contains(&held) && has_decoder);
+            peers.leave(addr(1), 0, &mut memory);
+            assert_eq!((memory.held(), memory.unvalidated(), peers.decoders), (0, 0, 0));
+            assert_eq!(peers.stats().data_shards, 6);
+        }
     }
 
     #[test]

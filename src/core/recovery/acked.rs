@@ -313,6 +313,22 @@ mod tests {
     use crate::core::send::buffer::BufferRange;
     use proptest::prelude::*;
 
+    /// Rule: P-25.
+    #[test]
+    fn timeout_of_unproved_segments_lets_the_next_segment_ask_for_proof() {
+        const RTO: u64 = 1_000;
+        let mut proof = UnaProof::new(Sn(0));
+        let (una, nxt) = (Sn(40), Sn(50));
+        proof.on_una(Micros(7), una, 0);
+        assert_eq!(proof.expire(Micros(6 + RTO), una, nxt, RTO, 32), 0);
+        assert!(!proof.may_probe(nxt));
+        assert_eq!(proof.expire(Micros(7 + RTO), una, nxt, RTO, 32), 31);
+        assert_eq!((proof.unproved(una), proof.may_probe(nxt)), (9, true));
+        assert!(!proof.may_probe(Sn(51)), "one segment");
+        // The timeout doubles without proof.
+        assert_eq!(proof.deadline(una, RTO), Some(Micros(7 + 3 * RTO)));
+    }
+
     proptest! {
         #[test]
         fn runs_and_single_segments_have_the_same_late_acks(

@@ -78,6 +78,20 @@ fn amplification_limit_of_zero_sends_nothing_and_sets_no_past_timer() {
     assert!(scripted.run(10 * SECOND).is_empty());
 }
 
+#[test]
+fn initial_segment_without_data_is_answered_beside_the_first_ping_alone() {
+    let mut scripted = ScriptedPeer::new(&config());
+    scripted.kcp.require_validation(scripted.instant(), 0);
+    let initial =
+        Header { frg: CONTROL_CAPABLE, ts: Ts(9), ..header(Command::WindowProbe, u32::MAX, 0) };
+    scripted.input(&datagram(&[(initial, b""), (initial, b"")])).unwrap();
+    let sent = commands(&scripted.out());
+    assert_eq!(sent, [Command::Push, Command::WindowUpdate], "the limit has space for more");
+    for (_, (header, _)) in scripted.run(5 * SECOND) {
+        assert_eq!((header.command, header.len), (Command::Push, 0));
+    }
+}
+
 /// The lifetime of a RST is a deadline even if the limit holds the RST back.
 #[test]
 fn amplification_limit_during_a_reset_keeps_its_deadline() {

@@ -370,3 +370,19 @@ fn ended_connection_resets_its_peer_unless_that_has_closed_too_or_restarted() {
     assert_eq!(lone.kcp.close_reason(), Some(ConnectionError::PeerStateLost));
     assert!(!resets(&lone.kcp));
 }
+
+/// Rule: P-29.
+#[test]
+fn last_fin_stays_within_the_amplification_limit() {
+    for (allowance, expected) in [(HEADER_LEN - 1, None), (HEADER_LEN, Some(ControlType::Fin))] {
+        let mut lone = ScriptedPeer::new(&config());
+        let probe = Header { frg: CONTROL_CAPABLE, ..header(Command::WindowProbe, 0, 0) };
+        lone.give(probe, b"");
+        assert_eq!(lone.out().len(), 1);
+        let now = lone.instant();
+        lone.kcp.require_validation(now, allowance);
+        let last = lone.kcp.final_control(now, false, false);
+        assert_eq!(last.is_some(), expected.is_some(), "{allowance} bytes");
+        assert!(last.zip(expected).is_none_or(|(header, kind)| is_control(&header, kind)));
+    }
+}

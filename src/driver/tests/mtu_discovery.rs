@@ -1,10 +1,14 @@
 //! PMTU black holes (RFC 8899 4.3) below whole endpoints.
 
-use tokio::io::AsyncWriteExt;
+use std::net::SocketAddr;
 
-use super::fixtures::{CLIENT, MINUTE, Pair, SERVER, pattern, read_pattern};
+use tokio::io::AsyncWriteExt;
+use tokio::runtime::Builder;
+
+use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, pattern, read_pattern};
 use super::sim_world::addr;
 use crate::config::{Config, Redundancy};
+use crate::core::segment::{Command, Segments};
 use crate::crypto::{Algorithm, Cipher, Key};
 use crate::fec::FecConfig;
 use crate::testkit::link::LinkConfig;
@@ -55,6 +59,36 @@ fn plpmtu_after_a_black_hole_is_reduced_and_oversized_segments_pass_in_ip_fragme
         assert!(large.len() <= parity && large.iter().all(|(at, _)| *at < 13), "{large:?}");
         assert!(!world.may_fragment(CLIENT) && !world.may_fragment(SERVER));
     }
+}
+
+#[test]
+fn socket_that_replaces_another_permits_ip_fragments_too_and_its_address_is_told_at_once() {
+    let runtime = Builder::new_current_thread().enable_io().build().unwrap();
+    let _context = runtime.enter();
+    let Pair { mut world, endpoint, mut client, mut server, .. } = Pair::plain();
+    let healthy = LinkConfig::delay(20_000);
+    world.set_path(healthy.clone());
+    let len = 1_000_000;
+    world.finish(MINUTE, async {
+        let data = pattern(len);
+        tokio::join!(client.write_all(&data), read_pattern(&mut server, len)).0.unwrap();
+    });
+    world.set_path(LinkConfig { mtu: 1_250, fragments: true, ..healthy });
+    world.spawn(async move {
+        client.write_all(&pattern(len)).await.unwrap();
+        read_pattern(&mut client, 1).await;
+    });
+    while !world.may_fragment(CLIENT) {
+        assert!(world.advance(), "no segment becomes too large");
+        world.run_ready();
+    }
+    world.log();
+    let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    world.finish(SECOND, endpoint.rebind(local)).unwrap();
+    assert!(world.may_fragment(CLIENT), "segments in flight are too large for the path");
+    let sent = world.log();
+    let mut segments = sent.iter().flat_map(|sent| Segments::new(&sent.datagram));
+    assert!(segments.any(|(header, _)| (header.command, header.len) == (Command::Push, 0)));
 }
 
 /// First transmissions are eight bytes longer than retransmissions and MTU probes. A path that carries only

@@ -10,7 +10,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::task::{Context, Poll, Waker};
 
-use crate::sys::{RxBatch, Socket, Transmit};
+use crate::sys::{RxBatch, Socket, Transmit, UdpSocket};
 use crate::testkit::link::{Damage, Link, LinkConfig};
 use crate::testkit::rng::Rng;
 use crate::util::path::{LocalIp, Path};
@@ -252,6 +252,12 @@ impl Socket for SimSocket {
     fn source_for(&self, peer: SocketAddr) -> Option<IpAddr> {
         let net = lock(&self.net);
         net.sources.get(&(self.addr, peer)).copied().unwrap_or_else(|| Some(self.addr.ip()))
+    }
+
+    /// The new socket has the address of the old one, and permits no fragmentation.
+    fn replace(&mut self, _socket: UdpSocket) -> io::Result<()> {
+        lock(&self.net).ip_fragmentation.remove(&self.inbox);
+        Ok(())
     }
 
     fn set_ip_fragmentation(&mut self, allow: bool) {

@@ -368,8 +368,31 @@ fn memory_and_work_of_hostile_repairs_are_bounded() {
         &mut recovered,
     );
     assert!(decoder.memory() <= LIMIT);
-    decoder.enforce_limit(0);
-    assert_eq!(decoder.memory(), 0);
+}
+
+/// Rule: W-133.
+#[test]
+fn limit_that_falls_drops_the_oldest_equations_until_the_others_fit() {
+    let mut rng = Rng::new(8);
+    let pairs = [0, 100, 200].map(|first| {
+        let pair = [(); 2].map(|()| Segment { payload: vec![rng.next() as u8; 300], frg: 0 });
+        (Sn(first), pair)
+    });
+    let mut receiver = Receiver::default();
+    for (first, pair) in &pairs {
+        receiver.on_repair(repair(first.0, *first, &encode(first.0, pair), 2), LIMIT);
+    }
+    let each = receiver.decoder.memory() / 3;
+    assert!(each > 300);
+    for (limit, kept) in [(3 * each, 3), (3 * each - 1, 2), (2 * each, 2), (each, 1)] {
+        receiver.decoder.enforce_limit(limit);
+        assert_eq!(receiver.decoder.memory(), kept * each, "a limit of {limit} bytes");
+    }
+    for (first, [one, _]) in &pairs {
+        receiver.on_segment(*first, one);
+    }
+    let have: Vec<u32> = receiver.have.keys().copied().collect();
+    assert_eq!(have, [0, 100, 200, 201], "the newest equation is left");
 }
 
 /// Rule: W-133.
