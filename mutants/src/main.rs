@@ -38,21 +38,21 @@ const JOBS: usize = 2;
 /// Changes the code in random places and counts the changes that the tests notice.
 ///
 /// A mutant is one change: `<` becomes `<=`, a call is left out, a constant is doubled, a function returns at once.
-/// The program draws COUNT places with SEED in a copy of the workspace, target/mutants, and builds its tests once
-/// with all of them. Each mutant then runs the tests that reach its code, tests of its module and short tests first,
-/// until one fails. A mutant that hangs ends after 20 s and three times the time of its tests, and counts as
-/// noticed.
+/// The program draws COUNT places of each area with SEED in a copy of the workspace, target/mutants, and builds its
+/// tests once with all of them. Each mutant then runs the tests that reach its code, tests of its module and short
+/// tests first, until one fails. A mutant that hangs ends after 20 s and three times the time of its tests, and
+/// counts as noticed.
 ///
-/// The end is a table by area, and a mutant that no test notices is printed when it is found: its place, what
-/// changes, and what is there instead. It shows a test that is missing, or it changes nothing that a test could see.
-/// In the second case add its lines and the reason to mutants/equivalent.txt.
+/// Each verdict is printed when it is found, and at the end a table by area. For a mutant that no test notices
+/// these are its place, the change after `-` and `+`. It shows a test that is missing, or it changes nothing that a
+/// test could see. In the second case add its lines and the reason to mutants/equivalent.txt.
 #[derive(Parser)]
 struct Args {
     /// The same seed draws the same mutants of the same code.
     seed: u64,
-    /// Places to change. One of them takes seconds.
+    /// Places to change in each area. One of them takes seconds.
     count: usize,
-    /// Parts of the code to change.
+    /// Parts of the code to change, in this order.
     #[arg(required = true)]
     areas: Vec<Area>,
     /// Status 1 if tests notice fewer mutants in a hundred than this.
@@ -77,7 +77,10 @@ fn main() -> Result<ExitCode> {
         );
     }
     let sample = Sample::draw(root, &args.areas, args.seed, args.count)?;
-    println!("seed {}: {} of {} places", args.seed, sample.mutants.len(), sample.sites);
+    for (area, places) in &sample.sites {
+        let drawn = args.count.min(*places);
+        println!("seed {}: {drawn} of {places} places of {}", args.seed, area.name());
+    }
     let verdicts = judge(&sample, &equivalent, root)?;
     let share = report::print(&verdicts);
     if share < args.at_least {
@@ -102,10 +105,11 @@ fn judge<'a>(
         Some((mutant, Verdict::Equivalent(equivalent.reason(mutant)?.to_owned())))
     });
     let mut verdicts: Vec<_> = known.collect();
+    verdicts.iter().for_each(|(mutant, verdict)| report::print_verdict(mutant, verdict));
     let mut left_out: HashSet<usize> = verdicts.iter().map(|(mutant, _)| mutant.id).collect();
     let mut judges: Vec<&Judge> = unknown.iter().map(|mutant| mutant.area.judge()).collect();
-    judges.sort_by_key(|judge| judge.root);
-    judges.dedup();
+    let mut seen = HashSet::new();
+    judges.retain(|judge| seen.insert(judge.package));
     let workspace = Workspace::new(root);
     let progress = Mutex::new(Progress::new(unknown.len()));
     for judge in judges {

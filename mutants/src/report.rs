@@ -75,7 +75,7 @@ impl Progress {
         Self { began: Instant::now(), total, done: 0, counts: Counts::default() }
     }
 
-    /// Prints a survivor at once, and how far the run is.
+    /// Prints the verdict, and how far the run is.
     pub fn add(&mut self, mutant: &Mutant, verdict: &Verdict) {
         self.done += 1;
         self.counts.add(verdict);
@@ -83,9 +83,7 @@ impl Progress {
         if is_terminal {
             eprint!("\r\x1b[K");
         }
-        if matches!(verdict, Verdict::Survived | Verdict::NotReached) {
-            print_survivor(mutant, verdict);
-        }
+        print_verdict(mutant, verdict);
         let left =
             self.began.elapsed().div_f64(self.done as f64).mul_f64((self.total - self.done) as f64);
         let Counts { killed, timeout, survived, not_reached, .. } = self.counts;
@@ -109,27 +107,28 @@ fn minutes(time: Duration) -> String {
     if seconds < 90 { format!("{seconds} s") } else { format!("{} min", seconds.div_ceil(60)) }
 }
 
-fn print_survivor(mutant: &Mutant, verdict: &Verdict) {
-    let how = if *verdict == Verdict::NotReached { "not reached" } else { "survived" };
-    println!("\n{}:{}: {how} (mutant {})\n{}", mutant.path, mutant.line, mutant.id, block(mutant));
+/// Prints a verdict in one line; a survivor as a block for `mutants/equivalent.txt`.
+pub fn print_verdict(mutant: &Mutant, verdict: &Verdict) {
+    let how = match verdict {
+        Verdict::Killed(test) => format!("killed by {test}"),
+        Verdict::Timeout => "too slow".to_owned(),
+        Verdict::Equivalent(reason) => reason.clone(),
+        Verdict::NotCompiled => "not compiled".to_owned(),
+        Verdict::Survived => "survived".to_owned(),
+        Verdict::NotReached => "not reached".to_owned(),
+    };
+    let Mutant { path, line, id, .. } = mutant;
+    if matches!(verdict, Verdict::Survived | Verdict::NotReached) {
+        println!("\n{path}:{line}: {how} (mutant {id})\n{}\n", block(mutant));
+    } else {
+        println!("{path}:{line}: {} => {}: {how}", mutant.before(), mutant.after());
+    }
 }
 
-/// Prints what became of each mutant but the survivors, and the table by area. Returns the share of mutants that tests notice, in a hundred.
+/// Prints the table by area. Returns the share of mutants that tests notice, in a hundred.
 pub fn print(verdicts: &[(&Mutant, Verdict)]) -> f64 {
     if std::io::stderr().is_terminal() {
         eprintln!();
-    }
-    for (mutant, verdict) in verdicts {
-        let how = match verdict {
-            Verdict::Killed(test) => format!("killed by {test}"),
-            Verdict::Timeout => "too slow".to_owned(),
-            Verdict::Equivalent(reason) => reason.clone(),
-            Verdict::NotCompiled => "not compiled".to_owned(),
-            // Printed when they were found.
-            Verdict::Survived | Verdict::NotReached => continue,
-        };
-        let (before, after) = (mutant.before(), mutant.after());
-        println!("{}:{}: {before} => {after}: {how}", mutant.path, mutant.line);
     }
     let mut areas: Vec<_> = verdicts.iter().map(|(mutant, _)| mutant.area).collect();
     areas.sort_unstable();

@@ -47,33 +47,40 @@ pub struct Sample {
     /// Roots of the packages.
     roots: BTreeSet<&'static str>,
     pub mutants: Vec<Mutant>,
-    /// Sites in the areas.
-    pub sites: usize,
+    /// Number of sites in each area.
+    pub sites: Vec<(Area, usize)>,
 }
 
 impl Sample {
-    /// Draws `count` sites, each as likely as another one, and one of the changes of each.
+    /// Draws `count` sites of each area, each as likely as another one, and one of the changes of each.
     pub fn draw(dir: &Path, areas: &[Area], seed: u64, count: usize) -> Result<Self> {
         let roots: BTreeSet<_> = areas.iter().map(|area| area.judge().root).collect();
-        let (mut sources, mut mutants) = (Vec::new(), Vec::new());
+        let (mut sources, mut all) = (Vec::new(), BTreeMap::<Area, Vec<Mutant>>::new());
         for root in &roots {
             let package = source::load(dir, root)?;
             let constants = Constants::of(&package);
             for source in &package {
                 if let Some(area) = areas.iter().find(|area| area.has(&source.path)) {
                     let sites = sites::find(source, &constants);
-                    mutants.extend(sites.into_iter().map(|site| Mutant::new(*area, source, site)));
+                    let mutants = sites.into_iter().map(|site| Mutant::new(*area, source, site));
+                    all.entry(*area).or_default().extend(mutants);
                 }
             }
             sources.extend(package);
         }
-        let sites = mutants.len();
-        let mut rng = Rng::with_seed(seed);
-        rng.shuffle(&mut mutants);
-        mutants.truncate(count);
-        for (index, mutant) in mutants.iter_mut().enumerate() {
-            mutant.id = index + 1;
-            mutant.mutated = rng.choice(&mutant.site.mutated).cloned().unwrap_or_default();
+        let (mut sites, mut mutants) = (Vec::new(), Vec::new());
+        for area in areas {
+            let Some(mut drawn) = all.remove(area) else { continue };
+            sites.push((*area, drawn.len()));
+            // The sample of an area does not depend on the other areas.
+            let mut rng = Rng::with_seed(seed);
+            rng.shuffle(&mut drawn);
+            drawn.truncate(count);
+            for mut mutant in drawn {
+                mutant.id = mutants.len() + 1;
+                mutant.mutated = rng.choice(&mutant.site.mutated).cloned().unwrap_or_default();
+                mutants.push(mutant);
+            }
         }
         Ok(Self { sources, roots, mutants, sites })
     }
