@@ -297,3 +297,33 @@ async fn carrier_is_read_to_its_end_after_a_malformed_frame_with_bytes_behind_it
     drop(peer);
     assert!(matches!(driver.await.unwrap(), Error::Protocol(_)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn driver_ends_when_the_carrier_is_read_to_its_end_at_most_2_s_after_its_shutdown() {
+    for (ends, expected) in [(true, 0), (false, 2)] {
+        let (ours, mut peer) = duplex(1 << 10);
+        let (session, driver) = Session::client_with_driver(ours, Config::new()).unwrap();
+        let driver = tokio::spawn(driver);
+        session.close().await.unwrap();
+        let start = Instant::now();
+        if ends {
+            peer.shutdown().await.unwrap();
+        }
+        assert!(matches!(driver.await.unwrap(), Error::Closed));
+        assert_eq!(start.elapsed().as_millis() / 10, expected * 100);
+    }
+}
+
+/// The shutdown of the carrier may take 2 s, and its end 2 s more.
+#[tokio::test(start_paused = true)]
+async fn driver_ends_within_4_s_of_a_malformed_frame_though_the_carrier_never_ends() {
+    let (ours, mut peer) = duplex(1 << 10);
+    let mut carrier = Faulty::new(ours);
+    carrier.shutdown = Some(Box::pin(sleep(Duration::from_secs(10_000))));
+    let (_session, driver) = Session::server_with_driver(carrier, Config::new()).unwrap();
+    let driver = tokio::spawn(driver);
+    let start = Instant::now();
+    peer.write_all(&[1, 9, 0, 0, 0, 0, 0, 0]).await.unwrap();
+    assert!(matches!(driver.await.unwrap(), Error::Protocol(_)));
+    assert_eq!(start.elapsed().as_millis() / 10, 400);
+}

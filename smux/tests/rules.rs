@@ -577,6 +577,20 @@ async fn close_towards_a_closed_window_ends_after_the_timeout() {
     assert_eq!(commands(&peer.frames().await), [(SYN, 3, 0)]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn close_towards_a_closed_window_sends_nop_until_the_timeout() {
+    let (session, mut peer) = raw_client(Version::V2, Config::new());
+    let mut stream = session.open_stream().await.unwrap();
+    peer.send_update(3, 0, 0).await;
+    idle().await;
+    stream.write_all(b"stays").await.unwrap();
+    assert_eq!(commands(&peer.frames().await), [(SYN, 3, 0)]);
+    let close = tokio::spawn(async move { session.close().await });
+    tokio::time::sleep(Duration::from_secs(25)).await;
+    assert_eq!(commands(&peer.frames().await), [(NOP, 0, 0); 2]);
+    assert!(matches!(close.await.unwrap(), Err(Error::Timeout)));
+}
+
 /// Handles dropped in every order: the carrier ends after the written bytes and FIN.
 #[tokio::test(start_paused = true)]
 async fn session_closes_when_the_last_handle_is_dropped_in_any_order() {

@@ -9,6 +9,7 @@ use bytes::BytesMut;
 use tokio::io::AsyncWrite;
 
 use super::batch::Batch;
+use super::inbox::Opened;
 use super::session::Core;
 use super::stream::SharedStream;
 use crate::session::FIRST_SERVER_ID;
@@ -35,15 +36,20 @@ impl Side {
         let mut id = 1;
         let streams = std::array::from_fn(|_| {
             id += 2;
-            let mut syn = SYN;
-            syn[4] = id;
-            side.core.receive(&mut BytesMut::from(&syn[..]), now).unwrap();
-            let Poll::Ready(Ok(stream)) = side.session.poll_accept(&mut context()) else {
-                panic!("it has arrived")
-            };
-            stream
+            side.open(id)
         });
         (side, streams)
+    }
+
+    /// The peer opens a stream.
+    fn open(&mut self, id: u8) -> Stream {
+        let mut syn = SYN;
+        syn[4] = id;
+        self.core.receive(&mut BytesMut::from(&syn[..]), self.now).unwrap();
+        let Poll::Ready(Ok(stream)) = self.session.poll_accept(&mut context()) else {
+            panic!("it has arrived")
+        };
+        stream
     }
 
     fn shared(&self, id: u32) -> Arc<SharedStream> {
@@ -139,5 +145,48 @@ fn failed_session_discards_what_is_queued_and_fails_flushes_of_it_alone() {
         assert_eq!((side.core.queued_streams, shared.lock().send.queue.len()), (0, 0));
         assert!(matches!(flush(&mut unsent), Poll::Ready(Err(_))));
         assert!(matches!(flush(&mut flushed), Poll::Ready(Ok(()))));
+    }
+}
+
+/// A dropped stream of this side's parity, which the driver has yet to forget, still holds its id.
+#[test]
+fn id_that_a_peer_takes_of_ours_is_reserved_once_and_again_when_its_stream_is_gone() {
+    let (mut side, []) = Side::with_streams();
+    assert!(side.core.exchange_and_reserve(6, side.now));
+    assert!(!side.core.exchange_and_reserve(6, side.now));
+    let mut stream = side.open(2);
+    assert!(Pin::new(&mut stream).poll_shutdown(&mut context()).is_pending());
+    side.exchange();
+    assert_eq!(side.send(), 8);
+    assert!(!side.core.exchange_and_reserve(2, side.now));
+    drop(stream);
+    assert!(side.core.exchange_and_reserve(2, side.now));
+    assert_eq!(side.core.num_streams(), 0);
+    let opened = side.session.handle.mailbox.open();
+    assert!(matches!(opened, Ok(Opened::Stream(stream)) if stream.id == 4));
+}
+
+/// Each round leaves a little unread payload in each of many read buffers.
+#[test]
+fn stream_whose_payload_was_copied_out_of_sparse_read_buffers_shares_others_later() {
+    const PAYLOAD: usize = 4_096;
+    let (mut side, [_stream]) = Side::with_streams::<1>();
+    let [low, high] = (PAYLOAD as u16).to_le_bytes();
+    let mut payload = vec![1, 2, low, high, 3, 0, 0, 0];
+    payload.resize(8 + PAYLOAD, 7);
+    // The payload and NOP frames, after which the next read takes another buffer.
+    payload.extend([1, 3, 0, 0, 0, 0, 0, 0].repeat(6_600));
+    let mut input = BytesMut::new();
+    side.core.prepare_input(&mut input);
+    for round in 0..3 {
+        let mut buffers = 0;
+        while buffers == 0 || !side.core.sharing.is_empty() {
+            input.extend_from_slice(&payload);
+            side.core.receive(&mut input, side.now).unwrap();
+            assert!(side.core.sharing.contains(&3), "round {round}");
+            side.core.prepare_input(&mut input);
+            buffers += 1;
+        }
+        assert!((4..10).contains(&buffers), "{buffers} buffers in round {round}");
     }
 }
