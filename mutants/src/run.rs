@@ -21,7 +21,7 @@ const MIN_LIMIT: Duration = Duration::from_secs(20);
 const SLOWDOWN: f64 = 3.0;
 /// Time limit of all tests of a program without a mutant.
 const RECORD_LIMIT: Duration = Duration::from_secs(1_800);
-/// Time of the tests in the first run of a mutant, seconds. Most mutants need no further one.
+/// Time of the tests in the first run of a program with a mutant, seconds. Most mutants need no further one.
 const FIRST_BATCH: f64 = 1.0;
 /// Growth from one run of a mutant to its next.
 const BATCH_GROWTH: f64 = 4.0;
@@ -98,46 +98,46 @@ impl Suite {
         names
     }
 
-    /// Runs the tests that reach the mutant. `None` if there are none.
-    fn judge(&self, id: usize, module: &str) -> Result<Option<Ending>> {
-        let tests = self.tests(id, module);
-        let mut budget = FIRST_BATCH;
-        let mut rest = &tests[..];
-        while !rest.is_empty() {
-            let mut seconds = 0.0;
-            let is_within = |name: &&&str| {
-                let begins_within = seconds < budget;
-                seconds += self.times[**name];
-                begins_within
-            };
-            let (batch, others) = rest.split_at(rest.iter().take_while(is_within).count());
-            let seconds: f64 = batch.iter().map(|name| self.times[*name]).sum();
-            let limit = MIN_LIMIT + Duration::from_secs_f64(seconds * SLOWDOWN);
-            let mut args = vec!["--exact".to_owned(), "--test-threads=1".to_owned()];
-            args.extend(batch.iter().map(|name| (*name).to_owned()));
-            let ending = run(&self.program, &args, &id.to_string(), limit, |_| {})?;
-            if !matches!(ending, Ending::Passed) {
-                return Ok(Some(ending));
-            }
-            rest = others;
-            budget *= BATCH_GROWTH;
-        }
-        Ok((!tests.is_empty()).then_some(Ending::Passed))
+    /// Takes tests of about `budget` seconds from the front of `rest`, and runs them with the mutant.
+    fn run_batch(&self, id: usize, rest: &mut &[&str], budget: f64) -> Result<Ending> {
+        let mut seconds = 0.0;
+        let is_within = |name: &&&str| {
+            let begins_within = seconds < budget;
+            seconds += self.times[**name];
+            begins_within
+        };
+        let (batch, others) = rest.split_at(rest.iter().take_while(is_within).count());
+        *rest = others;
+        let seconds: f64 = batch.iter().map(|name| self.times[*name]).sum();
+        let limit = MIN_LIMIT + Duration::from_secs_f64(seconds * SLOWDOWN);
+        let mut args = vec!["--exact".to_owned(), "--test-threads=1".to_owned()];
+        args.extend(batch.iter().map(|name| (*name).to_owned()));
+        run(&self.program, &args, &id.to_string(), limit, |_| {})
     }
 }
 
-/// Judges a mutant in code of `module` by the suites, one after the other.
+/// Judges a mutant in code of `module` by the suites: first a batch of short tests of each, then longer ones.
 pub fn judge(suites: &[Suite], id: usize, module: &str) -> Result<Verdict> {
-    let mut verdict = Verdict::NotReached;
-    for suite in suites {
-        match suite.judge(id, module)? {
-            None => {}
-            Some(Ending::Passed) => verdict = Verdict::Survived,
-            Some(Ending::Failed(test)) => return Ok(Verdict::Killed(test)),
-            Some(Ending::TimedOut) => return Ok(Verdict::Timeout),
-        }
+    let tests: Vec<_> = suites.iter().map(|suite| suite.tests(id, module)).collect();
+    let mut rest: Vec<(&Suite, &[&str])> =
+        suites.iter().zip(tests.iter().map(|tests| &tests[..])).collect();
+    rest.retain(|(_, tests)| !tests.is_empty());
+    if rest.is_empty() {
+        return Ok(Verdict::NotReached);
     }
-    Ok(verdict)
+    let mut budget = FIRST_BATCH;
+    while !rest.is_empty() {
+        for (suite, tests) in &mut rest {
+            match suite.run_batch(id, tests, budget)? {
+                Ending::Passed => {}
+                Ending::Failed(test) => return Ok(Verdict::Killed(test)),
+                Ending::TimedOut => return Ok(Verdict::Timeout),
+            }
+        }
+        rest.retain(|(_, tests)| !tests.is_empty());
+        budget *= BATCH_GROWTH;
+    }
+    Ok(Verdict::Survived)
 }
 
 /// Runs a test program. `chosen` is the value of `KCPX_MUTANT`.
