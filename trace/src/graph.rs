@@ -3,25 +3,26 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::Input;
 use crate::flow::{Connection, Event, Push, Seen, Side};
-use crate::plot::{Figure, Line, Mark, Panel, Points};
+use crate::plot::{Colour, Figure, Line, Mark, Panel, Points};
 
 /// Points of one kind that are kept; beyond that every second one goes, again and again.
 const MAX_POINTS: usize = 1 << 20;
 
 /// The marks of the first panel, by why a segment left.
 const PUSHES: [(Push, &str, Mark); 5] = [
-    (Push::First, "sent", Mark::Tick("#0072b2")),
-    (Push::Retransmission, "sent again", Mark::Cross("#d55e00")),
-    (Push::Spurious, "sent again, had arrived", Mark::Plus("#cc79a7")),
-    (Push::Copy, "copy", Mark::Dot("#777777")),
-    (Push::Recovered, "recovered by FEC", Mark::Ring("#009e73")),
+    (Push::First, "sent", Mark::Tick(Colour(0x00_72_b2))),
+    (Push::Retransmission, "sent again", Mark::Cross(Colour(0xd5_5e_00))),
+    (Push::Spurious, "sent again needlessly", Mark::Plus(Colour(0xcc_79_a7))),
+    (Push::Copy, "copy", Mark::Dot(Colour(0x77_77_77))),
+    (Push::Recovered, "recovered by FEC", Mark::Ring(Colour(0x00_9e_73))),
 ];
 
-pub(crate) fn write(input: &Input, svg: &Path, conv: Option<u32>) -> Result<()> {
+pub(crate) fn write(input: &Input, output: &Path, conv: Option<u32>) -> Result<()> {
+    let draw = drawing(output)?;
     ensure!(
         input.capture != Path::new("-"),
         "graph reads the capture twice: name a file instead of -"
@@ -45,8 +46,18 @@ pub(crate) fn write(input: &Input, svg: &Path, conv: Option<u32>) -> Result<()> 
         }
         Ok(())
     })?;
-    let drawn = picture.figure(connection).svg();
-    std::fs::write(svg, drawn).with_context(|| format!("cannot write {}", svg.display()))
+    let drawn = draw(&picture.figure(connection))?;
+    std::fs::write(output, drawn).with_context(|| format!("cannot write {}", output.display()))
+}
+
+/// How the file is drawn, by the ending of its name.
+fn drawing(output: &Path) -> Result<fn(&Figure) -> Result<Vec<u8>>> {
+    let ending = output.extension().map(|ending| ending.to_ascii_lowercase());
+    match ending.as_ref().and_then(|ending| ending.to_str()) {
+        Some("svg") => Ok(|figure| Ok(figure.svg().into_bytes())),
+        Some("png") => Ok(Figure::png),
+        _ => bail!("graph writes SVG and PNG: name a file such as graph.svg or graph.png"),
+    }
 }
 
 /// What is drawn of the side that sends.
@@ -55,6 +66,7 @@ struct Picture {
     began: u64,
     pushes: [Points; PUSHES.len()],
     repairs: Points,
+    probes: Points,
     acknowledged: Points,
     window: Points,
     rtts: Points,
@@ -72,6 +84,7 @@ impl Picture {
             began: connection.began_ns,
             pushes: std::array::from_fn(|_| points()),
             repairs: points(),
+            probes: points(),
             acknowledged: points(),
             window: points(),
             rtts: points(),
@@ -101,6 +114,10 @@ impl Picture {
                 let first = self.first.unwrap_or(seen.number);
                 self.repairs.push(at, seen.number.saturating_sub(first) as f64);
             }
+            Event::Ping { .. } | Event::WindowProbe => {
+                let first = self.first.unwrap_or(seen.number);
+                self.probes.push(at, seen.number.saturating_sub(first) as f64);
+            }
             _ => {}
         }
     }
@@ -114,9 +131,11 @@ impl Picture {
         let highest = self.highest as u32;
         let behind = i64::from(seen.una.wrapping_sub(highest).cast_signed());
         let una = self.highest.saturating_add_signed(behind).saturating_sub(first) as f64;
-        if una <= (self.highest - first) as f64 + 1.0 {
+        let next = (self.highest - first) as f64 + 1.0;
+        if una <= next {
             self.acknowledged.push(at, una);
             self.window.push(at, una + f64::from(seen.wnd));
+            self.in_flight.push(at, next - una);
         }
     }
 
@@ -124,28 +143,35 @@ impl Picture {
         let id = connection.id;
         let (from, to) = if self.side == 0 { (id.a, id.b) } else { (id.b, id.a) };
         let sent = &connection.sides[self.side];
+        let is_silent = connection.sides[1 - self.side].datagrams == 0;
+        let silence = if is_silent { "; nothing came back" } else { "" };
         let top = (self.highest - self.first.unwrap_or_default()) as f64;
         // A window far above the data would make a line of it.
         let lines = vec![
-            Line { name: "acknowledged", colour: "#000000", points: self.acknowledged },
+            Line { name: "acknowledged", colour: Colour(0x00_00_00), points: self.acknowledged },
             Line {
                 name: "end of the window",
-                colour: "#e69f00",
+                colour: Colour(0xe6_9f_00),
                 points: self.window.below(top * 1.3 + 10.0),
             },
         ];
         let pushes =
             PUSHES.iter().zip(self.pushes).map(|((_, name, mark), points)| (*name, *mark, points));
-        let marks =
-            pushes.chain([("repair symbol", Mark::Ring("#56b4e9"), self.repairs)]).collect();
-        let rtts = vec![("data to its ACK", Mark::Dot("#0072b2"), self.rtts)];
-        let flight = vec![Line { name: "in flight", colour: "#0072b2", points: self.in_flight }];
+        let others = [
+            ("repair symbol", Mark::Ring(Colour(0x56_b4_e9)), self.repairs),
+            ("ping or probe", Mark::Diamond(Colour(0x00_00_00)), self.probes),
+        ];
+        let marks = pushes.chain(others).collect();
+        let rtts = vec![("data to its ACK", Mark::Dot(Colour(0x00_72_b2)), self.rtts)];
+        let flight =
+            vec![Line { name: "in flight", colour: Colour(0x00_72_b2), points: self.in_flight }];
         Figure {
             title: format!("{from} to {to}, conversation {:#010x}", id.conv),
             note: format!(
-                "{} segments, {} bytes; {} sent again, {} of them had arrived",
-                sent.segments, sent.payload, sent.retransmissions, sent.spurious
+                "{} segments, {} bytes; {} sent again, {} of them had arrived{}",
+                sent.segments, sent.payload, sent.retransmissions, sent.spurious, silence
             ),
+            seconds: connection.last_ns.saturating_sub(connection.began_ns) as f64 / 1e9,
             panels: vec![
                 Panel { label: "segment number", height: 420.0, lines, marks },
                 Panel {
@@ -161,6 +187,99 @@ impl Picture {
                     marks: Vec::new(),
                 },
             ],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+    use std::net::SocketAddr;
+
+    use tiny_skia::Pixmap;
+
+    use super::*;
+    use crate::flow::Id;
+
+    /// A picture with all that a picture can have, and the longest addresses.
+    fn full() -> Figure {
+        let ends = [1, 2].map(|last| {
+            SocketAddr::from((
+                [0x2001, 0xdb8, 0x1111, 0x2222, 0x3333, 0x4444, 0x5555, last],
+                65_535,
+            ))
+        });
+        let connection = Connection {
+            id: Id { a: ends[0], b: ends[1], conv: u32::MAX },
+            began_ns: 0,
+            last_ns: 987_654_321_000,
+            sides: Default::default(),
+            end: None,
+            fins: [false; 2],
+        };
+        let mut picture = Picture::new(&connection, 0);
+        (picture.first, picture.highest) = (Some(0), 123_456_789);
+        let Picture { pushes, repairs, probes, acknowledged, window, rtts, in_flight, .. } =
+            &mut picture;
+        let others = [repairs, probes, acknowledged, window, rtts, in_flight];
+        for (index, points) in (0_u32..).zip(pushes.iter_mut().chain(others)) {
+            points.push(f64::from(index) * 80.0, f64::from(index + 1) * 10_000_000.0);
+            points.push(f64::from(index) * 80.0 + 40.0, f64::from(index + 1) * 10_000_000.0);
+        }
+        picture.figure(&connection)
+    }
+
+    #[test]
+    fn texts_of_a_full_picture_overlap_neither_each_other_nor_the_edge() {
+        let texts = full().texts();
+        let ([page], texts) = texts.split_first_chunk().unwrap();
+        for (index, (text, edges)) in texts.iter().enumerate() {
+            let [left, upper, right, lower] = *edges;
+            let within = left >= page.1[0] && upper >= page.1[1] && right <= page.1[2];
+            assert!(within && lower <= page.1[3], "{text}: {edges:?}");
+            for (other, [its_left, its_upper, its_right, its_lower]) in &texts[..index] {
+                let beside = right < *its_left || *its_right < left;
+                let apart = lower < *its_upper || *its_lower < upper;
+                assert!(beside || apart, "{text} and {other} overlap");
+            }
+        }
+        for name in PUSHES.map(|(_, name, _)| name) {
+            assert!(texts.iter().any(|(text, _)| text == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn svg_and_png_have_every_mark_and_line() {
+        let figure = full();
+        let svg = figure.svg();
+        let png = Pixmap::decode_png(&figure.png().unwrap()).unwrap();
+        assert!(svg.contains(&format!("height=\"{}\"", png.height())), "{}", png.height());
+        assert_eq!(png.width(), 1_200);
+        let lines = figure.panels.iter().flat_map(|panel| &panel.lines).map(|line| line.colour);
+        let marks = figure.panels.iter().flat_map(|panel| &panel.marks);
+        let marks = marks.map(|(_, mark, _)| mark.colour());
+        let legible = Colour(0x22_22_22);
+        for Colour(colour) in lines.chain(marks).chain([legible]) {
+            assert!(svg.contains(&format!("\"#{colour:06x}\"")), "{colour:06x}");
+            let [_, red, green, blue] = colour.to_be_bytes();
+            // The edges of a line are mixed with white.
+            let near = |pixel: &tiny_skia::PremultipliedColorU8| {
+                let parts = [(pixel.red(), red), (pixel.green(), green), (pixel.blue(), blue)];
+                parts.iter().all(|(part, wanted)| part.abs_diff(*wanted) < 48)
+            };
+            assert!(png.pixels().iter().filter(|pixel| near(pixel)).count() > 8, "{colour:06x}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_another_kind_is_an_error_that_names_the_kinds() {
+        for name in ["graph.svg", "graph.SVG", "graph.png"] {
+            assert!(drawing(Path::new(name)).is_ok(), "{name}");
+        }
+        for name in ["graph", "graph.jpg", "svg"] {
+            let error = drawing(Path::new(name)).err().unwrap().to_string();
+            assert!(error.contains("graph.svg or graph.png"), "{error}");
         }
     }
 }

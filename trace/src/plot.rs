@@ -1,18 +1,93 @@
-//! Charts over time as SVG: panels above each other with one time axis.
+//! Charts over time: panels above each other with one time axis.
+
+mod png;
+mod svg;
 
 use std::collections::HashSet;
-use std::fmt::Write as _;
+
+use anyhow::Result;
+
+use self::png::Png;
+use self::svg::Svg;
 
 const WIDTH: f64 = 1_200.0;
 const LEFT: f64 = 90.0;
 const RIGHT: f64 = 30.0;
 const HEAD: f64 = 64.0;
-/// Between panels, for the legend of the next one.
-const GAP: f64 = 44.0;
+/// Between panels, for the label and the legend of the next one.
+const GAP: f64 = 58.0;
 const FOOT: f64 = 50.0;
 const INNER: f64 = WIDTH - LEFT - RIGHT;
-/// Of the letters: the width of one, roughly.
-const LETTER: f64 = 7.2;
+/// Seconds of a picture of one moment.
+const SHORTEST: f64 = 1e-3;
+/// What the axis of a panel reaches even without points.
+const LEAST: f64 = 5.0;
+/// Radius of a ring.
+const RING: f64 = 3.0;
+/// Of texts, axes and the lines behind the data.
+const INK: Colour = Colour(0x22_22_22);
+const GRID: Colour = Colour(0xe5_e5_e5);
+
+/// Red, green and blue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Colour(pub(crate) u32);
+
+/// A step of a path.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Move(f64, f64),
+    Line(f64, f64),
+    /// A ring around this point.
+    Ring(f64, f64),
+}
+
+/// Texts have a font whose letters are equally wide, so that none runs into another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Size {
+    Normal,
+    Title,
+}
+
+impl Size {
+    /// Width of a letter.
+    fn letter(self) -> f64 {
+        match self {
+            Self::Normal => 7.2,
+            Self::Title => 9.0,
+        }
+    }
+
+    fn width(self, text: &str) -> f64 {
+        text.chars().count() as f64 * self.letter()
+    }
+}
+
+/// Where the given place of a text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+impl Anchor {
+    /// Where a text of this width begins.
+    fn start(self, x: f64, width: f64) -> f64 {
+        match self {
+            Self::Start => x,
+            Self::Middle => x - width / 2.0,
+            Self::End => x - width,
+        }
+    }
+}
+
+/// A picture that is being drawn, white at first.
+trait Canvas {
+    fn stroke(&mut self, path: &[Step], colour: Colour, width: f64);
+
+    /// `y` is the line on which the letters stand.
+    fn text(&mut self, x: f64, y: f64, anchor: Anchor, size: Size, text: &str);
+}
 
 /// Values over time, of which every second one goes when there are too many.
 #[derive(Debug)]
@@ -55,37 +130,68 @@ impl Points {
 /// How a point is drawn: shapes differ too, for those who do not see the colours.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mark {
-    Tick(&'static str),
-    Cross(&'static str),
-    Plus(&'static str),
-    Dot(&'static str),
-    Ring(&'static str),
+    Tick(Colour),
+    Cross(Colour),
+    Plus(Colour),
+    Dot(Colour),
+    Ring(Colour),
+    Diamond(Colour),
 }
 
 impl Mark {
-    /// Commands of a path around a point, its colour, and whether it is filled.
-    fn path(self, x: f64, y: f64) -> String {
+    /// Appends the mark of a point.
+    fn draw(self, path: &mut Vec<Step>, x: f64, y: f64) {
+        use Step::{Line, Move, Ring};
         match self {
-            Self::Tick(_) => format!("M{x:.1} {:.1}v3", y - 1.5),
-            Self::Cross(_) => format!("M{:.1} {:.1}l6 6m0 -6l-6 6", x - 3.0, y - 3.0),
-            Self::Plus(_) => format!("M{:.1} {y:.1}h8m-4 -4v8", x - 4.0),
-            Self::Dot(_) => format!("M{:.1} {y:.1}h2", x - 1.0),
-            Self::Ring(_) => format!("M{:.1} {y:.1}a3 3 0 1 0 6 0a3 3 0 1 0 -6 0", x - 3.0),
+            Self::Tick(_) => path.extend([Move(x, y - 1.5), Line(x, y + 1.5)]),
+            Self::Cross(_) => path.extend([
+                Move(x - 3.0, y - 3.0),
+                Line(x + 3.0, y + 3.0),
+                Move(x + 3.0, y - 3.0),
+                Line(x - 3.0, y + 3.0),
+            ]),
+            Self::Plus(_) => path.extend([
+                Move(x - 4.0, y),
+                Line(x + 4.0, y),
+                Move(x, y - 4.0),
+                Line(x, y + 4.0),
+            ]),
+            Self::Dot(_) => path.extend([Move(x - 1.0, y), Line(x + 1.0, y)]),
+            Self::Ring(_) => path.push(Ring(x, y)),
+            Self::Diamond(_) => path.extend([
+                Move(x - 4.0, y),
+                Line(x, y - 4.0),
+                Line(x + 4.0, y),
+                Line(x, y + 4.0),
+                Line(x - 4.0, y),
+            ]),
         }
     }
 
-    fn colour(self) -> &'static str {
+    /// As it looks in a picture: the small ones in a row.
+    fn sample(self, path: &mut Vec<Step>, x: f64, y: f64) {
+        match self {
+            Self::Tick(_) | Self::Dot(_) => {
+                [1.0, 4.0, 7.0, 10.0].into_iter().for_each(|right| self.draw(path, x + right, y));
+            }
+            _ => self.draw(path, x + 5.0, y),
+        }
+    }
+
+    pub(crate) fn colour(self) -> Colour {
         let (Self::Tick(colour)
         | Self::Cross(colour)
         | Self::Plus(colour)
         | Self::Dot(colour)
-        | Self::Ring(colour)) = self;
+        | Self::Ring(colour)
+        | Self::Diamond(colour)) = self;
         colour
     }
 
-    fn stroke(self) -> f64 {
+    /// Width of its lines.
+    fn width(self) -> f64 {
         match self {
-            Self::Tick(_) | Self::Ring(_) => 1.2,
+            Self::Tick(_) | Self::Ring(_) | Self::Diamond(_) => 1.2,
             Self::Cross(_) | Self::Plus(_) => 1.6,
             Self::Dot(_) => 2.0,
         }
@@ -96,7 +202,7 @@ impl Mark {
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) name: &'static str,
-    pub(crate) colour: &'static str,
+    pub(crate) colour: Colour,
     pub(crate) points: Points,
 }
 
@@ -112,33 +218,54 @@ pub(crate) struct Panel {
 pub(crate) struct Figure {
     pub(crate) title: String,
     pub(crate) note: String,
+    /// Of the time that is drawn.
+    pub(crate) seconds: f64,
     pub(crate) panels: Vec<Panel>,
 }
 
 impl Figure {
     pub(crate) fn svg(&self) -> String {
-        let end =
-            self.panels.iter().flat_map(Panel::points).map(|(at, _)| *at).fold(1e-6, f64::max);
-        let height = HEAD + FOOT + self.panels.iter().map(|panel| panel.height + GAP).sum::<f64>();
-        let mut out = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
-             viewBox=\"0 0 {WIDTH} {height}\" font-family=\"DejaVu Sans, Verdana, sans-serif\" font-size=\"13\">\n\
-             <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
-        );
-        text(&mut out, LEFT, 26.0, "start", 16, &self.title);
-        text(&mut out, LEFT, 46.0, "start", 13, &self.note);
+        let mut svg = Svg::new(WIDTH, self.height());
+        self.draw(&mut svg);
+        svg.finish()
+    }
+
+    pub(crate) fn png(&self) -> Result<Vec<u8>> {
+        let mut png = Png::new(WIDTH, self.height())?;
+        self.draw(&mut png);
+        png.finish()
+    }
+
+    /// The texts, each with its left, upper, right and lower edge.
+    #[cfg(test)]
+    pub(crate) fn texts(&self) -> Vec<(String, [f64; 4])> {
+        let mut texts = Texts(Vec::new());
+        self.draw(&mut texts);
+        let mut page = vec![("the page".to_owned(), [0.0, 0.0, WIDTH, self.height()])];
+        page.append(&mut texts.0);
+        page
+    }
+
+    fn height(&self) -> f64 {
+        HEAD + FOOT + self.panels.iter().map(|panel| panel.height + GAP).sum::<f64>()
+    }
+
+    fn draw(&self, canvas: &mut impl Canvas) {
+        let end = self.seconds.max(SHORTEST);
+        canvas.text(LEFT, 28.0, Anchor::Start, Size::Title, &self.title);
+        canvas.text(LEFT, 50.0, Anchor::Start, Size::Normal, &self.note);
         let mut top = HEAD;
         for panel in &self.panels {
             top += GAP;
-            panel.draw(&mut out, top, end);
+            panel.draw(canvas, top, end);
             top += panel.height;
         }
         for tick in ticks(end, 10.0) {
-            text(&mut out, LEFT + tick / end * INNER, top + 18.0, "middle", 12, &number(tick));
+            let x = LEFT + tick / end * INNER;
+            canvas.stroke(&[Step::Move(x, top), Step::Line(x, top + 5.0)], INK, 1.0);
+            canvas.text(x, top + 20.0, Anchor::Middle, Size::Normal, &number(tick));
         }
-        text(&mut out, LEFT + INNER / 2.0, top + 38.0, "middle", 13, "seconds");
-        out.push_str("</svg>\n");
-        out
+        canvas.text(LEFT + INNER / 2.0, top + 40.0, Anchor::Middle, Size::Normal, "seconds");
     }
 }
 
@@ -148,112 +275,124 @@ impl Panel {
         lines.chain(self.marks.iter().flat_map(|(.., points)| &points.points))
     }
 
-    fn draw(&self, out: &mut String, top: f64, end: f64) {
-        let most = self.points().map(|(_, value)| *value).fold(1.0, f64::max) * 1.05;
+    fn draw(&self, canvas: &mut impl Canvas, top: f64, end: f64) {
+        use Step::{Line, Move};
+        let most = self.points().map(|(_, value)| *value).fold(LEAST, f64::max) * 1.05;
         let bottom = top + self.height;
         let place = |(at, value): (f64, f64)| {
             (LEFT + at / end * INNER, bottom - value / most * self.height)
         };
         for tick in ticks(most, self.height / 45.0) {
             let (_, y) = place((0.0, tick));
-            let _ = writeln!(out, "<path d=\"M{LEFT} {y:.1}h{INNER}\" stroke=\"#e5e5e5\"/>");
-            text(out, LEFT - 8.0, y + 4.0, "end", 12, &number(tick));
+            canvas.stroke(&[Move(LEFT, y), Line(WIDTH - RIGHT, y)], GRID, 1.0);
+            canvas.text(LEFT - 8.0, y + 4.0, Anchor::End, Size::Normal, &number(tick));
         }
-        let _ = writeln!(
-            out,
-            "<path d=\"M{LEFT} {top}v{height}h{INNER}\" fill=\"none\" stroke=\"#333333\"/>",
-            height = self.height
-        );
-        text(out, LEFT, top - 10.0, "start", 13, self.label);
-        self.legend(out, top - 10.0);
+        let axes = [Move(LEFT, top), Line(LEFT, bottom), Line(WIDTH - RIGHT, bottom)];
+        canvas.stroke(&axes, INK, 1.0);
+        canvas.text(LEFT, top - 28.0, Anchor::Start, Size::Normal, self.label);
+        self.legend(canvas, top - 9.0);
         for line in &self.lines {
             let path = steps(line.points.points.iter().map(|point| place(*point)));
-            let colour = line.colour;
-            let _ = writeln!(
-                out,
-                "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.3\"/>"
-            );
+            canvas.stroke(&path, line.colour, 1.3);
         }
         for (_, mark, points) in &self.marks {
             let path = marks(*mark, points.points.iter().map(|point| place(*point)));
-            stroke(out, *mark, &path);
+            canvas.stroke(&path, mark.colour(), mark.width());
         }
     }
 
-    /// From the right: what has points.
-    fn legend(&self, out: &mut String, y: f64) {
-        let lines = self.lines.iter().filter(|line| !line.points.points.is_empty());
-        let lines = lines.map(|line| (line.name, None, line.colour));
-        let marks = self.marks.iter().filter(|(.., points)| !points.points.is_empty());
-        let marks = marks.map(|(name, mark, _)| (*name, Some(*mark), mark.colour()));
-        let mut x = WIDTH - RIGHT;
-        for (name, mark, colour) in marks.chain(lines) {
-            x -= name.len() as f64 * LETTER;
-            text(out, x, y, "start", 12, name);
-            x -= 16.0;
-            match mark {
-                Some(mark) => stroke(out, mark, &mark.path(x + 6.0, y - 4.0)),
-                None => {
-                    let _ = writeln!(
-                        out,
-                        "<path d=\"M{x:.1} {:.1}h12\" stroke=\"{colour}\" stroke-width=\"2\"/>",
-                        y - 4.0
-                    );
+    /// Under the label: the names of all that has points.
+    fn legend(&self, canvas: &mut impl Canvas, y: f64) {
+        let mut x = LEFT;
+        for (name, sample) in self.names() {
+            let middle = y - 4.0;
+            match sample {
+                Sample::Mark(mark) => {
+                    let mut path = Vec::new();
+                    mark.sample(&mut path, x, middle);
+                    canvas.stroke(&path, mark.colour(), mark.width());
+                }
+                Sample::Line(colour) => {
+                    let path = [Step::Move(x, middle), Step::Line(x + 10.0, middle)];
+                    canvas.stroke(&path, colour, 2.0);
                 }
             }
-            x -= 14.0;
+            canvas.text(x + SAMPLE, y, Anchor::Start, Size::Normal, name);
+            x += SAMPLE + Size::Normal.width(name) + BETWEEN_NAMES;
         }
+    }
+
+    fn names(&self) -> impl Iterator<Item = (&'static str, Sample)> {
+        let marks = self.marks.iter().filter(|(.., points)| !points.points.is_empty());
+        let marks = marks.map(|(name, mark, _)| (*name, Sample::Mark(*mark)));
+        let lines = self.lines.iter().filter(|line| !line.points.points.is_empty());
+        marks.chain(lines.map(|line| (line.name, Sample::Line(line.colour))))
     }
 }
 
-fn stroke(out: &mut String, mark: Mark, path: &str) {
-    let (colour, width) = (mark.colour(), mark.stroke());
-    let _ = writeln!(
-        out,
-        "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\"/>"
-    );
+/// Of a legend: the width of a sample, and the room behind a name.
+const SAMPLE: f64 = 17.0;
+const BETWEEN_NAMES: f64 = 14.0;
+
+enum Sample {
+    Mark(Mark),
+    Line(Colour),
 }
 
 /// One mark for each place of the picture.
-fn marks(mark: Mark, points: impl Iterator<Item = (f64, f64)>) -> String {
+fn marks(mark: Mark, points: impl Iterator<Item = (f64, f64)>) -> Vec<Step> {
     let mut drawn = HashSet::new();
-    let mut path = String::new();
+    let mut path = Vec::new();
     for (x, y) in points {
         if drawn.insert((x.round() as i64, y.round() as i64)) {
-            path.push_str(&mark.path(x, y));
+            mark.draw(&mut path, x, y);
         }
     }
     path
 }
 
 /// Steps, with the least and the largest value of each column of the picture.
-fn steps(points: impl Iterator<Item = (f64, f64)>) -> String {
-    let mut path = String::new();
-    let mut column: Option<(i64, f64, f64, f64)> = None;
-    let draw = |path: &mut String, (x, low, high, last): (i64, f64, f64, f64)| {
-        let command = if path.is_empty() { 'M' } else { 'H' };
-        if command == 'M' {
-            let _ = write!(path, "M{x} {low:.1}V{high:.1}V{last:.1}");
-        } else {
-            let _ = write!(path, "H{x}V{low:.1}V{high:.1}V{last:.1}");
-        }
-    };
+fn steps(points: impl Iterator<Item = (f64, f64)>) -> Vec<Step> {
+    let mut path = Vec::new();
+    let mut column: Option<Column> = None;
     for (x, y) in points {
-        let x = x.round() as i64;
-        column = match column {
-            Some((at, low, high, _)) if at == x => Some((at, low.min(y), high.max(y), y)),
-            before => {
-                if let Some(before) = before {
-                    draw(&mut path, before);
-                }
-                Some((x, y, y, y))
+        let x = x.round();
+        match &mut column {
+            Some(column) if column.x == x => {
+                (column.low, column.high, column.last) = (column.low.min(y), column.high.max(y), y);
             }
-        };
+            _ => {
+                let before = column.replace(Column { x, low: y, high: y, last: y });
+                before.into_iter().for_each(|before| before.draw(&mut path));
+            }
+        }
     }
-    if let Some(last) = column {
-        draw(&mut path, last);
-    }
+    column.into_iter().for_each(|last| last.draw(&mut path));
     path
+}
+
+/// The part of a line in one column of the picture.
+struct Column {
+    x: f64,
+    low: f64,
+    high: f64,
+    last: f64,
+}
+
+impl Column {
+    fn draw(&self, path: &mut Vec<Step>) {
+        use Step::{Line, Move};
+        match path.last() {
+            Some(&(Move(_, y) | Line(_, y))) => path.push(Line(self.x, y)),
+            _ => path.push(Move(self.x, self.low)),
+        }
+        // Most columns have one value.
+        for y in [self.low, self.high, self.last] {
+            if !matches!(path.last(), Some(&(Move(_, before) | Line(_, before))) if before == y) {
+                path.push(Line(self.x, y));
+            }
+        }
+    }
 }
 
 /// Round numbers from 0 to `most`, some `wanted` of them.
@@ -279,10 +418,17 @@ fn number(value: f64) -> String {
     }
 }
 
-fn text(out: &mut String, x: f64, y: f64, anchor: &str, size: u32, text: &str) {
-    let text = text.replace('&', "&amp;").replace('<', "&lt;");
-    let _ = writeln!(
-        out,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\" fill=\"#222222\">{text}</text>"
-    );
+#[cfg(test)]
+struct Texts(Vec<(String, [f64; 4])>);
+
+#[cfg(test)]
+impl Canvas for Texts {
+    fn stroke(&mut self, _: &[Step], _: Colour, _: f64) {}
+
+    fn text(&mut self, x: f64, y: f64, anchor: Anchor, size: Size, text: &str) {
+        let width = size.width(text);
+        let left = anchor.start(x, width);
+        let edges = [left, y - size.letter() * 1.4, left + width, y + size.letter() * 0.4];
+        self.0.push((text.to_owned(), edges));
+    }
 }

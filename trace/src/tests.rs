@@ -15,9 +15,9 @@ use kcpx::proto::{Kcp, PacketType, Seed};
 use kcpx::{Algorithm, Cipher, Config, ConnectionStats, FecConfig};
 
 use crate::capture::{Frames, read_from};
-use crate::decrypt::{ip_packet, write_header, write_record};
 use crate::flow::{Connection, Connections, Event, Push};
 use crate::layers::{Keys, Layers, Opened};
+use crate::pcap::{ip_packet, write_header, write_record};
 
 const CONV: u32 = 0x1234_5678;
 const NANOS: u64 = 1_000_000_000;
