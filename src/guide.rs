@@ -23,6 +23,14 @@ pub mod tuning {}
 /// [Redundancy]: tuning#4-redundancy
 /// [Shutdown, drop, abort]: drop_in#shutdown-drop-abort
 /// [Towards other implementations]: drop_in#towards-other-implementations
+/// [bufferbloat.svg]: https://docs.rs/crate/kcpx/latest/source/docs/troubleshooting/bufferbloat.svg
+/// [bursts.svg]: https://docs.rs/crate/kcpx/latest/source/docs/troubleshooting/bursts.svg
+/// [clean.svg]: https://docs.rs/crate/kcpx/latest/source/docs/troubleshooting/clean.svg
+/// [gone.svg]: https://docs.rs/crate/kcpx/latest/source/docs/troubleshooting/gone.svg
+/// [kcpx-trace]: https://docs.rs/kcpx-trace
+/// [loss.svg]: https://docs.rs/crate/kcpx/latest/source/docs/troubleshooting/loss.svg
+/// [window.svg]: https://docs.rs/crate/kcpx/latest/source/docs/troubleshooting/window.svg
+/// [wrong-key.svg]: https://docs.rs/crate/kcpx/latest/source/docs/troubleshooting/wrong-key.svg
 /// [wire.md]: https://docs.rs/crate/kcpx/latest/source/docs/wire.md
 ///
 #[doc = include_str!("../docs/troubleshooting.md")]
