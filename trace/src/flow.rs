@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use kcpx::proto::{Command, ControlType, Header, Segments, Sn, Ts};
 use serde::Serialize;
 
+use crate::inside::{Frame, Inside, Segment, Shared};
 use crate::layers::{Datagram, Kind};
 
 /// Connections that are told apart; the datagrams of further ones are counted only.
@@ -14,6 +15,8 @@ const MAX_CONNECTIONS: usize = 65_536;
 const MAX_UNACKED: usize = 65_536;
 /// A number at least this far behind is a ping's, whose sender subtracts 2^30.
 const FAR_BEHIND: i32 = -(1 << 29);
+/// The first number of a direction in 64 bits: what is sent before the first one of a capture counts down.
+pub(crate) const FIRST_NUMBER: u64 = 1 << 32;
 /// `wnd` is no window in a RST.
 const RESETS: [ControlType; 2] = [ControlType::Reset, ControlType::ResetAck];
 
@@ -85,6 +88,8 @@ pub(crate) enum Event {
         count: u8,
         len: u32,
     },
+    /// A frame of smux, which the bytes of the PUSH before complete.
+    Smux(Frame),
     /// A segment of another type.
     Other,
 }
@@ -198,7 +203,7 @@ struct Transmissions {
 impl Sending {
     /// Counts on from the numbers before.
     fn unwrapped(&self, sn: Sn) -> u64 {
-        let Some(next) = self.next else { return (1 << 32) + u64::from(sn.0) };
+        let Some(next) = self.next else { return FIRST_NUMBER + u64::from(sn.0) };
         next.saturating_add_signed(i64::from(sn.since(Sn(next as u32))))
     }
 }
@@ -216,6 +221,8 @@ pub(crate) struct Connection {
     pub(crate) end: Option<(Side, u64, End)>,
     /// FIN of A, and of B.
     pub(crate) fins: [bool; 2],
+    #[serde(flatten)]
+    pub(crate) inside: Inside,
 }
 
 impl Connection {
@@ -402,6 +409,7 @@ pub(crate) struct Connections {
     pub(crate) all: Vec<Connection>,
     /// Datagrams of connections beyond the limit.
     pub(crate) not_told_apart: u64,
+    shared: Shared,
 }
 
 impl Connections {
@@ -425,17 +433,15 @@ impl Connections {
             sent.out_of_band += 1;
             return;
         }
-        let headers: Vec<Header> =
-            Segments::new(datagram.bytes).map(|(header, _)| header).collect();
-        for header in &headers {
-            let (event, number) = connection.segment(side, datagram, header);
+        for (header, payload) in Segments::new(datagram.bytes) {
+            let (event, number) = connection.segment(side, datagram, &header);
             let is_reset = header.command == Command::Control
                 && ControlType::from_frg(header.frg).is_some_and(|type_| RESETS.contains(&type_));
             if !is_reset {
                 connection.sides[side].advertised(header.wnd);
             }
             let in_flight = connection.sides[side].in_flight();
-            let Header { una, wnd, .. } = *header;
+            let Header { una, wnd, .. } = header;
             let (from, to) = (datagram.from, datagram.to);
             let seen = Seen {
                 at_ns: datagram.at,
@@ -450,11 +456,23 @@ impl Connections {
                 number,
             };
             each(index, &seen);
+            if let Event::Push { .. } = event {
+                let una = connection.sides[side].state.una;
+                let segment = Segment { side, at: datagram.at, number, una, payload };
+                connection.inside.push(&segment, &mut self.shared, |frame| {
+                    each(index, &Seen { event: Event::Smux(frame), ..seen });
+                });
+            }
         }
         // After the ACKs: those beside it name what it covers.
-        for header in &headers {
+        for (header, _) in Segments::new(datagram.bytes) {
             connection.sides[1 - side].cumulatively_acknowledged(header.una);
         }
+    }
+
+    /// The capture has ended.
+    pub(crate) fn finish(&mut self) {
+        self.all.iter_mut().for_each(|connection| connection.inside.finish());
     }
 
     /// Parity belongs to an address: the latest connection there.
@@ -493,6 +511,7 @@ impl Connections {
             sides: Default::default(),
             end: None,
             fins: [false; 2],
+            inside: Inside::default(),
         });
         Some((index, 0))
     }

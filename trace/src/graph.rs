@@ -217,6 +217,7 @@ mod tests {
             sides: Default::default(),
             end: None,
             fins: [false; 2],
+            inside: Default::default(),
         };
         let mut picture = Picture::new(&connection, 0);
         (picture.first, picture.highest) = (Some(0), 123_456_789);

@@ -9,6 +9,7 @@ mod capture;
 mod decrypt;
 mod flow;
 mod graph;
+mod inside;
 mod layers;
 #[doc(hidden)]
 pub mod pcap;
@@ -170,6 +171,7 @@ impl Input {
                 result
             })
         })?;
+        connections.finish();
         Ok(Read { frames, opened: layers.counters, connections })
     }
 }

@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use crate::Read;
 use crate::capture::Frames;
-use crate::flow::{Connection, End, Sent};
+use crate::flow::{Connection, End, Sent, Side};
+use crate::inside::{Smux, Stream};
 use crate::layers::Opened;
 
 #[derive(Serialize)]
@@ -58,6 +59,7 @@ pub(crate) fn print(out: &mut impl Write, read: &Read, most: usize) -> Result<()
     let began = sorted.iter().map(|connection| connection.began_ns).min().unwrap_or_default();
     for connection in sorted.iter().take(most) {
         print_connection(out, connection, began)?;
+        print_smux(out, connection, began, most)?;
     }
     if sorted.len() > most {
         writeln!(
@@ -127,8 +129,63 @@ fn print_connection(out: &mut impl Write, connection: &Connection, began: u64) -
     Ok(())
 }
 
+fn print_smux(
+    out: &mut impl Write,
+    connection: &Connection,
+    began: u64,
+    most: usize,
+) -> Result<()> {
+    let Some(smux) = &connection.inside.smux else { return Ok(()) };
+    let Smux { version, opened, bytes, keepalives, .. } = smux;
+    let compressed = if smux.is_compressed { ", compressed (snappy)" } else { "" };
+    writeln!(
+        out,
+        "  smux version {version}{compressed}: {opened} streams, {} bytes of them from A, {} from B; \
+         keepalives {} and {}",
+        bytes[0], bytes[1], keepalives[0], keepalives[1]
+    )?;
+    if smux.is_incomplete {
+        writeln!(out, "  note: the rest of smux is not in the capture, or damaged")?;
+    }
+    let mut streams: Vec<&Stream> = smux.streams.iter().collect();
+    streams.sort_by_key(|stream| std::cmp::Reverse(stream.bytes[0] + stream.bytes[1]));
+    for stream in streams.iter().take(most) {
+        let seconds = |at: u64| at.saturating_sub(began) as f64 / 1e9;
+        writeln!(
+            out,
+            "    stream {}: {:.3} s to {:.3} s, opened by {}, {} bytes from A, {} from B; {}",
+            stream.id,
+            seconds(stream.opened_ns),
+            seconds(stream.last_ns),
+            name(stream.opened_by),
+            stream.bytes[0],
+            stream.bytes[1],
+            closed(stream)
+        )?;
+    }
+    if *opened > most as u64 {
+        writeln!(out, "    {} more streams: --most {opened} prints them", opened - most as u64)?;
+    }
+    Ok(())
+}
+
+/// Of a side.
+fn name(side: Side) -> &'static str {
+    if side == 0 { "A" } else { "B" }
+}
+
+fn closed(stream: &Stream) -> String {
+    match stream.closed_by {
+        None => "open".to_owned(),
+        Some(side) if stream.was_reset => format!("{} closed or reset it first", name(side)),
+        Some(side) if stream.fins == [true; 2] => {
+            format!("{} closed, and {} too", name(side), name(1 - side))
+        }
+        Some(side) => format!("{} closed", name(side)),
+    }
+}
+
 fn ended(connection: &Connection, began: u64) -> String {
-    let name = |side: usize| if side == 0 { "A" } else { "B" };
     let Some((side, at, end)) = connection.end else { return "no side closed it".to_owned() };
     let (name, other) = (name(side), name(1 - side));
     let at = at.saturating_sub(began) as f64 / 1e9;

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::collections::BTreeMap;
-use std::io::Cursor;
+use std::io::{Cursor, Write as _};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,12 @@ use bytes::Bytes;
 use etherparse::{IpFragOffset, IpNumber, Ipv4Header};
 use kcpx::crypto::{Key, PacketCipher as _};
 use kcpx::fec::{FecEncoder, HEADER_LEN};
-use kcpx::proto::{Kcp, PacketType, Seed};
+use kcpx::proto::{self, Kcp, PacketType, Seed, Segments, Sn};
 use kcpx::{Algorithm, Cipher, Config, ConnectionStats, FecConfig};
 
 use crate::capture::{Frames, read_from};
 use crate::flow::{Connection, Connections, Event, Push};
+use crate::inside::Command;
 use crate::layers::{Keys, Layers, Opened};
 use crate::pcap::{ip_packet, write_header, write_record};
 
@@ -78,6 +79,7 @@ fn read(file: Vec<u8>, keys: &Keys) -> Result<Outcome> {
             Ok(())
         })
     })?;
+    connections.finish();
     Ok(Outcome { frames, opened: layers.counters, connections: connections.all, events })
 }
 
@@ -86,17 +88,32 @@ fn transfer(
     loses: u64,
     seal: &mut dyn FnMut(usize, Vec<u8>) -> Vec<Vec<u8>>,
 ) -> (Vec<(u64, Vec<u8>)>, [ConnectionStats; 2]) {
+    transfer_of([Bytes::from(vec![7; 400_000]), Bytes::new()], loses, seal)
+}
+
+/// The same, of what each side has to say. The second one waits for the first byte.
+fn transfer_of(
+    mut unsent: [Bytes; 2],
+    loses: u64,
+    seal: &mut dyn FnMut(usize, Vec<u8>) -> Vec<Vec<u8>>,
+) -> (Vec<(u64, Vec<u8>)>, [ConnectionStats; 2]) {
+    let missing = |unsent: &[Bytes; 2]| unsent[0].len() + unsent[1].len();
+    let (whole, mut received) = (missing(&unsent), [0, 0]);
     let start = Instant::now();
     let config = Config::new();
     let new = || Kcp::new(CONV, &config, start, Seed::default()).unwrap();
     let (mut ends, mut now) = ([new(), new()], start);
     let (mut under_way, mut sent) = (BTreeMap::new(), 0_u64);
-    let (mut unsent, mut received, mut packets) = (Bytes::from(vec![7; 400_000]), 0, Vec::new());
-    while received < 400_000 || !ends[0].is_drained() {
-        let capacity = ends[0].send_capacity().min(unsent.len());
-        ends[0].send(now, unsent.split_to(capacity));
-        while let Some(chunk) = ends[1].recv() {
-            received += chunk.len();
+    let mut packets = Vec::new();
+    while received[0] + received[1] < whole || !ends.iter().all(Kcp::is_drained) {
+        for from in 0..2 {
+            let capacity = ends[from].send_capacity().min(unsent[from].len());
+            if from == 0 || received[1] > 0 {
+                ends[from].send(now, unsent[from].split_to(capacity));
+            }
+            while let Some(chunk) = ends[from].recv() {
+                received[from] += chunk.len();
+            }
         }
         for from in 0..2 {
             let mut datagram = Vec::new();
@@ -344,4 +361,132 @@ fn keys_that_make_no_sense_are_errors_that_say_so() {
     assert!(error(odd).contains("pairs of hexadecimal digits"));
     let short = Keys { key_hex: Some("0f".into()), ..none };
     assert!(error(short).contains("16"));
+}
+
+/// A frame of smux.
+fn frame(version: u8, command: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let len = (payload.len() as u16).to_le_bytes();
+    [&[version, command, len[0], len[1], stream, 0, 0, 0][..], payload].concat()
+}
+
+/// Bytes that no compression makes fewer.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 1_u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// What two sides say: three streams, of which the server closes the second one and no side the third one.
+fn sessions(version: u8) -> [Vec<u8>; 2] {
+    let update = [&9_000_u32.to_le_bytes()[..], &65_536_u32.to_le_bytes()].concat();
+    let mut client = frame(version, 3, 0, &[]);
+    let mut server = Vec::new();
+    for stream in [3, 5, 7] {
+        client.extend(frame(version, 0, stream, &[]));
+        for size in [1, 1_000, 60_000] {
+            client.extend(frame(version, 2, stream, &noise(size)));
+        }
+        server.extend(frame(version, 2, stream, &noise(50_000)));
+        if version == 2 {
+            server.extend(frame(version, 4, stream, &update));
+        }
+    }
+    client.extend(frame(version, 1, 3, &[]));
+    server.extend([frame(version, 1, 3, &[]), frame(version, 1, 5, &[])].concat());
+    [client, server]
+}
+
+/// As kcptun does: each write is flushed.
+fn compressed(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = snap::write::FrameEncoder::new(Vec::new());
+    for written in bytes.chunks(10_000) {
+        encoder.write_all(written).unwrap();
+        encoder.flush().unwrap();
+    }
+    encoder.into_inner().unwrap()
+}
+
+#[test]
+fn streams_of_smux_are_told_apart_in_both_versions_and_through_compression() {
+    for (version, is_compressed) in [(1, false), (2, false), (1, true), (2, true)] {
+        let said = sessions(version);
+        let said = if is_compressed { said.map(|bytes| compressed(&bytes)) } else { said };
+        let (packets, stats) = transfer_of(said.map(Bytes::from), 13, &mut plain);
+        assert!(stats[0].retransmits() > 0, "segments arrive in another order");
+        let outcome = read(pcap(&packets), &keys(Algorithm::Null)).unwrap();
+        let smux = outcome.connections[0].inside.smux.as_ref().unwrap();
+        assert_eq!(
+            (smux.version, smux.is_compressed, smux.is_incomplete),
+            (version, is_compressed, false)
+        );
+        assert_eq!((smux.opened, smux.bytes, smux.keepalives), (3, [183_003, 150_000], [1, 0]));
+        let streams: Vec<_> = smux
+            .streams
+            .iter()
+            .map(|stream| {
+                (stream.id, stream.opened_by, stream.bytes, stream.closed_by.is_some(), stream.fins)
+            })
+            .collect();
+        let bytes = [61_001, 50_000];
+        assert_eq!(
+            streams,
+            [
+                (3, 0, bytes, true, [true, true]),
+                (5, 0, bytes, true, [false, true]),
+                (7, 0, bytes, false, [false, false])
+            ]
+        );
+        assert_eq!(smux.streams[1].closed_by, Some(1));
+        let count = |wanted: Command| {
+            let frames = outcome.events.iter();
+            frames
+                .filter(|event| matches!(event, Event::Smux(frame) if frame.command == wanted))
+                .count()
+        };
+        let wanted = [Command::Nop, Command::Syn, Command::Psh, Command::Fin, Command::Upd];
+        assert_eq!(wanted.map(count), [1, 3, 12, 3, if version == 2 { 3 } else { 0 }]);
+        let update = outcome.events.iter().find_map(|event| match event {
+            Event::Smux(frame) => frame.consumed.zip(frame.window),
+            _ => None,
+        });
+        assert_eq!(update, (version == 2).then_some((9_000, 65_536)));
+    }
+}
+
+#[test]
+fn smux_with_a_gap_or_damage_is_shown_up_to_there() {
+    // A segment is in no packet of the capture.
+    let said = sessions(1).map(Bytes::from);
+    let (packets, _) = transfer_of(said, 1_000_000, &mut plain);
+    let has_60 = |packet: &[u8]| {
+        let mut segments = Segments::new(&packet[28..]);
+        segments.any(|(header, _)| header.command == proto::Command::Push && header.sn == Sn(60))
+    };
+    let kept: Vec<_> = packets.into_iter().filter(|(_, packet)| !has_60(packet)).collect();
+    let outcome = read(pcap(&kept), &keys(Algorithm::Null)).unwrap();
+    let smux = outcome.connections[0].inside.smux.as_ref().unwrap();
+    assert!(smux.is_incomplete && (1..3).contains(&smux.opened), "{smux:?}");
+    // A chunk's checksum is wrong, and a frame has another version.
+    let mut chunk = compressed(&sessions(1)[0]);
+    let last = chunk.len() - 1;
+    chunk[last] ^= 1;
+    let mut version = sessions(1)[0].clone();
+    version.extend(frame(2, 0, 9, &[]));
+    for damaged in [chunk, version] {
+        let said = [Bytes::from(damaged), Bytes::new()];
+        let (packets, _) = transfer_of(said, 1_000_000, &mut plain);
+        let outcome = read(pcap(&packets), &keys(Algorithm::Null)).unwrap();
+        let smux = outcome.connections[0].inside.smux.as_ref().unwrap();
+        assert!(smux.is_incomplete && smux.opened == 3, "{smux:?}");
+    }
+}
+
+#[test]
+fn other_bytes_are_no_smux() {
+    let (packets, _) = transfer(1_000_000, &mut plain);
+    let outcome = read(pcap(&packets), &keys(Algorithm::Null)).unwrap();
+    assert!(outcome.connections[0].inside.smux.is_none());
 }
