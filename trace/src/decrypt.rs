@@ -1,13 +1,14 @@
 //! A capture without cipher: the datagrams of another one, opened, as pcap of IP packets.
 
 use std::fs::File;
-use std::io::{BufWriter, Write as _};
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use crate::capture;
+use anyhow::{Context as _, Result, ensure};
+
+use crate::capture::{self, Packet};
 use crate::layers::{Keys, Kind, Layers};
 use crate::pcap::{ip_packet, write_header, write_record};
-use anyhow::{Context as _, Result, ensure};
 
 pub(crate) fn write(input: &Path, keys: &Keys, output: &Path) -> Result<()> {
     let mut layers = Layers::new(keys)?;
@@ -17,14 +18,7 @@ pub(crate) fn write(input: &Path, keys: &Keys, output: &Path) -> Result<()> {
     let mut out = BufWriter::new(file);
     write_header(&mut out).with_context(written)?;
     capture::read(input, |packet| {
-        layers.open(&packet, |datagram| {
-            // No packet had what FEC recovered.
-            if datagram.kind == Kind::Recovered {
-                return Ok(());
-            }
-            let packet = ip_packet(datagram.from, datagram.to, datagram.opened)?;
-            write_record(&mut out, datagram.at, &packet).with_context(written)
-        })
+        write_opened(&mut layers, &packet, &mut out).with_context(written)
     })?;
     out.flush().with_context(written)?;
     let counters = layers.counters;
@@ -34,4 +28,20 @@ pub(crate) fn write(input: &Path, keys: &Keys, output: &Path) -> Result<()> {
         "no datagram could be decoded: name the cipher with --crypt and its key with --key"
     );
     Ok(())
+}
+
+/// Writes the datagrams of a packet.
+pub(crate) fn write_opened(
+    layers: &mut Layers,
+    packet: &Packet<'_>,
+    out: &mut impl Write,
+) -> Result<()> {
+    layers.open(packet, |datagram| {
+        // No packet had what FEC recovered.
+        if datagram.kind == Kind::Recovered {
+            return Ok(());
+        }
+        let packet = ip_packet(datagram.from, datagram.to, datagram.opened)?;
+        write_record(out, datagram.at, &packet)
+    })
 }

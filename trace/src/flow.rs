@@ -361,7 +361,8 @@ impl Sent {
         let number = self.state.unwrapped(sn);
         let segment = self.state.unacked.get_mut(&number)?;
         let (first, latest) = (segment.first, segment.latest);
-        if latest.0 != ts && ts.since(latest.0) < 0 && !segment.was_counted_spurious {
+        let was_sent_again = latest != first;
+        if was_sent_again && ts.since(latest.0) < 0 && !segment.was_counted_spurious {
             segment.was_counted_spurious = true;
             self.spurious += 1;
         }
@@ -468,6 +469,12 @@ impl Connections {
         for (header, _) in Segments::new(datagram.bytes) {
             connection.sides[1 - side].cumulatively_acknowledged(header.una);
         }
+    }
+
+    #[cfg(any(test, feature = "_testkit"))]
+    pub(crate) fn check_invariants(&self) {
+        let held = self.all.iter().map(|connection| connection.inside.holds()).sum();
+        self.shared.check_invariants(held);
     }
 
     /// The capture has ended.

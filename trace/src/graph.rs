@@ -50,6 +50,14 @@ pub(crate) fn write(input: &Input, output: &Path, conv: Option<u32>) -> Result<(
     std::fs::write(output, drawn).with_context(|| format!("cannot write {}", output.display()))
 }
 
+/// The picture of what a side sends, from the segments of its connection.
+#[cfg(any(test, feature = "_testkit"))]
+pub(crate) fn figure(connection: &Connection, side: Side, seen: &[Seen]) -> Figure {
+    let mut picture = Picture::new(connection, side);
+    seen.iter().for_each(|seen| picture.add(seen));
+    picture.figure(connection)
+}
+
 /// How the file is drawn, by the ending of its name.
 fn drawing(output: &Path) -> Result<fn(&Figure) -> Result<Vec<u8>>> {
     let ending = output.extension().map(|ending| ending.to_ascii_lowercase());

@@ -8,6 +8,9 @@
 mod capture;
 mod decrypt;
 mod flow;
+#[cfg(any(test, feature = "_testkit"))]
+#[doc(hidden)]
+pub mod fuzz;
 mod graph;
 mod inside;
 mod layers;
