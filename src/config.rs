@@ -9,6 +9,8 @@ mod tests;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
+#[cfg(feature = "qlog")]
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::crypto::Cipher;
@@ -70,6 +72,8 @@ pub struct Config {
     pub(crate) linger: Duration,
     pub(crate) duplicates: u8,
     pub(crate) path_mode: PathMode,
+    #[cfg(feature = "qlog")]
+    pub(crate) qlog: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -92,6 +96,8 @@ impl Default for Config {
             linger: Duration::from_secs(10),
             duplicates: 0,
             path_mode: PathMode::Standby,
+            #[cfg(feature = "qlog")]
+            qlog: None,
         }
     }
 }
@@ -592,6 +598,28 @@ impl Config {
     #[must_use]
     pub fn shards(mut self, sockets: usize) -> Self {
         self.socket.shards = sockets;
+        self
+    }
+}
+
+/// Diagnosis.
+#[cfg(feature = "qlog")]
+impl Config {
+    /// Writes a log of each connection into the folder `dir`, which must exist. Default: no logs.
+    ///
+    /// The logs are JSON text sequences by the main schema of qlog. [qvis](https://qvis.quictools.info) and
+    /// `kcpx-trace graph` draw them: packets, losses, round trips, rate and phase of the congestion control. A
+    /// file is called `<conv>-<time>-<client|server>.sqlog`, with the start of the connection in milliseconds
+    /// since 1970. A connection that a peer opened gets one once the peer is validated.
+    ///
+    /// A thread of each endpoint writes them, up to 0.1 s later; the end of an endpoint waits for it up to a
+    /// second. Up to 8 MiB wait in memory, then events are dropped and counted in the log. After an error of
+    /// the disk the endpoint logs no more and says so once, as an event of `tracing`; its connections go on.
+    ///
+    /// Functions that bind a socket fail with the error of the folder if they cannot write into it.
+    #[must_use]
+    pub fn qlog(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.qlog = Some(dir.into());
         self
     }
 }

@@ -112,6 +112,8 @@
 //! * `legacy-ciphers`: kcp-go's older ciphers.
 //! * `netlink`: on Linux, connections that this side opened notice changes of the host's addresses and routes,
 //!   so that an idle one migrates at once. Each process gets a thread, which sleeps between changes.
+//! * `qlog`: `Config::qlog` writes a log of each connection, which qvis and `kcpx-trace graph` draw. See
+//!   [the guide](crate::guide::troubleshooting#logs-of-connections).
 //! * `aws-lc-rs` (default): AEADs from AWS-LC, which needs a C compiler. Without it they come from
 //!   RustCrypto, in pure Rust: the same packets, at a third of the speed on x86-64.
 //! * `tracing` (default): lifecycle events of connections.

@@ -136,6 +136,17 @@ pub(crate) fn network_not_watched(error: &std::io::Error) {
     tracing::warn!(%error, "changes of addresses and routes go unnoticed: permit netlink sockets (NETLINK_ROUTE)");
 }
 
+/// A log of a connection cannot be written, and the endpoint logs no more. At most once an endpoint.
+#[cfg(feature = "qlog")]
+pub(crate) fn qlog_failed(folder: &std::path::Path, error: &std::io::Error) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(
+        folder = %folder.display(),
+        %error,
+        "no more qlog of this endpoint: check that its folder is writable and has space"
+    );
+}
+
 /// Size of a kernel socket buffer in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {

@@ -64,11 +64,15 @@ impl Asked {
 /// Has `work` move blocks, with both ends and their drivers on this thread. Runs one measurement at a time,
 /// since the whole process shares the buffer pool.
 fn measure(work: impl AsyncFn(&mut Pair, &[u8], u64)) -> Asked {
+    measure_with(Config::new(), work)
+}
+
+fn measure_with(config: Config, work: impl AsyncFn(&mut Pair, &[u8], u64)) -> Asked {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     one_thread().block_on(guarded(async {
         // A loss would allocate: these windows fit into the socket buffers of any system.
-        let mut pair = pair(Config::new().windows(128, 128)).await;
+        let mut pair = pair(config.windows(128, 128)).await;
         let block = bytes(1, BLOCK);
         work(&mut pair, &block, WARM_UP).await;
         let before = (ASKED.get(), sent(&pair));
@@ -91,20 +95,33 @@ async fn write(stream: &mut KcpStream, block: &[u8], blocks: u64) {
     }
 }
 
+async fn sink(pair: &mut Pair, block: &[u8], blocks: u64) {
+    let mut got = vec![0; block.len()];
+    let sink = async {
+        for _ in 0..blocks {
+            pair.server.read_exact(&mut got).await.unwrap();
+            assert_same(&got, block);
+        }
+    };
+    tokio::join!(write(&mut pair.client, block, blocks), sink);
+}
+
 #[test]
 fn sink_allocates_nothing_per_datagram() {
     // A full queue splits a block into two writes.
-    let asked = measure(async |pair, block, blocks| {
-        let mut got = vec![0; block.len()];
-        let sink = async {
-            for _ in 0..blocks {
-                pair.server.read_exact(&mut got).await.unwrap();
-                assert_same(&got, block);
-            }
-        };
-        tokio::join!(write(&mut pair.client, block, blocks), sink);
-    });
-    asked.check(3);
+    measure(sink).check(3);
+}
+
+/// The queue of the logs grows to its final size during the measurement.
+#[cfg(feature = "qlog")]
+#[test]
+fn logged_sink_allocates_nothing_per_datagram() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("allocations");
+    std::fs::create_dir_all(&folder).unwrap();
+    let asked = measure_with(Config::new().qlog(&folder), sink);
+    std::fs::remove_dir_all(folder).unwrap();
+    assert!(asked.times <= BLOCKS * 3 + FEW, "more than for each block");
+    assert!(asked.times * 10 < asked.datagrams, "as for each datagram");
 }
 
 #[test]

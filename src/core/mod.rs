@@ -16,6 +16,7 @@ pub(crate) mod connection;
 mod keepalive;
 pub(crate) mod open;
 pub(crate) mod path;
+pub(crate) mod qlog;
 mod recovery;
 mod recv;
 mod redundancy;

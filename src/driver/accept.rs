@@ -126,7 +126,8 @@ impl<S: Socket> Driver<S> {
         let path = Path { peer, local };
         let shared = Shared::new(id, conv, path, &self.config, self.notifier.clone());
         let opened_by = initial.map(OpenedBy::by).unwrap_or_default();
-        let conn = Box::new(Conn::new(kcp, shared.clone(), opened_by, &self.config, now));
+        let mut conn = Box::new(Conn::new(kcp, shared.clone(), opened_by, &self.config, now));
+        self.qlogs.open(&mut conn, self.notifier.local());
         self.routing.insert(conn);
         if initial.is_some() {
             self.admission.sources.enter(peer.ip());

@@ -21,6 +21,7 @@ mod input;
 mod memory;
 mod migration;
 pub(crate) mod output;
+mod qlog;
 mod receive;
 mod requests;
 mod roaming;
@@ -50,6 +51,7 @@ use crate::driver::exit::state::{ExitClock, PortRelease, SocketTimeWait};
 use crate::driver::input::Input;
 use crate::driver::memory::Memory;
 use crate::driver::output::{Output, PacketCodec};
+use crate::driver::qlog::Qlogs;
 use crate::driver::routing::{LiveConvs, Routing};
 use crate::driver::scratch::Scratch;
 use crate::driver::timer_wheel::TimerWheel;
@@ -110,6 +112,7 @@ pub(crate) struct Driver<S: Socket> {
     timers: TimerWheel,
     scratch: Scratch,
     stats: EndpointStats,
+    qlogs: Qlogs,
     rng: ChaCha8Rng,
     last_turn: Instant,
     /// The error of connections and waiting tasks when the driver is dropped. Until the driver ends by itself
@@ -151,6 +154,7 @@ impl<S: Socket> Driver<S> {
             sources: HashMap::new(),
             memory: Memory::new(&config, notifier.memory().clone()),
             timers: TimerWheel::new(now),
+            qlogs: Qlogs::new(&config)?,
             config,
             notifier,
             requests: requests.clone(),

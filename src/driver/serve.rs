@@ -159,6 +159,7 @@ impl<S: Socket> Driver<S> {
             heard => heard,
         };
         let time_wait = conn.advance_lifecycle(now, heard, &mut self.scratch);
+        self.qlogs.write(now, conn);
         // A connection is removed only after its last segments, such as a FIN-ACK, have left.
         let time_wait = time_wait.filter(|_| unfinished.is_none());
         conn.count_lingering(now, time_wait.is_some(), &mut self.waiters.lingering);
@@ -212,6 +213,7 @@ impl<S: Socket> Driver<S> {
         self.timers.set(slot, None);
         let Some(mut conn) = self.routing.conns.try_remove(slot) else { return };
         self.extend_time_wait(now, &time_wait, conn.rto());
+        self.qlogs.close(now, &mut conn);
         let (key, peer) = (conn.key(), conn.peer());
         if conn.is_simultaneous_passive_open() || conn.has_forged_initial() || conn.is_unanswered()
         {

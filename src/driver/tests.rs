@@ -33,6 +33,8 @@ mod open_without_data;
 mod path_vectors;
 mod paths;
 mod port_release;
+#[cfg(feature = "qlog")]
+mod qlog;
 mod redundancy;
 mod redundancy_stock;
 mod replay;

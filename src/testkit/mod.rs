@@ -17,6 +17,8 @@
     reason = "a panic is how a test fails, and virtual time counts from one real instant"
 )]
 
+#[cfg(all(test, feature = "qlog"))]
+pub(crate) mod folder;
 pub mod link;
 pub mod rng;
 #[cfg(test)]

@@ -69,3 +69,27 @@ pub(crate) enum SentAs {
     /// Another copy of a retransmission.
     RedundantCopy,
 }
+
+/// The state of a controller that its qlog shows. Bytes, and bytes per second; 0: unknown, or no limit.
+#[cfg(feature = "qlog")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ModelState {
+    pub(crate) phase: &'static str,
+    /// Bytes of the connection; `None` if they are not counted.
+    pub(crate) in_flight: Option<u64>,
+    /// Most bytes in flight that the path carries without congestive loss.
+    pub(crate) in_flight_hi: u64,
+    /// Bandwidth since the last congestive loss.
+    pub(crate) bandwidth_lo: u64,
+    pub(crate) bdp: u64,
+    /// Segments lost at random, per million.
+    pub(crate) loss: u64,
+}
+
+#[cfg(feature = "qlog")]
+impl ModelState {
+    /// A controller without a model.
+    pub(crate) fn of(phase: &'static str) -> Self {
+        Self { phase, ..Self::default() }
+    }
+}

@@ -9,6 +9,8 @@ use std::num::NonZeroU64;
 use crate::core::clock::Micros;
 use crate::core::congestion::bbr::filters::AckAggregation;
 use crate::core::congestion::bbr::{Bbr, INITIAL_WINDOW, Share};
+#[cfg(feature = "qlog")]
+use crate::core::congestion::controller::ModelState;
 use crate::core::congestion::controller::{Acked, Limit, Lost, Pacing, SentAs};
 use crate::core::congestion::delivery_rate::{DeliveryRate, PathTotals};
 use crate::core::seq::Sn;
@@ -239,7 +241,7 @@ impl Flow {
     }
 
     /// Bytes of this connection in flight.
-    #[cfg(any(test, feature = "_testkit"))]
+    #[cfg(any(test, feature = "_testkit", feature = "qlog"))]
     pub(super) fn in_flight(&self) -> u64 {
         self.member.rate.in_flight()
     }
@@ -260,6 +262,13 @@ impl Flow {
             let rate = path.bbr.pacing(share).map_or(0, |pacing| pacing.rate.get());
             (path.bbr.window(share, &member.peer), rate, share.of(path.bbr.delivery_rate()))
         })
+    }
+
+    /// The model of the path, and the bytes of this connection in flight.
+    #[cfg(feature = "qlog")]
+    pub(super) fn model(&self) -> ModelState {
+        let in_flight = Some(self.in_flight());
+        self.inspect(|path, _| ModelState { in_flight, ..path.bbr.state() })
     }
 
     pub(super) fn has_lost(&self) -> bool {

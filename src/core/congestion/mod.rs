@@ -17,6 +17,8 @@ use std::num::NonZeroU64;
 
 use crate::config::{CongestionControl, DEFAULT_WINDOW};
 use crate::core::clock::Micros;
+#[cfg(feature = "qlog")]
+use crate::core::congestion::controller::ModelState;
 use crate::core::congestion::flow::Flow;
 use crate::core::congestion::reno::CongestionWindow;
 use crate::core::seq::Sn;
@@ -391,6 +393,17 @@ impl Congestion {
         let (window, pacing_rate, delivery_rate) = flow.estimates();
         let window = u32::try_from(window / segment.max(1)).unwrap_or(u32::MAX);
         (window, pacing_rate, delivery_rate)
+    }
+
+    /// The state for the qlog.
+    #[cfg(feature = "qlog")]
+    pub(crate) fn model(&self) -> ModelState {
+        match &self.control {
+            Control::Bbr(flow) => flow.model(),
+            Control::IdleBbr(_) => ModelState::of("unmodelled"),
+            Control::Reno(_) => ModelState::of("reno"),
+            Control::Disabled => ModelState::of("off"),
+        }
     }
 
     #[cfg(any(test, feature = "_testkit"))]

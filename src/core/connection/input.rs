@@ -53,6 +53,7 @@ impl Kcp {
         } else {
             self.input_segments(now, datagram, origin);
         }
+        self.qlog.on_received(now, datagram, self.send.una(), origin == PacketType::Fec);
         Ok(())
     }
 
@@ -416,6 +417,7 @@ impl Kcp {
             self.acks.on_in_order(now, ack, payload.len(), rtt);
             bytes += datagram.len();
             payload_bytes += payload.len();
+            self.qlog.on_received(now, datagram, first.una, false);
         }
         if segments == 0 {
             return 0;

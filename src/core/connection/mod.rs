@@ -20,6 +20,8 @@ mod lifecycle;
 pub(crate) mod multipath;
 pub(crate) mod output;
 mod path;
+#[cfg(feature = "qlog")]
+mod qlog;
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -38,6 +40,7 @@ use crate::core::open::{Establishment, PeerState};
 use crate::core::path::amplification::{AddressProof, Amplification};
 use crate::core::path::set::PathId;
 use crate::core::path::validation::PathValidator;
+use crate::core::qlog::Qlog;
 use crate::core::recv::Receiver;
 use crate::core::recv::acks::PendingAcks;
 use crate::core::redundancy::controller::RedundancyController;
@@ -131,6 +134,7 @@ pub struct Kcp {
     /// `Some` once parity or fillers were sent.
     parity_sent: Option<Box<ParitySent>>,
     stats: Counters,
+    qlog: Qlog,
 }
 
 /// HELLO and repair symbols of one connection.
@@ -244,6 +248,7 @@ impl Kcp {
             pending_reset: UnconfirmedReset::default(),
             parity_sent: None,
             stats: Counters::default(),
+            qlog: Qlog::default(),
         };
         if let Some(limits) = config.redundancy.auto() {
             kcp.start_auto_redundancy(limits);
@@ -424,6 +429,7 @@ impl Kcp {
         self.send.release_memory();
         self.recv.release_memory();
         self.acks.release_memory();
+        self.qlog.release_memory();
         if let Some(paths) = &mut self.send.paths {
             paths.release_memory();
         }
@@ -507,6 +513,11 @@ impl Kcp {
     #[must_use]
     pub fn close_reason(&self) -> Option<ConnectionError> {
         self.close_reason
+    }
+
+    /// Logs the end of the connection.
+    pub(crate) fn log_end(&mut self, now: Instant, reason: ConnectionError) {
+        self.qlog.on_ended(self.clock.at(now), reason);
     }
 
     /// A snapshot of the counters and estimates.

@@ -258,7 +258,11 @@ impl Kcp {
             }
         }
         let len = out.len() - start;
-        (len > 0).then(|| self.on_datagram_sent(now, len, sent))
+        if len == 0 {
+            return None;
+        }
+        self.qlog.on_sent(now, out.get(start..));
+        Some(self.on_datagram_sent(now, len, sent))
     }
 
     /// Appends ACKs that wait although data comes on another path now.

@@ -75,7 +75,13 @@ impl Kcp {
     /// [`Kcp::send_budget`] applies, with a part reserved for pings: a segment that does not fit
     /// waits, and no segment is retransmitted.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmitted> {
-        let now = self.clock.tick(now);
+        let (now, start) = (self.clock.tick(now), out.len());
+        let sent = self.write_datagram(now, out)?;
+        self.qlog.on_sent(now, out.get(start..));
+        Some(sent)
+    }
+
+    fn write_datagram(&mut self, now: Micros, out: &mut Vec<u8>) -> Option<Transmitted> {
         self.last_poll_transmit = now;
         self.send.expire_unproved(now);
         let whole = self.send_budget();
@@ -190,7 +196,7 @@ impl Kcp {
         if self.mtu_probe_deadline().is_some_and(|at| at <= now) {
             return 0;
         }
-        let size = self.current_mtu();
+        let (size, start) = (self.current_mtu(), out.len());
         let template = self.push_template(now);
         let mut count = self.write_run(now, template, max, framing, out);
         while count < max
@@ -212,6 +218,7 @@ impl Kcp {
         if count > 0 {
             self.full_datagrams_since_ack += u32::try_from(count).unwrap_or(u32::MAX);
             self.on_datagrams_sent(now, count, count * size);
+            self.qlog.on_batch_sent(now, out.get(start..), size, framing);
         }
         count
     }
@@ -373,6 +380,7 @@ impl Kcp {
         }
         let template = self.push_template(now);
         if self.write_segment(now, template, next, out) {
+            self.qlog.on_transmit(now, next);
             sent.segments += 1;
             sent.new_segments += u32::from(next.is_new());
         }

@@ -418,6 +418,12 @@ struct ProbeTimer {
 }
 
 impl PtoBackoff {
+    /// Probes without an answer double the PTO; the doublings so far (RFC 9002 A.3 pto_count).
+    #[cfg(feature = "qlog")]
+    pub(crate) fn doublings(&self) -> u8 {
+        self.probe.map_or(0, |probe| probe.doublings)
+    }
+
     /// A segment leaves for the first time; `is_first`: nothing was in flight.
     #[inline]
     pub(crate) fn on_new_segment(&mut self, now: Micros, is_first: bool) {

@@ -72,6 +72,15 @@ impl SendCandidate {
     pub(crate) fn is_new(&self) -> bool {
         self.transmission == Transmission::New
     }
+
+    /// The segment that leaves again because its last transmission is lost, and how that was found.
+    #[cfg(feature = "qlog")]
+    pub(crate) fn lost(&self) -> Option<(Sn, LossTrigger)> {
+        match self.transmission {
+            Transmission::Retransmit(sn, trigger) => Some((sn, trigger)),
+            _ => None,
+        }
+    }
 }
 
 /// A PUSH to write.

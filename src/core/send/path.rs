@@ -23,7 +23,7 @@ pub(crate) struct SendPath {
     /// Longest time from first transmission to first ACK among the segments that the current datagram
     /// acknowledges, microseconds.
     pub(super) longest_wait: u64,
-    pub(super) pto_backoff: PtoBackoff,
+    pub(crate) pto_backoff: PtoBackoff,
 }
 
 impl SendPath {

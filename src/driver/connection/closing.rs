@@ -53,7 +53,7 @@ impl Conn {
             self.report_progress(now, scratch);
             let error = self.end_error(now)?.with_cause(|| heard(self.peer()));
             self.deliver_rest(scratch);
-            self.span.ended(error);
+            self.log_end(now, error);
             let is_delivered = self.is_drained() && self.kcp.was_reset_orderly();
             scratch.wakers.extend(self.shared.end(error, is_delivered));
             // Nothing waits for a RST-ACK after `linger`.
@@ -66,6 +66,15 @@ impl Conn {
         }
         let is_quiet = self.quiet_until.is_some_and(|until| now < until);
         (!self.kcp.is_resetting(now) && !is_quiet).then(|| self.time_wait())
+    }
+
+    /// Logs the end, unless it is logged.
+    pub(in super::super) fn log_end(&mut self, now: Instant, error: ConnectionError) {
+        if self.lifecycle.is_ended() {
+            return;
+        }
+        self.span.ended(error);
+        self.kcp.log_end(now, error);
     }
 
     /// The TIME-WAIT state, which answers for the connection once it is removed.

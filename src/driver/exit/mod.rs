@@ -153,6 +153,7 @@ impl<S: Socket> Driver<S> {
             if let Some(conn) = self.routing.get_mut(id)
                 && conn.shared().error().is_none()
             {
+                conn.log_end(now, ConnectionError::Closed);
                 let waiters = conn.shared().end(ConnectionError::Closed, true);
                 self.scratch.wakers.extend(waiters);
             }
@@ -323,6 +324,8 @@ impl<S: Socket> Drop for Driver<S> {
         let mut wakers: Vec<Waker> = Vec::new();
         for mut conn in self.routing.conns.drain() {
             conn.deliver_rest(&mut self.scratch);
+            conn.log_end(self.last_turn, self.end_error);
+            self.qlogs.close(self.last_turn, &mut conn);
             wakers.extend(conn.shared().end(self.end_error, false));
         }
         self.publish();

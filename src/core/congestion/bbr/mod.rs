@@ -22,6 +22,8 @@ use self::filters::{
     Tally, WindowedMax,
 };
 use crate::core::clock::Micros;
+#[cfg(feature = "qlog")]
+use crate::core::congestion::controller::ModelState;
 use crate::core::congestion::controller::{Acked, Lost, Pacing};
 use crate::core::congestion::pacer::MAX_BURST_SEGMENTS;
 
@@ -68,6 +70,20 @@ enum Phase {
 }
 
 impl Phase {
+    /// The name in the draft.
+    #[cfg(feature = "qlog")]
+    fn name(self) -> &'static str {
+        match self {
+            Self::Startup => "startup",
+            Self::Drain => "drain",
+            Self::Down => "probe_bw_down",
+            Self::Cruise => "probe_bw_cruise",
+            Self::Refill => "probe_bw_refill",
+            Self::Up => "probe_bw_up",
+            Self::ProbeRtt { .. } => "probe_rtt",
+        }
+    }
+
     /// Pacing rate in percent of the bandwidth.
     fn pacing_gain(self) -> u64 {
         match self {
@@ -320,6 +336,21 @@ impl Bbr {
     }
 
     /// Bandwidth-delay product, bytes.
+    /// The state for the qlog.
+    #[cfg(feature = "qlog")]
+    pub(crate) fn state(&self) -> ModelState {
+        // Without a limit both are `u64::MAX`, or a part of it.
+        let known = |limit: u64| if limit < u64::MAX / 200 { limit } else { 0 };
+        ModelState {
+            phase: self.phase.name(),
+            in_flight: None,
+            in_flight_hi: known(self.in_flight_hi),
+            bandwidth_lo: known(self.bandwidth_lo),
+            bdp: self.pipe.bdp,
+            loss: self.loss.per_million(),
+        }
+    }
+
     fn bdp(&self) -> u64 {
         self.pipe.bdp
     }
