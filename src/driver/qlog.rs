@@ -3,7 +3,10 @@
 //! The driver appends the records of a connection after it was served, and never waits for the disk: records that
 //! find the queue full are dropped and counted.
 
-#![cfg_attr(not(feature = "qlog"), expect(unused_variables, reason = "the feature is off"))]
+#![cfg_attr(
+    not(feature = "qlog"),
+    expect(unused_variables, clippy::needless_pass_by_ref_mut, reason = "the feature is off")
+)]
 
 #[cfg(feature = "qlog")]
 mod writer;

@@ -169,7 +169,7 @@ mod tests {
                 let mut record: [u8; RECORD] = std::array::from_fn(|_| next());
                 // Near the next number, one conversation, and smux.
                 (record[0], record[2], record[3]) = (record[0] & 3, record[2] % 3, record[3] % 8);
-                if record[8] % 4 != 0 {
+                if !record[8].is_multiple_of(4) {
                     (record[7], record[8], record[9], record[12]) = (8, 1, record[9] % 5, 3);
                     record[10..12].fill(0);
                     record[13..].fill(0);

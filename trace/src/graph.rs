@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::Input;
 use crate::flow::{Connection, Event, Push, Seen, Side};
 use crate::plot::{Colour, Figure, Line, Mark, Panel, Points};
+use crate::qlog;
 
 /// Points of one kind that are kept; beyond that every second one goes, again and again.
 const MAX_POINTS: usize = 1 << 20;
@@ -23,6 +24,16 @@ const PUSHES: [(Push, &str, Mark); 5] = [
 
 pub(crate) fn write(input: &Input, output: &Path, conv: Option<u32>) -> Result<()> {
     let draw = drawing(output)?;
+    let figure = if qlog::is_log(&input.capture) {
+        qlog::figure(&input.capture)?
+    } else {
+        capture_figure(input, conv)?
+    };
+    std::fs::write(output, draw(&figure)?)
+        .with_context(|| format!("cannot write {}", output.display()))
+}
+
+fn capture_figure(input: &Input, conv: Option<u32>) -> Result<Figure> {
     ensure!(
         input.capture != Path::new("-"),
         "graph reads the capture twice: name a file instead of -"
@@ -46,8 +57,7 @@ pub(crate) fn write(input: &Input, output: &Path, conv: Option<u32>) -> Result<(
         }
         Ok(())
     })?;
-    let drawn = draw(&picture.figure(connection))?;
-    std::fs::write(output, drawn).with_context(|| format!("cannot write {}", output.display()))
+    Ok(picture.figure(connection))
 }
 
 /// The picture of what a side sends, from the segments of its connection.
@@ -58,8 +68,11 @@ pub(crate) fn figure(connection: &Connection, side: Side, seen: &[Seen]) -> Figu
     picture.figure(connection)
 }
 
+/// Makes the bytes of a file.
+type Draw = fn(&Figure) -> Result<Vec<u8>>;
+
 /// How the file is drawn, by the ending of its name.
-fn drawing(output: &Path) -> Result<fn(&Figure) -> Result<Vec<u8>>> {
+fn drawing(output: &Path) -> Result<Draw> {
     let ending = output.extension().map(|ending| ending.to_ascii_lowercase());
     match ending.as_ref().and_then(|ending| ending.to_str()) {
         Some("svg") => Ok(|figure| Ok(figure.svg().into_bytes())),

@@ -17,6 +17,7 @@ mod layers;
 #[doc(hidden)]
 pub mod pcap;
 mod plot;
+mod qlog;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -64,7 +65,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// A picture of one connection: numbers, round trips and data in flight over time
+    /// A picture of one connection: numbers, round trips and data in flight over time; of a log (`*.sqlog`, see
+    /// `Config::qlog`) also rate, limits and phase of the congestion control
     Graph {
         #[command(flatten)]
         input: Input,

@@ -120,6 +120,11 @@ impl Points {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn values(&self) -> &[(f64, f64)] {
+        &self.points
+    }
+
     /// Without the values above `limit`.
     pub(crate) fn below(mut self, limit: f64) -> Self {
         self.points.retain(|(_, value)| *value <= limit);

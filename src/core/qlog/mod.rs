@@ -3,7 +3,10 @@
 //! The state machine calls [`Qlog`], which does nothing while the connection has no log. `log` has the log, the only
 //! part that the feature `qlog` adds.
 
-#![cfg_attr(not(feature = "qlog"), expect(unused_variables, reason = "the feature is off"))]
+#![cfg_attr(
+    not(feature = "qlog"),
+    expect(unused_variables, clippy::needless_pass_by_ref_mut, reason = "the feature is off")
+)]
 
 #[cfg(feature = "qlog")]
 pub(crate) mod log;

@@ -335,7 +335,6 @@ impl Bbr {
         self.has_lost
     }
 
-    /// Bandwidth-delay product, bytes.
     /// The state for the qlog.
     #[cfg(feature = "qlog")]
     pub(crate) fn state(&self) -> ModelState {
@@ -351,6 +350,7 @@ impl Bbr {
         }
     }
 
+    /// Bandwidth-delay product, bytes.
     fn bdp(&self) -> u64 {
         self.pipe.bdp
     }
