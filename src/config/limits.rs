@@ -101,8 +101,9 @@ impl Limits {
     }
 
     /// Sets whether to accept a connection only once its peer's address is validated. Default `false`: with
-    /// its first datagram. Costs one round trip. Clients of other implementations, which open with data,
-    /// need one retransmission, since their first data has to arrive twice.
+    /// its first datagram. Costs one round trip, after which data is acknowledged. Clients of other
+    /// implementations, which open with data, need one retransmission, since their first data has to arrive
+    /// twice. A connection that finds the [`backlog`](Self::backlog) full after validation is reset.
     #[doc(alias = "TCP_DEFER_ACCEPT")]
     #[must_use]
     pub fn require_validation(mut self, require: bool) -> Self {

@@ -417,14 +417,14 @@ impl CloseState {
         self.control != ControlSupport::Disabled
     }
 
-    /// Whether a FIN-ACK or RST-ACK is due.
-    pub(crate) fn has_reply(&self) -> bool {
-        self.reply.is_some()
+    /// Whether a FIN-ACK or RST-ACK is due. `withholds`: nothing is acknowledged, so FIN-ACK waits.
+    pub(crate) fn has_reply(&self, withholds: bool) -> bool {
+        self.reply.is_some_and(|reply| !(withholds && reply.kind == ControlType::FinAck))
     }
 
-    /// The FIN-ACK or RST-ACK to send now, if one is due.
-    pub(crate) fn poll_reply(&mut self) -> Option<ControlSegment> {
-        self.reply.take()
+    /// The FIN-ACK or RST-ACK to send now, if one is due; `withholds` as in [`Self::has_reply`].
+    pub(crate) fn poll_reply(&mut self, withholds: bool) -> Option<ControlSegment> {
+        if self.has_reply(withholds) { self.reply.take() } else { None }
     }
 
     /// Asserts the invariants of the states; `nxt` is RCV.NXT.
@@ -757,14 +757,16 @@ mod tests {
         assert!(!state.on_fin(Sn(2 + MAX_FIN_DISTANCE + 1), Ts(0), Sn(2)), "beyond any window");
         assert!(state.on_fin(Sn(4), Ts(0), Sn(2)));
         state.on_in_order(Sn(3));
-        assert!(!state.has_reply() && !state.is_recv_complete() && !state.is_beyond_fin(Sn(3)));
+        assert!(
+            !state.has_reply(false) && !state.is_recv_complete() && !state.is_beyond_fin(Sn(3))
+        );
         state.on_in_order(Sn(4));
         let ack = ControlSegment { kind: ControlType::FinAck, sn: Sn(4), ts: Ts(0) };
-        assert_eq!((state.poll_reply(), state.is_recv_complete()), (Some(ack), true));
+        assert_eq!((state.poll_reply(false), state.is_recv_complete()), (Some(ack), true));
         assert!(state.is_beyond_fin(Sn(4)) && !state.is_beyond_fin(Sn(3)));
         assert!(!state.on_fin(Sn(5), Ts(0), Sn(4)), "contradicts the one that has taken effect");
         assert!(state.on_fin(Sn(4), Ts(6), Sn(4)), "the FIN-ACK was lost");
-        assert_eq!(state.poll_reply(), Some(ControlSegment { ts: Ts(6), ..ack }));
+        assert_eq!(state.poll_reply(false), Some(ControlSegment { ts: Ts(6), ..ack }));
     }
 
     /// Rule: W-63.
@@ -774,7 +776,7 @@ mod tests {
         assert!(state.on_fin(Sn(4), Ts(0), Sn(2)));
         assert!(!state.is_beyond_fin(Sn(5)), "the data is taken");
         state.on_in_order(Sn(4));
-        assert!(!state.is_recv_complete() && !state.has_reply());
+        assert!(!state.is_recv_complete() && !state.has_reply(false));
     }
 
     #[test]

@@ -327,9 +327,14 @@ impl<S: Socket> Driver<S> {
         let Some(handle) = deferred else { return };
         let Some(accept) = self.admission.accept() else { return };
         if accept.len() >= self.config.limits.backlog {
-            // Dropping the handle ends the connection, as if the application had dropped its stream.
             Refusal::Backlog.count(&mut self.stats);
+            handle.send.abort();
             return;
+        }
+        if let Some(conn) = self.routing.get_mut(id)
+            && accept.is_open()
+        {
+            conn.kcp.accept();
         }
         self.scratch.wakers.extend(accept.push(handle));
     }

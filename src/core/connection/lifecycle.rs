@@ -342,7 +342,9 @@ impl Kcp {
 impl Kcp {
     /// Whether a CONTROL segment is due, while the connection is open.
     pub(super) fn has_control_due(&self, now: Micros) -> bool {
-        self.close_state.has_reply() || self.has_fin_due(now) || self.has_hello_due(now)
+        self.close_state.has_reply(self.withholds_acks())
+            || self.has_fin_due(now)
+            || self.has_hello_due(now)
     }
 
     fn has_fin_due(&self, now: Micros) -> bool {
@@ -370,7 +372,7 @@ impl Kcp {
     }
 
     fn poll_control(&mut self, now: Micros) -> Option<ControlSegment> {
-        let reply = self.close_state.poll_reply();
+        let reply = self.close_state.poll_reply(self.withholds_acks());
         if reply.is_some() {
             return reply;
         }

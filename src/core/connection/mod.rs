@@ -95,6 +95,8 @@ pub struct Kcp {
     pub(super) acks: PendingAcks,
     keepalive: Keepalive,
     amplification: Amplification,
+    /// From [`Kcp::defer_accept`] until [`Kcp::accept`].
+    defers_accept: bool,
     address_proof: AddressProof,
     /// `Some` once a datagram has come on another path, until a path is validated.
     path_validator: Option<Box<PathValidator>>,
@@ -244,6 +246,7 @@ impl Kcp {
             role: Role::default(),
             close_state: CloseState::new(config.close_notify),
             repair: None,
+            defers_accept: false,
             close_reason: None,
             pending_reset: UnconfirmedReset::default(),
             parity_sent: None,

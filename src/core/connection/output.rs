@@ -90,8 +90,8 @@ impl Kcp {
             Some(_) => whole,
             None => self.amplification.budget_beside_pings(usize::from(self.sent_overhead)),
         };
-        let is_lone_ping = self.amplification.withholds_acks()
-            || (self.keepalive.is_due() && !budget.admits(2 * HEADER_LEN));
+        let is_lone_ping =
+            self.withholds_acks() || (self.keepalive.is_due() && !budget.admits(2 * HEADER_LEN));
         if !(if is_lone_ping { whole } else { budget }).admits(HEADER_LEN) {
             return None;
         }
@@ -422,7 +422,7 @@ impl Kcp {
     /// A header with the current `wnd` and `una`; records the window as advertised. `una` is 0
     /// while acknowledgements are withheld.
     pub(super) fn header(&mut self, command: Command, frg: u8, sn: Sn, ts: Ts, len: u32) -> Header {
-        let withholds = self.amplification.withholds_acks();
+        let withholds = self.withholds_acks();
         let una = if withholds { Sn(0) } else { self.recv.nxt() };
         let wnd = self.recv.advertise_window();
         Header { conv: self.conv, command, frg, wnd, ts, sn, una, len }

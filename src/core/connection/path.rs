@@ -72,6 +72,21 @@ impl Kcp {
         }
     }
 
+    /// No application can have the connection before [`Kcp::accept`], so nothing of the peer is acknowledged.
+    pub(crate) fn defer_accept(&mut self) {
+        self.defers_accept = true;
+    }
+
+    /// The connection waits for the application to accept it, after [`Kcp::defer_accept`].
+    pub(crate) fn accept(&mut self) {
+        self.defers_accept = false;
+    }
+
+    /// Whether the peer gets no acknowledgement now.
+    pub(super) fn withholds_acks(&self) -> bool {
+        self.defers_accept || self.amplification.withholds_acks()
+    }
+
     /// Whether this side accepted the connection and the peer is not validated.
     pub(super) fn is_peer_unvalidated(&self) -> bool {
         self.role != Role::Active && !self.keepalive.is_validated()

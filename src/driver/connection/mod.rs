@@ -274,6 +274,9 @@ impl Conn {
         deadline: Instant,
         deferred: Option<Handle>,
     ) {
+        if deferred.is_some() {
+            self.kcp.defer_accept();
+        }
         let has_allowance = allowance > 0;
         let validation = AddressValidation { deadline, deferred, has_allowance };
         self.validation = Some(Box::new(validation));

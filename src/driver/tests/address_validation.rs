@@ -14,7 +14,7 @@ use super::fixtures::{
 };
 use super::sim_network::Fate;
 use super::sim_world::{World, addr};
-use crate::config::{AutoRedundancy, Config, CongestionControl, Redundancy};
+use crate::config::{AckPolicy, AutoRedundancy, Config, CongestionControl, Limits, Redundancy};
 use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header, Segments};
 use crate::core::seq::{Sn, Ts};
 use crate::error::{ConnectionError, TimeoutCause};
@@ -284,6 +284,58 @@ fn require_validation_defers_accept_until_a_ping_is_answered() {
     let (mut stream, peer) = world.finish(SECOND, listener.accept()).unwrap();
     assert_eq!(peer, addr(PEER));
     assert_eq!(world.finish(SECOND, stream.read_chunk()).unwrap(), "hello");
+}
+
+/// The segments under `conv` that acknowledge something.
+fn acknowledgements(arrived: &[Vec<u8>], conv: u32) -> Vec<Header> {
+    let headers = arrived.iter().flat_map(|datagram| Segments::new(datagram)).map(|(h, _)| h);
+    let of_conv = headers.filter(|header| header.conv == conv);
+    let is_ack = |h: &Header| {
+        h.command == Command::Ack || h.una != Sn(0) || (h.command == Command::Control && h.frg == 2)
+    };
+    of_conv.filter(is_ack).collect()
+}
+
+/// `shutdown` is successful once everything is acknowledged, so a connection that may never reach the application
+/// acknowledges nothing. One that finds the backlog full after validation is reset.
+///
+/// Rules: W-27, W-174.
+#[test]
+fn deferred_connection_acknowledges_nothing_and_is_reset_when_the_backlog_is_full() {
+    let config = Config::new().limits(Limits::new().require_validation(true).backlog(1));
+    let (mut world, listener) = server(&config.ack_policy(AckPolicy::Immediate));
+    let mut pings = Vec::new();
+    for conv in [7, 8] {
+        world.inject(addr(PEER), SERVER, &open_segment(conv, 5));
+        world.inject(addr(PEER), SERVER, &push(conv, 0, b"hello"));
+        let mut fin = Vec::new();
+        let header = Header::parse(&push(conv, 1, b"")).unwrap();
+        Header { command: Command::Control, frg: 1, ..header }.emit(&mut fin);
+        world.inject(addr(PEER), SERVER, &fin);
+        world.run_for(SECOND / 10);
+        let arrived = world.arrived(PEER);
+        assert_eq!(acknowledgements(&arrived, conv), []);
+        pings.push(find_ping(&arrived).unwrap());
+    }
+    for ping in &pings {
+        let mut pong = Vec::new();
+        let (command, una) = (Command::Ack, Sn(0));
+        Header { command, wnd: 128, una, ..*ping }.emit(&mut pong);
+        world.inject(addr(PEER), SERVER, &pong);
+    }
+    world.run_for(SECOND / 10);
+    let arrived = world.arrived(PEER);
+    let [accepted, refused] = [7, 8].map(|conv| acknowledgements(&arrived, conv));
+    assert!(accepted.iter().any(|header| header.command == Command::Ack));
+    assert!(accepted.iter().any(|header| header.command == Command::Control && header.frg == 2));
+    assert_eq!(refused, []);
+    let mut headers = arrived.iter().map(|datagram| Header::parse(datagram).unwrap());
+    assert!(headers.any(|h| h.conv == 8 && h.command == Command::Control && h.frg == 3));
+    assert_eq!(listener.stats().refused.backlog, 1);
+    let (mut stream, _) = world.finish(SECOND, listener.accept()).unwrap();
+    let mut read = Vec::new();
+    world.finish(SECOND, stream.read_to_end(&mut read)).unwrap();
+    assert_eq!((read, now_or_never(&listener).is_none()), (b"hello".to_vec(), true));
 }
 
 // ----- sources with many connections -----

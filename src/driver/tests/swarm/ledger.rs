@@ -369,11 +369,6 @@ impl Ledger {
             let excused = self.facts.iter().any(|facts| facts.lost_until.is_some())
                 || readers.iter().any(|reader| reader.gives_up)
                 || (readers.is_empty() && self.drains)
-                // The client was not validated in time, so the server's application never got the stream.
-                || (readers.is_empty() && self.plan.server.limits.require_validation && {
-                    let facts = self.facts[usize::from(end.host)];
-                    facts.has_moved || facts.outage > HARMLESS_OUTAGE
-                })
                 // The caller of `connect` was gone before it had a stream to read.
                 || (readers.is_empty()
                     && end.host == SERVER
