@@ -40,8 +40,8 @@ const JOBS: usize = 2;
 /// A mutant is one change: `<` becomes `<=`, a call is left out, a constant is doubled, a function returns at once.
 /// The program draws COUNT places of each area with SEED in a copy of the workspace, target/mutants, and builds its
 /// tests once with all of them. Each mutant then runs the tests that reach its code, tests of its module and short
-/// tests of all programs first, until one fails. A mutant that hangs ends after 20 s and three times the time of its tests, and
-/// counts as noticed.
+/// tests of all programs first, until one fails. A mutant that hangs ends after 20 s and three times the time of its
+/// tests, without the time in which the machine was busy, and counts as noticed.
 ///
 /// Each verdict is printed when it is found, and at the end a table by area. For a mutant that no test notices
 /// these are its place, the change after `-` and `+`. It shows a test that is missing, or it changes nothing that a
