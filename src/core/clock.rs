@@ -64,6 +64,11 @@ impl Clock {
         self.latest.1
     }
 
+    /// The time of the last [`Self::tick`].
+    pub(crate) fn latest(&self) -> Micros {
+        self.latest.1
+    }
+
     /// The [`Instant`] of a deadline.
     pub(crate) fn instant(&self, time: Micros) -> Instant {
         // If `Instant` overflows: one year after the start.

@@ -634,16 +634,11 @@ impl Kcp {
                 self.flush();
             }
             Setting::Mtu(mtu) => {
-                let falls = mtu < self.max_mtu();
                 self.send.path.mtu.on_max_mtu_changed(mtu);
                 if let Some(paths) = &mut self.send.paths {
                     paths.limit_mtu(mtu);
                 }
-                if falls {
-                    self.on_mtu_fell(self.last_poll_transmit);
-                } else {
-                    self.update_mss();
-                }
+                self.update_mss();
             }
             Setting::RateLimit(rate) => self.rate_limiter.set_rate(rate),
             Setting::Keepalive(interval, idle) => self.keepalive.set_timeouts(interval, idle),

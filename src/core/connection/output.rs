@@ -131,7 +131,8 @@ impl Kcp {
             || (self.full_datagrams_since_ack < MAX_FULL_DATAGRAMS_BEFORE_ACK && !overdue);
         // Address validation comes before data.
         let validates = self.keepalive.is_due() && !self.keepalive.is_validated();
-        if next.is_some_and(|next| next.is_new()) && self.keepalive.is_validated() {
+        let is_new = next.is_some_and(|next| next.is_new());
+        if is_new && self.keepalive.is_validated() && self.send.oversized().is_none() {
             self.send.path.mtu.on_new_data(now, self.send.una());
         }
         match full.filter(|_| acks_may_wait && !validates) {

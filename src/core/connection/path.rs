@@ -5,16 +5,17 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use crate::config::{self, Mode};
+use crate::config;
 use crate::core::clock::Micros;
 use crate::core::congestion::PathHandle;
 use crate::core::connection::Kcp;
 use crate::core::connection::output::MAX_FULL_DATAGRAMS_BEFORE_ACK;
 use crate::core::keepalive::{PingId, Role};
 use crate::core::path::amplification::{AddressProof, Amplification, SendBudget};
+use crate::core::path::mtu::Oversized;
 use crate::core::path::validation::{PathChallenge, PathValidation};
 use crate::core::segment::{Command, HEADER_LEN, Header, Segments};
-use crate::core::seq::{Sn, Ts};
+use crate::core::seq::Ts;
 use crate::error::{ConfigError, ConnectionError, TimeoutCause};
 use crate::util::path::Path;
 
@@ -328,7 +329,7 @@ impl Kcp {
         if !self.send.path.mtu.on_message_too_big(size) {
             return None;
         }
-        self.on_mtu_fell(self.last_poll_transmit);
+        self.update_mss();
         Some(self.max_mtu())
     }
 
@@ -337,42 +338,26 @@ impl Kcp {
     pub(crate) fn on_packet_too_big(&mut self, now: Instant, size: usize) {
         let now = self.clock.at(now);
         if self.send.path.mtu.on_packet_too_big(now, size) {
-            self.on_mtu_fell(now);
+            self.update_mss();
         }
-    }
-
-    /// The MTU fell: the system has refused a datagram, or the application has lowered it.
-    pub(super) fn on_mtu_fell(&mut self, now: Micros) {
-        if self.send.awaits_ack() {
-            self.send.path.mtu.on_fallen(now, self.cut_until());
-        }
-        self.update_mss();
-    }
-
-    /// The number after the last segment that keeps its size: segments of queued messages do too.
-    fn cut_until(&self) -> Sn {
-        let queued = match self.mode {
-            Mode::Stream => 0,
-            Mode::Message => self.send.send_buffer().segments(self.send.mss()),
-        };
-        self.send.nxt().advance(u32::try_from(queued).unwrap_or(0))
     }
 
     /// Whether the caller should let routers fragment datagrams (clear DF): segments in flight
     /// exceed the path MTU.
     #[must_use]
     pub fn needs_ip_fragmentation(&self) -> bool {
-        self.close_reason.is_none()
-            && self.send.awaits_ack()
-            && self.send.path.mtu.needs_ip_fragmentation(self.keepalive.is_validated())
+        self.close_reason.is_none() && self.send.awaits_ack() && {
+            let oversized = self.send.oversized().is_some();
+            self.send.path.mtu.may_fragment(oversized, self.keepalive.is_validated())
+        }
     }
 
     /// Sets the size of new segments to the current MTU. Returns whether the size has changed.
     pub(super) fn update_mss(&mut self) -> bool {
-        let before = self.send.mss();
-        let mss = self.send.current_mtu() - HEADER_LEN;
+        let (before, mtu) = (self.send.mss(), self.send.current_mtu());
+        let mss = mtu - HEADER_LEN;
         let mss = mss - self.repair_overhead(mss);
-        self.send.set_mss(mss);
+        self.send.set_mss(self.clock.latest(), mtu, mss);
         mss != before
     }
 }
@@ -409,8 +394,7 @@ impl Kcp {
     /// An ACK arrived that matches no segment in flight. Returns whether it answers an MTU probe or
     /// the ping before one.
     pub(super) fn on_mtu_probe_ack(&mut self, now: Micros, header: &Header) -> bool {
-        let cut_until = self.cut_until();
-        if !self.send.path.mtu.on_ack(now, PingId::named_by(header), cut_until) {
+        if !self.send.path.mtu.on_ack(now, PingId::named_by(header)) {
             return false;
         }
         self.keepalive.on_validated();
@@ -426,7 +410,7 @@ impl Kcp {
     /// timeout.
     pub(super) fn check_oversized_timeout(&mut self, now: Micros) {
         if self.oversized_deadline().is_some_and(|until| now >= until) {
-            let since = self.send.path.mtu.oversized_since();
+            let since = self.send.oversized().map(Oversized::last_progress);
             let answers = since.is_some_and(|since| self.keepalive.last_alive() > since);
             let heard = if answers { TimeoutCause::SmallDatagrams } else { TimeoutCause::Nothing };
             self.close_reason.get_or_insert(ConnectionError::DeadPeer(heard));
@@ -434,7 +418,7 @@ impl Kcp {
     }
 
     pub(super) fn oversized_deadline(&self) -> Option<Micros> {
-        let since = self.send.path.mtu.oversized_since()?;
+        let since = self.send.oversized()?.last_progress();
         let limit = self.keepalive.dead_after()?;
         self.send.is_oldest_unacked().then(|| since.add_micros(limit))
     }

@@ -16,7 +16,7 @@
 //!
 //! Existing segments keep their size: the peer may have received one and its ACK was lost, so its
 //! number cannot be reused for other bytes. Until these segments are acknowledged the caller lets
-//! routers fragment ([`MtuDiscovery::needs_ip_fragmentation`]).
+//! routers fragment ([`Oversized`], [`MtuDiscovery::may_fragment`]).
 //!
 //! Deviations from RFC 8899: up to [`BASE_PLPMTU`] the search starts complete at the configured
 //! size, not in BASE (5.2), so a path that carries that size costs no probe; the search walks
@@ -134,22 +134,38 @@ struct Search {
 /// A PLPMTU below the configured size.
 #[derive(Clone, Copy, Debug)]
 struct Reduced {
-    /// Bytes of a KCP datagram; `usize::MAX` while only `oversized` matters.
+    /// Bytes of a KCP datagram.
     plpmtu: usize,
     /// When new data starts a probe of a larger size (PMTU_RAISE_TIMER).
     raise_at: Micros,
-    /// Segments that may exceed the path MTU: set on a black hole and when the upper bound falls,
-    /// cleared when all are acknowledged. Survives a change of state.
-    oversized: Option<Oversized>,
 }
 
-/// Segments in flight that were cut before the PLPMTU was reduced.
+/// Segments of a connection that may exceed the MTU: each that was cut before the MTU fell, until all of them are
+/// acknowledged. Their losses count as no black hole.
 #[derive(Clone, Copy, Debug)]
-struct Oversized {
-    /// The number after the last oversized segment.
+pub(crate) struct Oversized {
+    /// The number after the last of them.
     until: Sn,
     /// When SND.UNA last advanced.
     last_progress: Micros,
+}
+
+impl Oversized {
+    /// The segments before `cut_until`, with those of `before`.
+    pub(crate) fn until(now: Micros, cut_until: Sn, before: Option<Self>) -> Self {
+        let last_progress = before.map_or(now, |before| before.last_progress);
+        Self { until: cut_until, last_progress }
+    }
+
+    /// SND.UNA advanced to `una`. Returns the segments that are left.
+    pub(crate) fn on_una(self, now: Micros, una: Sn) -> Option<Self> {
+        (self.until.since(una) > 0).then_some(Self { last_progress: now, ..self })
+    }
+
+    /// When SND.UNA last advanced.
+    pub(crate) fn last_progress(self) -> Micros {
+        self.last_progress
+    }
 }
 
 /// The next step while a size is under test.
@@ -301,7 +317,7 @@ impl BlackHoleDetector {
 impl MtuDiscovery {
     /// `max_mtu`: upper bound of the UDP payload, bytes.
     pub(crate) fn new(max_mtu: u16) -> Self {
-        let base = Reduced { plpmtu: kcp_size(BASE_PLPMTU), raise_at: Micros(0), oversized: None };
+        let base = Reduced { plpmtu: kcp_size(BASE_PLPMTU), raise_at: Micros(0) };
         let mut discovery = Self {
             max_mtu,
             overhead: 0,
@@ -395,10 +411,9 @@ impl MtuDiscovery {
         if plpmtu >= self.current_mtu() {
             return false;
         }
-        let oversized = self.state.reduced().and_then(|reduced| reduced.oversized);
         let raise_at = now.add_micros(REPORT_LIFE);
         self.black_hole_detector.reset();
-        self.complete(Some(Reduced { plpmtu, raise_at, oversized }));
+        self.complete(Some(Reduced { plpmtu, raise_at }));
         true
     }
 
@@ -409,42 +424,13 @@ impl MtuDiscovery {
         PLPMTU_TABLE.into_iter().find(|next| *next < size)
     }
 
-    /// Whether routers should fragment: oversized segments are in flight, or a peer that never
-    /// answered may not have received the first full segment. Not while a validated peer is probed:
-    /// MTU probes would arrive in fragments.
-    pub(crate) fn needs_ip_fragmentation(&self, validated: bool) -> bool {
+    /// Whether routers may fragment oversized segments (`oversized`: there are some), or the first full segment,
+    /// which a peer that never answered may not have received. Not while a validated peer is probed: MTU probes
+    /// would arrive in fragments.
+    pub(crate) fn may_fragment(&self, oversized: bool, validated: bool) -> bool {
         match self.state.probing() {
             Some(probing) => !validated && probing.ping_count > 1,
-            None => self.oversized_since().is_some(),
-        }
-    }
-
-    /// The longest datagram that may be in flight.
-    pub(crate) fn longest_in_flight(&self) -> usize {
-        if self.oversized_since().is_some() { usize::MAX } else { self.current_mtu() }
-    }
-
-    /// Data leaves on this path from now on. Segments in flight before `nxt` may be longer than it carries: up to
-    /// `longest`, 0 if there are none.
-    pub(crate) fn on_path_used(&mut self, now: Micros, nxt: Sn, longest: usize) {
-        let oversized = Oversized { until: nxt, last_progress: now };
-        if let Some(reduced) = self.state.reduced_mut() {
-            reduced.oversized = (longest > 0).then_some(oversized);
-        } else if longest > self.current_mtu() {
-            self.on_fallen(now, nxt);
-        }
-    }
-
-    /// The upper bound fell. Segments in flight before `cut_until` may be too long for the path; their losses count
-    /// as no black hole.
-    pub(crate) fn on_fallen(&mut self, now: Micros, cut_until: Sn) {
-        let oversized = Some(Oversized { until: cut_until, last_progress: now });
-        match self.state.reduced_mut() {
-            Some(reduced) => reduced.oversized = oversized,
-            None => {
-                let plpmtu = usize::MAX;
-                self.complete(Some(Reduced { plpmtu, raise_at: now, oversized }));
-            }
+            None => oversized,
         }
     }
 
@@ -454,11 +440,6 @@ impl MtuDiscovery {
         if let Some(reduced) = self.state.reduced_mut() {
             reduced.raise_at = now;
         }
-    }
-
-    /// When SND.UNA last advanced; `None` unless oversized segments are in flight.
-    pub(crate) fn oversized_since(&self) -> Option<Micros> {
-        self.state.reduced()?.oversized.map(|oversized| oversized.last_progress)
     }
 }
 
@@ -497,23 +478,14 @@ impl MtuDiscovery {
         }
     }
 
-    /// SND.UNA advanced to `una`.
-    pub(crate) fn on_una(&mut self, now: Micros, una: Sn) {
-        if let Some(reduced) = self.state.reduced_mut() {
-            let in_flight = reduced.oversized.filter(|oversized| oversized.until.since(una) > 0);
-            reduced.oversized =
-                in_flight.map(|oversized| Oversized { last_progress: now, ..oversized });
-        }
-    }
-
-    /// New data is about to be sent to a validated peer: starts the search upwards if `raise_at`
-    /// has passed.
+    /// New data is about to be sent to a validated peer, and no oversized segment is in flight: starts the search
+    /// upwards if `raise_at` has passed.
     pub(crate) fn on_new_data(&mut self, now: Micros, una: Sn) {
         let max = self.max_datagram();
         let (State::SearchComplete(Some(reduced)) | State::Error(reduced)) = &self.state else {
             return;
         };
-        if reduced.oversized.is_some() || now < reduced.raise_at || reduced.plpmtu >= max {
+        if now < reduced.raise_at || reduced.plpmtu >= max {
             return;
         }
         let raise_at = now.add_micros(PMTU_RAISE_TIMER);
@@ -523,9 +495,8 @@ impl MtuDiscovery {
     }
 
     /// An ACK arrived that matches no segment in flight. Returns whether it answers a ping or an
-    /// MTU probe. `nxt`: segments before this number are cut already; SND.NXT, or later if messages
-    /// are queued.
-    pub(crate) fn on_ack(&mut self, now: Micros, ping: PingId, nxt: Sn) -> bool {
+    /// MTU probe.
+    pub(crate) fn on_ack(&mut self, now: Micros, ping: PingId) -> bool {
         let Some(probing) = self.state.probing_mut().filter(|probing| probing.sn == ping.sn) else {
             return false;
         };
@@ -541,7 +512,7 @@ impl MtuDiscovery {
         }
         probing.probe_count += u8::from(std::mem::take(&mut probing.probe_timed_out));
         if probing.probe_count >= MAX_PROBES {
-            self.on_black_hole(now, nxt);
+            self.on_black_hole(now);
         } else {
             let earliest = last.mtu_probe_at.map_or(now, |sent| sent.add_micros(PROBE_TIMER));
             (probing.stage, probing.next) = (Stage::ProbeDue, now.max(earliest));
@@ -640,26 +611,20 @@ impl MtuDiscovery {
         let reduced = match &self.state {
             _ if size >= self.max_datagram() => None,
             State::Base(base) => base.reduced,
-            state => state.reduced().map(|reduced| Reduced {
-                plpmtu: size,
-                raise_at: now.add_micros(PMTU_RAISE_TIMER),
-                ..*reduced
-            }),
+            state => state
+                .reduced()
+                .map(|_| Reduced { plpmtu: size, raise_at: now.add_micros(PMTU_RAISE_TIMER) }),
         };
         self.complete(reduced);
     }
 
     /// The path does not carry the size under test: cuts segments for [`MIN_PLPMTU`] until an MTU
     /// probe of a smaller size is acknowledged.
-    fn on_black_hole(&mut self, now: Micros, nxt: Sn) {
+    fn on_black_hole(&mut self, now: Micros) {
         self.black_hole_detector.reset();
         let Some(probing) = self.state.probing().copied() else { return };
-        let oversized = match &self.state {
-            State::Base(_) => Some(Oversized { until: nxt, last_progress: now }),
-            state => state.reduced().and_then(|reduced| reduced.oversized),
-        };
         let raise_at = now.add_micros(PMTU_RAISE_TIMER);
-        let reduced = Reduced { plpmtu: MIN_PLPMTU, raise_at, oversized };
+        let reduced = Reduced { plpmtu: MIN_PLPMTU, raise_at };
         self.state = match next_smaller(probing.size).filter(|size| *size > MIN_PLPMTU) {
             Some(size) => {
                 let probing = Probing::new(Stage::ProbeDue, size, probing.sn, now);

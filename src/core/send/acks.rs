@@ -346,10 +346,7 @@ impl Sender {
         self.release(now, clock, newly_acked - proved, false);
         self.una_proof.on_una(now, una, unproved);
         if newly_acked > 0 {
-            self.path.mtu.on_una(now, una);
-            if self.sent_segments.uses_slots() {
-                self.on_una_elsewhere(now, una);
-            }
+            self.oversized = self.oversized.and_then(|oversized| oversized.on_una(now, una));
         }
         self.send_buffer.release(self.sent_segments.oldest_payload());
         let (is_bbr, rtt) = (self.path.congestion.is_bbr(), *self.longest_rtt());

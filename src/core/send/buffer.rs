@@ -107,6 +107,11 @@ impl SendBuffer {
         if self.stream { self.bytes.div_ceil(mss) } else { self.waiting.len() }
     }
 
+    /// Segments that are cut before they leave: those of messages.
+    pub(crate) fn cut_segments(&self) -> usize {
+        if self.stream { 0 } else { self.waiting.len() }
+    }
+
     /// Full segments of `mss` payload bytes that come next; 0 in message mode, where messages may be shorter.
     pub(crate) fn full_segments(&self, mss: usize) -> usize {
         if self.stream { self.bytes / mss } else { 0 }

@@ -22,6 +22,7 @@ use crate::config::{CongestionControl, DEFAULT_WINDOW, KcpConfig, Mode, Timing};
 use crate::core::clock::Micros;
 use crate::core::congestion::autotune::WindowAutotune;
 use crate::core::congestion::{Congestion, INITIAL_WINDOW, Limit, Pacing, PathHandle, SentAs};
+use crate::core::path::mtu::Oversized;
 use crate::core::path::set::PathSet;
 use crate::core::recovery::acked::{AckedHistory, UnaProof};
 use crate::core::recovery::loss::{LossTrigger, PathProbes, RetransmitBudget};
@@ -154,8 +155,12 @@ pub(crate) struct Sender {
     autotune: Option<WindowAutotune>,
     /// ACKs of later transmissions that trigger fast retransmit (kcp-go `fastresend`); 0: off.
     fast_resend: u32,
+    /// Largest datagram for which segments are cut, bytes.
+    mtu: usize,
     /// Largest payload of new segments, bytes.
     mss: usize,
+    /// Segments that were cut for more than `mtu`.
+    oversized: Option<Oversized>,
     /// The path on which data leaves.
     pub(crate) path: SendPath,
     /// `Some` with several paths.
@@ -182,7 +187,9 @@ impl Sender {
             window: config.send_window,
             autotune: WindowAutotune::for_window(config.send_window, config.auto_windows, start),
             fast_resend: 0,
+            mtu: path.mtu.current_mtu(),
             mss: path.mtu.current_mtu() - HEADER_LEN,
+            oversized: None,
             path,
             paths: None,
             aggregates: false,
@@ -213,9 +220,13 @@ impl Sender {
         if self.autotune.is_some() { self.window.max(DEFAULT_WINDOW) } else { self.window }
     }
 
-    /// Sets the largest payload of new segments, bytes. Segments in flight keep their length.
-    pub(crate) fn set_mss(&mut self, mss: usize) {
-        self.mss = mss;
+    /// Sets the largest datagram, and the largest payload of new segments in it, bytes. Segments keep their length.
+    pub(crate) fn set_mss(&mut self, now: Micros, mtu: usize, mss: usize) {
+        let cut_until = self.cut_until();
+        if mtu < self.mtu && cut_until != self.una() {
+            self.oversized = Some(Oversized::until(now, cut_until, self.oversized));
+        }
+        (self.mtu, self.mss) = (mtu, mss);
         let segment = (HEADER_LEN + mss) as u64;
         self.path.congestion.set_segment(segment);
         if let Some(paths) = &mut self.paths {
@@ -226,6 +237,16 @@ impl Sender {
     /// Largest payload of new segments, bytes.
     pub(crate) fn mss(&self) -> usize {
         self.mss
+    }
+
+    /// The number after the last segment that keeps its length: segments of queued messages do too.
+    fn cut_until(&self) -> Sn {
+        self.nxt().advance(u32::try_from(self.send_buffer.cut_segments()).unwrap_or(0))
+    }
+
+    /// Segments that may exceed the MTU, and wait or are in flight.
+    pub(crate) fn oversized(&self) -> Option<Oversized> {
+        self.oversized
     }
 
     /// SND.UNA: the oldest number not acknowledged cumulatively.

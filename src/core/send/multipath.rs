@@ -34,7 +34,6 @@ impl Sender {
         let (mode, rto) = (self.path.congestion.mode(), self.path.rtt.rto());
         let has_acked = self.path.loss.has_acked();
         let fills_window = resend && self.path.congestion.is_bbr() && !self.is_latency_bound();
-        let longest = self.longest_in_flight();
         let Some(from) = self.exchange_path(to) else { return };
         // The old path's model would be out of date when it is used again.
         self.path.congestion = Congestion::disabled();
@@ -43,7 +42,6 @@ impl Sender {
             paths.send_mut(from).into_iter().for_each(SendPath::forget_congestion);
         }
         self.begin_path(now, mode, rto, fills_window);
-        self.path.mtu.on_path_used(now, self.nxt(), longest);
         self.on_peer_activity(now);
         if resend {
             // A peer that acknowledges nothing on any path is not sent a window on each.
@@ -75,10 +73,6 @@ impl Sender {
         });
         self.path.pacer.reset();
         self.path.loss.begin_at(now, next, rto);
-    }
-
-    fn longest_in_flight(&self) -> usize {
-        if self.in_flight() > 0 { self.path.mtu.longest_in_flight() } else { 0 }
     }
 
     /// When an answer of a path is overdue: its first transmission after the latest acknowledged one has waited
@@ -236,7 +230,6 @@ impl Sender {
     pub(crate) fn use_path(&mut self, now: Micros, to: PathId) {
         let mode = self.path.congestion.mode();
         let start = self.una().back(self.unproved());
-        let longest = self.longest_in_flight();
         self.path.congestion.pause_at(start);
         if self.exchange_path(to).is_none() {
             return;
@@ -246,7 +239,6 @@ impl Sender {
         if self.path.congestion.mode() != mode {
             let rto = self.path.rtt.rto();
             self.begin_path(now, mode, rto, false);
-            self.path.mtu.on_path_used(now, self.nxt(), longest);
             return;
         }
         let len = self.unproved() + self.in_flight();
@@ -277,13 +269,6 @@ impl Sender {
         let others = paths.into_iter().flat_map(|paths| paths.usable_others());
         let all = iter::once(&self.path.rtt).chain(others.map(|(.., path)| &path.rtt));
         all.max_by_key(|rtt| rtt.srtt()).unwrap_or(&self.path.rtt)
-    }
-
-    /// `una` advances: the paths that are not active learn it too.
-    #[cold]
-    pub(super) fn on_una_elsewhere(&mut self, now: Micros, una: Sn) {
-        let others = self.paths.iter_mut().flat_map(|paths| paths.others_mut());
-        others.for_each(|(_, path)| path.mtu.on_una(now, una));
     }
 
     /// `count` segments are written off; the first of them was `start`.

@@ -322,6 +322,22 @@ fn segments_in_flight_when_the_mtu_falls_may_be_fragmented_until_acknowledged() 
     }
 }
 
+/// A message is cut when it is written: the system refuses its segments, although nothing was in flight when the
+/// MTU fell.
+#[test]
+fn segments_of_a_waiting_message_when_the_mtu_falls_may_be_fragmented_until_acknowledged() {
+    for (mode, fragments) in [(Mode::Message, true), (Mode::Stream, false)] {
+        let mut scripted = ScriptedPeer::new(&KcpConfig { mode, ..config() });
+        scripted.write(vec![1; 1_376]);
+        assert_eq!(scripted.kcp.on_message_too_big(1_400), Some(1_200));
+        let sent = scripted.out();
+        assert_eq!(scripted.kcp.needs_ip_fragmentation(), fragments, "{mode:?}");
+        scripted.una = Sn(sent.len() as u32);
+        scripted.ack(0, sent[0].0.ts.0);
+        assert!(!scripted.kcp.needs_ip_fragmentation());
+    }
+}
+
 /// The report may be forged: the path still carries the size.
 #[test]
 fn mtu_lowered_by_an_icmp_message_returns_once_a_later_probe_is_acknowledged() {
@@ -414,13 +430,13 @@ fn mtu_probe_follows_the_first_pong_of_the_latest_ping_alone() {
     assert_eq!((ping.cookie, size), (Ts(7), HEADER_LEN));
     let others = [PingId { cookie: Ts(8), ..ping }, PingId { sn: ping.sn.advance(1), ..ping }];
     for other in others {
-        assert!(!mtu.on_ack(now, other, Sn(6)));
+        assert!(!mtu.on_ack(now, other));
         assert_eq!(probe(&mut mtu, now, 9), None, "{other:?}");
     }
-    assert!(mtu.on_ack(now, ping, Sn(6)));
+    assert!(mtu.on_ack(now, ping));
     assert_eq!(probe(&mut mtu, now, 9).map(|(_, size)| size), Some(1_400));
     let deadline = mtu.deadline();
-    assert!(!mtu.on_ack(now, ping, Sn(6)), "the pong arrives twice");
+    assert!(!mtu.on_ack(now, ping), "the pong arrives twice");
     assert_eq!(mtu.deadline(), deadline);
 }
 
@@ -428,9 +444,9 @@ fn mtu_probe_follows_the_first_pong_of_the_latest_ping_alone() {
 fn suspicion_after_an_acknowledged_mtu_probe_begins_anew() {
     let (mut mtu, now) = suspected();
     let (ping, _) = probe(&mut mtu, now, 7).unwrap();
-    assert!(mtu.on_ack(now, ping, Sn(6)));
+    assert!(mtu.on_ack(now, ping));
     let (full, _) = probe(&mut mtu, now, 9).unwrap();
-    assert!(mtu.on_ack(now, full, Sn(6)));
+    assert!(mtu.on_ack(now, full));
     assert!(!mtu.is_watching());
     for loss in 1..=3 {
         assert_eq!(mtu.deadline(), None, "{loss}");
@@ -448,7 +464,7 @@ fn plpmtu_of_the_configured_size_follows_the_overhead() {
     mtu.on_new_data(Micros(0), Sn(5));
     let (full, size) = probe(&mut mtu, Micros(0), 7).unwrap();
     assert_eq!(size, 8_900);
-    assert!(mtu.on_ack(Micros(1), full, Sn(6)));
+    assert!(mtu.on_ack(Micros(1), full));
     assert_eq!(mtu.current_mtu(), 8_900);
     mtu.set_overhead(20, 0);
     assert_eq!(mtu.current_mtu(), 8_980);
