@@ -88,6 +88,8 @@ struct Setup {
     paths: Paths,
     /// Bytes that the accepting side may send before the peer is validated; `None`: no limit.
     allowance: Option<usize>,
+    /// The accepting side has no application before that.
+    defers: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +140,7 @@ impl Pair {
         let mut setup = Setup::draw(choices);
         // An initial segment has number 0.
         setup.allowance = setup.allowance.filter(|_| sn == Sn(0));
+        setup.defers &= setup.allowance.is_some();
         let mut is_capable = true;
         let mut side = || {
             let config = choices.config(mode, mortal);
@@ -224,6 +227,11 @@ impl Pair {
         panic!("not everything arrives though the network works");
     }
 
+    /// Whether this side has no application, and no datagram of it acknowledges anything.
+    fn is_deferred(&self, side: usize) -> bool {
+        self.setup.defers && side != OPENER
+    }
+
     /// Time passes until `now`.
     fn pass(&mut self, now: Instant) {
         self.now = now;
@@ -263,15 +271,16 @@ impl Setup {
         let framing = choices.pick(&[(0, 0), (8, 16)]);
         let framing = Framing { header_len: framing.0, trailer_len: framing.1 };
         let batch = choices.pick(&[0, 0, 3, 60]);
-        let paths = choices.byte();
-        let paths = match paths & 7 {
+        let choice = choices.byte();
+        let defers = choice & 8 != 0;
+        let paths = match choice & 7 {
             1 => Paths::Standby,
             2 => Paths::Duplicate,
             3 => Paths::Aggregate,
             _ => Paths::One,
         };
         let allowance = choices.pick(&[None, None, None, Some(1_400), Some(0)]);
-        Self { overhead, batch, framing, paths, allowance }
+        Self { overhead, batch, framing, paths, allowance, defers }
     }
 
     /// Calls that precede the first datagram.
@@ -297,6 +306,9 @@ impl Setup {
         }
         if let Some(allowance) = self.allowance.filter(|_| side != OPENER) {
             kcp.require_validation(now, allowance);
+            if self.defers {
+                kcp.defer_accept();
+            }
         }
     }
 }

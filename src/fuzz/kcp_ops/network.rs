@@ -27,6 +27,10 @@ impl Pair {
 
     /// Sends until nothing more is due, which it returns, or the network is full.
     pub(super) fn transmit(&mut self, from: usize) -> bool {
+        if self.is_deferred(from) && self.sides[from].kcp.is_established() {
+            self.sides[from].kcp.accept();
+            self.setup.defers = false;
+        }
         if self.setup.paths != Paths::One {
             self.transmit_on_paths(from);
         }
@@ -44,8 +48,17 @@ impl Pair {
             assert!(!was_last, "a datagram behind the last one");
             was_last = sent.is_last;
             self.count_unvalidated(from, sent.len);
+            if self.is_deferred(from) {
+                let mut headers = Segments::new(&bytes).map(|(header, _)| header);
+                assert!(
+                    headers.all(|header| header.una == Sn(0)),
+                    "acknowledged before it was accepted"
+                );
+            }
             if self.setup.paths == Paths::Duplicate && sent.segments > 0 {
                 self.copy(from, &bytes);
+                // Where copies end, losses no longer wait for their answers.
+                was_last = false;
             }
             self.carry(1 - from, Datagram { path, bytes });
             if sent.gso_follows && self.setup.batch > 0 {

@@ -7,7 +7,13 @@ use crate::config::{Config, KeepaliveSide};
 use crate::core::connection::fec::ClosedGroup;
 use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::path::set::{MAX_PATHS, PathId};
+#[cfg(feature = "qlog")]
+use crate::core::qlog::log::{RECORD_SEPARATOR, Title};
+#[cfg(feature = "qlog")]
+use crate::error::ConnectionError;
 use crate::fuzz::Choices;
+#[cfg(feature = "qlog")]
+use crate::fuzz::wire::addr;
 
 impl Endings {
     const CLOSE: u8 = 1;
@@ -45,6 +51,8 @@ impl Pair {
             53 => self.validate(side, choices),
             54 | 55 => self.end(side, choices),
             56 => self.observe(),
+            #[cfg(feature = "qlog")]
+            57 => self.use_log(side, choices),
             _ => self.use_network(side, 11, choices),
         }
     }
@@ -322,10 +330,35 @@ impl Pair {
                 let wire = std::mem::take(&mut self.sides[side].wire);
                 self.sides[side] = Side { wire, ..Side::new(kcp) };
                 self.sides[side].written = self.sides[1 - side].read;
+                self.setup.defers &= side == OPENER;
                 self.tainted = true;
             }
             Endings::SUSPECT => kcp.suspect_restart(now),
             _ => {}
+        }
+    }
+
+    #[cfg(feature = "qlog")]
+    fn use_log(&mut self, side: usize, choices: &mut Choices<'_>) {
+        let (now, peer) = (self.now, addr(1));
+        let kcp = &mut self.sides[side].kcp;
+        match choices.byte() % 5 {
+            0 => {
+                let is_client = side == OPENER;
+                let title = Title { conv: CONV, is_client, local: peer, peer, reference_time: 0 };
+                kcp.start_qlog(side as u64, &title);
+            }
+            1 => drop(kcp.take_qlog()),
+            2 => kcp.log_end(now, ConnectionError::IdleTimeout),
+            how => {
+                let Some(log) = kcp.qlog(now, peer) else { return };
+                let records = log.records();
+                assert!(
+                    records.is_empty()
+                        || (records[0], records.last()) == (RECORD_SEPARATOR, Some(&b'\n'))
+                );
+                if how == 3 { log.clear() } else { log.drop_records() }
+            }
         }
     }
 
