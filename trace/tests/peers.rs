@@ -13,8 +13,9 @@ use std::time::Duration;
 use kcpx::{Cipher, Config, ConnectionStats, FecConfig, KcpListener, KcpStream, Redundancy};
 use kcpx_interop::kcp_go::versions;
 use kcpx_netem::{Link, Relay};
+use kcpx_smux::{Session, Version};
 use kcpx_trace::pcap::{ip_packet, write_header, write_record};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// Bytes each way: all of them fit into the buffer of the relay's socket, which must lose nothing itself.
@@ -181,6 +182,66 @@ async fn summary_of_kcpx_says_what_its_counters_say() {
         assert!(stats[0].retransmits() > 0 || fec.is_some(), "{:?}", stats[0]);
         let sides = |summary: &Value| [0, 1].map(|side| counted(&summary["sides"][side]));
         agree(&recorded, cipher, sides, stats.each_ref().map(counters)).await;
+    }
+}
+
+/// The client opens streams and sends on them, the server answers and closes first.
+async fn streams(version: Version) -> Value {
+    let config = config("aes-128", None);
+    let listener = KcpListener::bind_with("127.0.0.1:0", config.clone()).await.unwrap();
+    let (relay, recorded) = path(listener.local_addr().unwrap()).await;
+    let smux = || kcpx_smux::Config::new().version(version);
+    let client = async {
+        let carrier = KcpStream::connect_with(relay.addr(), config).await.unwrap();
+        let session = Session::client(carrier, smux()).unwrap();
+        for sizes in STREAMS {
+            let mut stream = session.open_stream().await.unwrap();
+            stream.write_all(&vec![1; sizes[0]]).await.unwrap();
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).await.unwrap();
+            assert_eq!(answer.len(), sizes[1]);
+            stream.shutdown().await.unwrap();
+        }
+        session
+    };
+    let server = async {
+        let (carrier, _) = listener.accept().await.unwrap();
+        let session = Session::server(carrier, smux()).unwrap();
+        for sizes in STREAMS {
+            let mut stream = session.accept_stream().await.unwrap();
+            stream.read_exact(&mut vec![0; sizes[0]]).await.unwrap();
+            stream.write_all(&vec![2; sizes[1]]).await.unwrap();
+            stream.shutdown().await.unwrap();
+            assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+        }
+        session
+    };
+    let sessions = tokio::join!(client, server);
+    let summary = summary(&recorded, "aes-128");
+    drop(sessions);
+    summary
+}
+
+/// Bytes of the client and of the server, on each stream.
+const STREAMS: [[usize; 2]; 3] = [[1, 70_000], [40_000, 1], [1_000, 2_000]];
+
+#[tokio::test]
+async fn summary_of_smux_has_the_streams_their_bytes_and_who_closed_first() {
+    for (version, number) in [(Version::V1, 1), (Version::V2, 2)] {
+        let smux = &streams(version).await["smux"];
+        assert_eq!(
+            (&smux["version"], &smux["is_compressed"], &smux["is_incomplete"]),
+            (&json!(number), &json!(false), &json!(false))
+        );
+        let streams = smux["streams"].as_array().unwrap();
+        assert_eq!(streams.len(), STREAMS.len(), "{smux}");
+        for (stream, sizes) in streams.iter().zip(STREAMS) {
+            assert_eq!(
+                (&stream["opened_by"], &stream["bytes"], &stream["closed_by"], &stream["fins"]),
+                (&json!(0), &json!(sizes), &json!(1), &json!([true, true])),
+                "{smux}"
+            );
+        }
     }
 }
 
