@@ -612,7 +612,7 @@ impl Config {
     /// file is called `<conv>-<time>-<client|server>.sqlog`, with the start of the connection in milliseconds
     /// since 1970. A connection that a peer opened gets one once the peer is validated.
     ///
-    /// A thread of each endpoint writes them, up to 0.1 s later; the end of an endpoint waits for it up to a
+    /// A thread for each socket writes them, up to 0.1 s later; the end of an endpoint waits for it up to a
     /// second. Up to 8 MiB wait in memory, then events are dropped and counted in the log. After an error of
     /// the disk the endpoint logs no more and says so once, as an event of `tracing`; its connections go on.
     ///

@@ -15,9 +15,9 @@ use crate::core::segment::{Command, ControlType, HEADER_LEN, Header, Segments};
 use crate::core::seq::Sn;
 use crate::error::ConnectionError;
 
-/// Segments from which a run of a batch is one event with a `count`. A path that is paced, which sends bursts of two,
-/// has an event for each segment; a local path with millions of segments a second has one for a batch.
-const LEAST_RUN: u32 = 8;
+/// Segments from which a run of one instant is one event with a `count`. A local path has millions of segments a second
+/// in runs of a hundred; on a paced path runs are short, and each segment has its event, which readers match with ACKs.
+const LEAST_RUN: u32 = 32;
 /// Shortest time between two records of metrics, microseconds.
 const METRICS_INTERVAL: u64 = 1_000;
 
@@ -311,7 +311,9 @@ impl Log {
         if state.mtu != self.state.mtu {
             let old = self.state.mtu;
             self.record(now, "connectivity:mtu_updated", |fields| {
-                fields.number("old", old as u64);
+                if old > 0 {
+                    fields.number("old", old as u64);
+                }
                 fields.number("new", state.mtu as u64);
             });
         }
@@ -701,8 +703,8 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn run_of_equal_segments_at_one_time_is_one_event_from_eight_on() {
-        for (count, events) in [(7, 7), (8, 1)] {
+    fn run_of_equal_segments_at_one_time_is_one_event_from_32_on() {
+        for (count, events) in [(31, 31), (32, 1)] {
             let mut log = new();
             for sn in 0..count {
                 log.on_sent(Micros(0), &segment(Command::Push, sn, 0, 100));

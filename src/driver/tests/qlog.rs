@@ -154,7 +154,7 @@ fn batch_of_full_segments_is_one_event_with_a_count() {
     assert!(!runs.is_empty());
     for run in runs {
         let count = run["count"].as_u64().unwrap();
-        assert!(count >= 8);
+        assert!(count >= 32);
         assert_eq!(run["raw"]["length"], count * 1_400);
     }
 }
