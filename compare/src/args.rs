@@ -270,6 +270,9 @@ pub(crate) enum Peer {
     /// The same with `Redundancy::Auto`, across a path; to a server of kcp-go with the layout of the wire
     #[serde(rename = "kcpx-auto")]
     KcpxAuto,
+    /// The same with a log of each connection in a temporary folder, where it is asked for
+    #[serde(rename = "kcpx-qlog")]
+    KcpxQlog,
     #[value(name = "tokio_kcp")]
     TokioKcp,
     #[value(name = "rust_tokio_kcp")]
@@ -293,7 +296,7 @@ impl Peer {
     /// server.
     pub(crate) fn has(self, wire: Wire, server: Option<Self>) -> bool {
         match self {
-            Self::Kcpx | Self::RustTokioKcp | Self::KcpGo => true,
+            Self::Kcpx | Self::KcpxQlog | Self::RustTokioKcp | Self::KcpGo => true,
             Self::Quinn | Self::QuinnBbr => matches!(wire, Wire::Plain | Wire::Aes128Gcm),
             Self::KcpxAuto if wire == Wire::Fec => server == Some(Self::KcpGo),
             Self::KcpxAuto | Self::TokioKcp | Self::KcpTokio | Self::KcpRs | Self::Tcp => {
@@ -308,6 +311,7 @@ impl Peer {
         match self {
             // On loopback nothing is lost, and the host is the bottleneck, whatever the congestion control.
             Self::KcpxAuto => workload.is_across_path() || is_asked_for,
+            Self::KcpxQlog => is_asked_for,
             Self::QuinnBbr => workload.is_across_path(),
             _ => !self.is_machine() || workload == Workload::Sink,
         }

@@ -32,7 +32,9 @@ pub(crate) async fn play(role: Role) -> anyhow::Result<()> {
 async fn server(case: Case, listen: SocketAddr, load: Load) -> anyhow::Result<()> {
     match case.peer {
         #[cfg(feature = "together")]
-        Peer::Kcpx | Peer::KcpxAuto => serve::<peers::kcpx::Server>(case, listen, load).await,
+        Peer::Kcpx | Peer::KcpxAuto | Peer::KcpxQlog => {
+            serve::<peers::kcpx::Server>(case, listen, load).await
+        }
         #[cfg(feature = "together")]
         Peer::TokioKcp => serve::<peers::tokio_kcp::Server>(case, listen, load).await,
         #[cfg(feature = "together")]
@@ -54,7 +56,9 @@ async fn server(case: Case, listen: SocketAddr, load: Load) -> anyhow::Result<()
 async fn client(case: Case, connect: SocketAddr, load: Load) -> anyhow::Result<()> {
     match case.peer {
         #[cfg(feature = "together")]
-        Peer::Kcpx | Peer::KcpxAuto => work::<peers::kcpx::Client>(case, connect, load).await,
+        Peer::Kcpx | Peer::KcpxAuto | Peer::KcpxQlog => {
+            work::<peers::kcpx::Client>(case, connect, load).await
+        }
         #[cfg(feature = "together")]
         Peer::TokioKcp => work::<peers::tokio_kcp::Client>(case, connect, load).await,
         #[cfg(feature = "together")]

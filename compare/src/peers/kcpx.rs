@@ -1,6 +1,7 @@
 //! This crate.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use kcpx::{
     AutoRedundancy, Cipher, Config, Endpoint, FecConfig, KcpListener, KcpStream, KeepaliveInterval,
@@ -9,6 +10,35 @@ use kcpx::{
 
 use super::{Accept, Connect, Duplex, wildcard};
 use crate::args::{Algorithm, BACKLOG, Case, KEY, MTU, Peer, WINDOW, Workload};
+
+/// A temporary folder for the logs of this process, removed with it.
+struct Logs(PathBuf);
+
+impl Logs {
+    /// `config` with logs, if the peer has them.
+    #[cfg(feature = "qlog")]
+    fn start(case: Case, config: Config) -> anyhow::Result<(Config, Option<Self>)> {
+        if case.peer != Peer::KcpxQlog {
+            return Ok((config, None));
+        }
+        let folder = std::env::temp_dir().join(format!("kcpx-compare-{}", std::process::id()));
+        std::fs::create_dir_all(&folder)?;
+        Ok((config.qlog(&folder), Some(Self(folder))))
+    }
+
+    #[cfg(not(feature = "qlog"))]
+    fn start(case: Case, config: Config) -> anyhow::Result<(Config, Option<Self>)> {
+        anyhow::ensure!(case.peer != Peer::KcpxQlog, "kcpx-qlog needs `--features qlog`");
+        Ok((config, None))
+    }
+}
+
+impl Drop for Logs {
+    fn drop(&mut self) {
+        // The system removes what is left.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
 
 fn config(case: Case) -> anyhow::Result<Config> {
     let mut config = Config::new()
@@ -51,7 +81,10 @@ impl Duplex for KcpStream {
     }
 }
 
-pub(crate) struct Server(KcpListener);
+pub(crate) struct Server {
+    listener: KcpListener,
+    _logs: Option<Logs>,
+}
 
 impl Accept for Server {
     type Stream = KcpStream;
@@ -61,15 +94,16 @@ impl Accept for Server {
     };
 
     async fn bind(case: Case, addr: SocketAddr) -> anyhow::Result<Self> {
-        Ok(Self(KcpListener::bind_with(addr, config(case)?).await?))
+        let (config, logs) = Logs::start(case, config(case)?)?;
+        Ok(Self { listener: KcpListener::bind_with(addr, config).await?, _logs: logs })
     }
 
     fn addr(&self) -> anyhow::Result<SocketAddr> {
-        Ok(self.0.local_addr()?)
+        Ok(self.listener.local_addr()?)
     }
 
     async fn accept(&mut self) -> anyhow::Result<KcpStream> {
-        Ok(self.0.accept().await?.0)
+        Ok(self.listener.accept().await?.0)
     }
 }
 
@@ -77,14 +111,16 @@ impl Accept for Server {
 pub(crate) struct Client {
     endpoint: Endpoint,
     server: SocketAddr,
+    _logs: Option<Logs>,
 }
 
 impl Connect for Client {
     type Stream = KcpStream;
 
     async fn new(case: Case, server: SocketAddr) -> anyhow::Result<Self> {
-        let endpoint = Endpoint::bind_with(wildcard(server), config(case)?).await?;
-        Ok(Self { endpoint, server })
+        let (config, logs) = Logs::start(case, config(case)?)?;
+        let endpoint = Endpoint::bind_with(wildcard(server), config).await?;
+        Ok(Self { endpoint, server, _logs: logs })
     }
 
     async fn connect(&self) -> anyhow::Result<KcpStream> {
