@@ -307,6 +307,48 @@ fn forged_seqid_far_outside_does_not_stop_detection() {
     }
 }
 
+/// A forged flag and then the right one, before two groups have confirmed the layout.
+#[test]
+fn expected_layout_is_not_adopted_again_after_a_flag_that_the_right_packet_replaces() {
+    let (now, shape) = (Instant::now(), config(10, 3));
+    let mut decoder = FecDecoder::with_expected_layout(shape);
+    for seqid in 0..13 * 6 {
+        if seqid == 20 {
+            decoder.input(now, &blank(seqid, true), |_| unreachable!());
+        }
+        sample(&mut decoder, now, shape, seqid);
+    }
+    assert_eq!((decoder.layout(), decoder.stats().layout_changes), (Some(shape), 0));
+}
+
+/// Eight packets in a row contradict the layout, and some more while others confirm it. All packets but one of each
+/// later group arrive.
+#[test]
+fn suspended_layout_is_confirmed_by_two_groups_of_packets_and_eight_for_a_contradiction() {
+    // The 30th packet of a group, after 80 packets, or 80 and 40.
+    for (contradictions, expected) in [(0, 2 * 39 + 29), (5, 3 * 39 + 29)] {
+        let (now, shape, mut rng) = (Instant::now(), config(30, 10), Rng::new(1));
+        let mut encoder = FecEncoder::new(shape);
+        let mut decoder = FecDecoder::new(Some(shape));
+        let packets = groups(&mut encoder, now, &mut rng, 6);
+        let (before, after) = packets.split_at(80);
+        before.iter().for_each(|packet| drop(feed(&mut decoder, now, packet)));
+        let contradict = |decoder: &mut FecDecoder, count: u32| {
+            let seqids = 40..40 + count;
+            seqids.for_each(|seqid| decoder.input(now, &blank(seqid, true), |_| unreachable!()));
+        };
+        contradict(&mut decoder, 8);
+        let arrived = after.iter().enumerate().filter(|(at, _)| at % 40 != 7);
+        let needed = arrived.enumerate().find_map(|(count, (_, packet))| {
+            if count == 50 {
+                contradict(&mut decoder, contradictions);
+            }
+            (!feed(&mut decoder, now, packet).is_empty()).then_some(count)
+        });
+        assert_eq!(needed, Some(expected), "{contradictions} contradictions");
+    }
+}
+
 /// Whether the `count`th far shard in a row proves a jump, after these shards: far or near.
 fn jumps_after(kinds: impl IntoIterator<Item = bool>, count: usize) -> bool {
     let now = Instant::now();
