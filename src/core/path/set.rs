@@ -604,7 +604,7 @@ impl PathSet {
     }
 }
 
-/// What the choice of another path depends on, in this order.
+/// The order in which another path is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Other {
     /// An answer was overdue, or a ping is unanswered.

@@ -416,7 +416,7 @@ impl Sender {
     }
 }
 
-/// What the choice of a path depends on.
+/// The state that decides between paths.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     id: PathId,

@@ -243,7 +243,7 @@ fn dead_path_without_data_is_known_a_second_after_its_ping() {
     assert_eq!(paths(&mut pair, SERVER)[1].1, PathState::Silent);
 }
 
-/// What is in flight on a dead path leaves on the next one as its window admits it.
+/// Segments in flight on a dead path leave on the next one as its window admits them.
 #[test]
 fn flight_of_a_transfer_fills_the_window_of_the_next_path() {
     for seed in seeds(5) {

@@ -51,7 +51,7 @@ pub(super) struct World {
     pub(super) readers: HashMap<u32, u32>,
     pub(super) wire: VecDeque<Packet>,
     away: bool,
-    /// What happens to the paths of the client.
+    /// The paths of the client.
     pub(super) links: Links,
     pub(super) third_party: ThirdParty,
     pub(super) laws: Laws,

@@ -57,7 +57,7 @@ impl Pair {
             }
             if self.setup.paths == Paths::Duplicate && sent.segments > 0 {
                 self.copy(from, &bytes);
-                // Where copies end, losses no longer wait for their answers.
+                // Losses wait for answers on other paths only while there are copies.
                 was_last = false;
             }
             self.carry(1 - from, Datagram { path, bytes });
