@@ -142,6 +142,7 @@ pub(crate) struct Log {
     /// As of the last record.
     state: State,
     metrics_at: Option<Micros>,
+    has_ended: bool,
     /// Time of the last [`Self::on_state`].
     now: Micros,
     /// Records that were dropped so far, and whether `records` begins with a warning that says so.
@@ -165,6 +166,7 @@ impl Log {
             una: [Sn(0); 2],
             state,
             metrics_at: None,
+            has_ended: false,
             now: Micros(0),
             dropped: 0,
             has_warning: false,
@@ -290,9 +292,12 @@ impl Log {
         });
     }
 
-    /// Writes an event for each part of the state that has changed.
+    /// Writes an event for each part of the state that has changed, until the connection has ended.
     pub(crate) fn on_state(&mut self, now: Micros, state: State) {
         self.now = now;
+        if self.has_ended {
+            return;
+        }
         if state.is_established != self.state.is_established {
             self.record(now, "connectivity:connection_state_updated", |fields| {
                 fields.text("old", "attempted");
@@ -354,6 +359,7 @@ impl Log {
 
     /// The connection has ended.
     pub(crate) fn on_ended(&mut self, now: Micros, reason: ConnectionError) {
+        self.has_ended = true;
         self.record(now, "connectivity:connection_closed", |fields| {
             fields.text("reason", &reason.to_string());
         });
@@ -655,6 +661,17 @@ pub(crate) mod tests {
         });
         let name = "connectivity:connection_started";
         assert_eq!(taken(&mut log), [json!({"time": 0.0, "name": name, "data": started})]);
+    }
+
+    #[test]
+    fn state_after_the_end_is_not_logged() {
+        let mut log = new();
+        let state = State { mtu: 1_200, metrics: [1; METRICS.len()], ..log.state.clone() };
+        log.on_ended(Micros(5_000), ConnectionError::Closed);
+        log.on_state(Micros(9_000), state);
+        let events = taken(&mut log);
+        assert_eq!(events.len(), 1);
+        assert_eq!(events[0]["name"], "connectivity:connection_closed");
     }
 
     #[test]
