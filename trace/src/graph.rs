@@ -10,9 +10,6 @@ use crate::flow::{Connection, Event, Push, Seen, Side};
 use crate::plot::{Colour, Figure, Line, Mark, Panel, Points};
 use crate::qlog;
 
-/// Points of one kind that are kept; beyond that every second one goes, again and again.
-const MAX_POINTS: usize = 1 << 20;
-
 /// The marks of the first panel, by why a segment left.
 const PUSHES: [(Push, &str, Mark); 5] = [
     (Push::First, "sent", Mark::Tick(Colour(0x00_72_b2))),
@@ -99,7 +96,7 @@ struct Picture {
 
 impl Picture {
     fn new(connection: &Connection, side: Side) -> Self {
-        let points = || Points::new(MAX_POINTS);
+        let points = Points::new;
         Self {
             side,
             began: connection.began_ns,

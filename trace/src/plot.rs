@@ -28,6 +28,9 @@ const RING: f64 = 3.0;
 const INK: Colour = Colour(0x22_22_22);
 const GRID: Colour = Colour(0xe5_e5_e5);
 
+/// Points of one kind that are kept; beyond that every second one goes, again and again.
+const MAX_POINTS: usize = 1 << 20;
+
 /// Red, green and blue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Colour(pub(crate) u32);
@@ -93,15 +96,14 @@ trait Canvas {
 #[derive(Debug)]
 pub(crate) struct Points {
     points: Vec<(f64, f64)>,
-    most: usize,
     /// Of this many values in a row the last one is kept.
     every: u64,
     seen: u64,
 }
 
 impl Points {
-    pub(crate) fn new(most: usize) -> Self {
-        Self { points: Vec::new(), most, every: 1, seen: 0 }
+    pub(crate) fn new() -> Self {
+        Self { points: Vec::new(), every: 1, seen: 0 }
     }
 
     pub(crate) fn push(&mut self, at: f64, value: f64) {
@@ -110,7 +112,7 @@ impl Points {
             return;
         }
         self.points.push((at, value));
-        if self.points.len() > self.most {
+        if self.points.len() > MAX_POINTS {
             let mut keep = false;
             self.points.retain(|_| {
                 keep = !keep;

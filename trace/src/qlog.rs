@@ -11,8 +11,6 @@ use serde_json::Value;
 
 use crate::plot::{Colour, Figure, Line, Mark, Panel, Points};
 
-/// Points of one kind that are kept; beyond that every second one goes, again and again.
-const MAX_POINTS: usize = 1 << 20;
 /// The first byte of a record (RFC 7464).
 const RECORD_SEPARATOR: u8 = 0x1E;
 
@@ -104,7 +102,7 @@ struct Direction {
 
 impl Direction {
     fn new() -> Self {
-        let points = || Points::new(MAX_POINTS);
+        let points = Points::new;
         Self {
             segments: 0,
             bytes: 0,
@@ -149,7 +147,7 @@ struct Held {
 
 impl Held {
     fn new() -> Self {
-        Self { value: None, points: Points::new(MAX_POINTS) }
+        Self { value: None, points: Points::new() }
     }
 }
 
@@ -174,7 +172,7 @@ struct Picture {
 
 impl Picture {
     fn new(trace: &Value) -> Self {
-        let points = || Points::new(MAX_POINTS);
+        let points = Points::new;
         let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
         Self {
             title: format!("{}, {}", text(&trace["title"]), text(&trace["vantage_point"]["type"])),
