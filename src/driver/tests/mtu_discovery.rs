@@ -11,6 +11,7 @@ use crate::config::{Config, Redundancy};
 use crate::core::segment::{Command, Segments};
 use crate::crypto::{Algorithm, Cipher, Key};
 use crate::fec::FecConfig;
+use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
 
 /// The largest overhead of the ciphers here, with FEC: 36 bytes.
@@ -20,6 +21,11 @@ fn with_stages() -> Config {
     Config::new().cipher(cipher).redundancy(Redundancy::Fec(FecConfig::new(10, 3).unwrap()))
 }
 
+async fn send(from: &mut KcpStream, to: &mut KcpStream, len: usize) {
+    let data = pattern(len);
+    tokio::join!(from.write_all(&data), read_pattern(to, len)).0.unwrap();
+}
+
 #[test]
 fn plpmtu_after_a_black_hole_is_reduced_and_oversized_segments_pass_in_ip_fragments() {
     for config in [Config::new(), with_stages()] {
@@ -27,17 +33,11 @@ fn plpmtu_after_a_black_hole_is_reduced_and_oversized_segments_pass_in_ip_fragme
         let healthy = LinkConfig::delay(20_000);
         world.set_path(healthy.clone());
         let len = 1_000_000;
-        world.finish(MINUTE, async {
-            let data = pattern(len);
-            tokio::join!(client.write_all(&data), read_pattern(&mut server, len)).0.unwrap();
-        });
+        world.finish(MINUTE, send(&mut client, &mut server, len));
         let before = client.stats();
         assert_eq!(before.probes.mtu, 0);
         world.set_path(LinkConfig { mtu: 1_250, fragments: true, ..healthy });
-        world.finish(MINUTE, async {
-            let data = pattern(len);
-            tokio::join!(client.write_all(&data), read_pattern(&mut server, len)).0.unwrap();
-        });
+        world.finish(MINUTE, send(&mut client, &mut server, len));
         let stats = client.stats();
         assert_eq!((stats.probes.mtu, stats.path.current_mtu), (4, 1_160), "{stats:?}");
         assert_eq!(
@@ -46,10 +46,7 @@ fn plpmtu_after_a_black_hole_is_reduced_and_oversized_segments_pass_in_ip_fragme
             "no segment of the server was lost"
         );
         world.log();
-        world.finish(MINUTE, async {
-            let data = pattern(len);
-            tokio::join!(client.write_all(&data), read_pattern(&mut server, len)).0.unwrap();
-        });
+        world.finish(MINUTE, send(&mut client, &mut server, len));
         let sent = world.log();
         let sizes = sent.iter().filter(|sent| sent.from == addr(CLIENT));
         let sizes: Vec<_> = sizes.map(|sent| sent.datagram.len()).collect();
@@ -69,10 +66,7 @@ fn socket_that_replaces_another_permits_ip_fragments_too_and_its_address_is_told
     let healthy = LinkConfig::delay(20_000);
     world.set_path(healthy.clone());
     let len = 1_000_000;
-    world.finish(MINUTE, async {
-        let data = pattern(len);
-        tokio::join!(client.write_all(&data), read_pattern(&mut server, len)).0.unwrap();
-    });
+    world.finish(MINUTE, send(&mut client, &mut server, len));
     world.set_path(LinkConfig { mtu: 1_250, fragments: true, ..healthy });
     world.spawn(async move {
         client.write_all(&pattern(len)).await.unwrap();
@@ -103,10 +97,7 @@ fn path_that_carries_no_fec_header_beside_a_full_segment_is_a_black_hole() {
         let len = 1_000_000;
         let mut transfer = || {
             let before = client.stats().retransmits();
-            world.finish(MINUTE, async {
-                let data = pattern(len);
-                tokio::join!(client.write_all(&data), read_pattern(&mut server, len)).0.unwrap();
-            });
+            world.finish(MINUTE, send(&mut client, &mut server, len));
             (client.stats().path.current_mtu, client.stats().retransmits() - before)
         };
         // The search ends within a few seconds, with a size that the path carries.
