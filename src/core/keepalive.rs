@@ -595,7 +595,7 @@ impl Role {
         *self == Self::BothPassive
     }
 
-    /// The number of a ping; `una` is SND.UNA. Never 0, see [`dataless_sn`].
+    /// The number of a ping; `una` is the least that its pong has to acknowledge. Never 0, see [`dataless_sn`].
     pub(crate) fn ping_sn(self, una: Sn) -> Sn {
         let Sn(sn) = dataless_sn(una);
         match (self, sn & !ACCEPTED) {

@@ -18,7 +18,7 @@ impl Kcp {
         self.qlog.log.take()
     }
 
-    /// The log, with the present state; `peer`: address of the peer on the path of data. `None` without a log.
+    /// The log, with the present state; `peer`: address of the peer on the first path. `None` without a log.
     pub(crate) fn qlog(&mut self, now: Instant, peer: SocketAddr) -> Option<&mut Log> {
         self.qlog.log.as_ref()?;
         let (now, state) = (self.clock.at(now), self.qlog_state(peer));

@@ -151,7 +151,7 @@ pub(crate) struct Oversized {
 }
 
 impl Oversized {
-    /// The segments before `cut_until`, with those of `before`.
+    /// All segments below `cut_until`. `before`: the oversized segments so far, which are among them.
     pub(crate) fn until(now: Micros, cut_until: Sn, before: Option<Self>) -> Self {
         let last_progress = before.map_or(now, |before| before.last_progress);
         Self { until: cut_until, last_progress }

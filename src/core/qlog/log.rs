@@ -66,7 +66,7 @@ pub(crate) struct State {
     /// Phase of the congestion control.
     pub(crate) phase: &'static str,
     pub(crate) mtu: usize,
-    /// Address of the peer on the path of data.
+    /// Address of the peer on the first path.
     pub(crate) peer: SocketAddr,
     pub(crate) metrics: Metrics,
 }

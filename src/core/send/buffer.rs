@@ -107,7 +107,7 @@ impl SendBuffer {
         if self.stream { self.bytes.div_ceil(mss) } else { self.waiting.len() }
     }
 
-    /// Segments that are cut before they leave: those of messages.
+    /// Segments whose length is fixed. Messages are cut when they are written, a stream when a segment leaves.
     pub(crate) fn cut_segments(&self) -> usize {
         if self.stream { 0 } else { self.waiting.len() }
     }
