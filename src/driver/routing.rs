@@ -7,7 +7,7 @@
 //! connection.
 
 use std::collections::hash_map::{Entry, RandomState};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::io;
 use std::net::SocketAddr;
@@ -199,7 +199,7 @@ impl Routing {
     /// address of a subnet. The system chooses the local IP until a new datagram of the peer, or its answer
     /// to a PATH_CHALLENGE, shows which one it uses.
     pub(super) fn on_source_gone(&mut self, now: Instant, path: Path) {
-        for slot in self.peers.slots(path.peer) {
+        for slot in slots_at(&self.peers, &self.demux, path.peer) {
             if let Some(conn) = self.conns.get_mut(slot)
                 && conn.on_source_gone(now, path)
                 && conn.mark_ready()
@@ -212,12 +212,17 @@ impl Routing {
     /// The operating system refused a datagram of `size` bytes on `path` (EMSGSIZE). Handled like a Packet Too
     /// Big message (RFC 8899 4.6): lowers the MTU of every connection to that peer.
     pub(super) fn on_message_too_big(&mut self, now: Instant, path: Path, size: usize) {
-        for slot in self.peers.slots(path.peer) {
+        for slot in slots_at(&self.peers, &self.demux, path.peer) {
             if let Some(conn) = self.conns.get_mut(slot) {
                 conn.on_message_too_big(now, path, size);
             }
         }
     }
+}
+
+/// The slots of the connections with a path to `peer`, the first or a further one.
+fn slots_at(peers: &PeerTable, demux: &Demux, peer: SocketAddr) -> impl Iterator<Item = usize> {
+    peers.slots(peer).chain(demux.further_at(peer).map(|id| id.slot as usize))
 }
 
 /// The destination of a datagram.
@@ -246,8 +251,9 @@ pub(super) struct Demux {
     /// The conversation ids of `live`, shared by the shards of a listener. `Some` from
     /// [`Self::track_convs`] on. No other lock is taken while this one is held.
     live_convs: Option<Arc<Mutex<LiveConvs>>>,
-    /// Further paths of connections, as the peers announced them.
-    further: HashMap<Key, ConnId>,
+    /// Further paths of connections, as the peers announced them. Ordered, since an error of the socket names
+    /// an address alone.
+    further: BTreeMap<Key, ConnId>,
     /// Validated connections by conversation id alone, usually one per id. Filled with migration, or a
     /// cipher that has a key.
     by_conv: HashMap<u32, Vec<ConnId>>,
@@ -359,8 +365,12 @@ impl Demux {
     pub(super) fn remove_further(&mut self, key: Key, id: ConnId) {
         if self.further.get(&key) == Some(&id) {
             self.further.remove(&key);
-            shrink_sparse(&mut self.further);
         }
+    }
+
+    /// The connections with a further path to `peer`.
+    fn further_at(&self, peer: SocketAddr) -> impl Iterator<Item = ConnId> + '_ {
+        self.further.range((peer, 0)..=(peer, u32::MAX)).map(|(_, id)| *id)
     }
 
     /// An initial segment under `key` was refused, since a live peer at another address uses the id.

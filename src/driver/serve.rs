@@ -131,8 +131,6 @@ impl<S: Socket> Driver<S> {
             // Publish statistics before sending, so that a caller who already got the peer's reply sees them.
             conn.publish_stats(peers.stats_of(conn.peer()));
             conn.admit_writers(&mut self.scratch);
-            // A received datagram may have shown that the batch needs IP fragmentation.
-            conn.count_oversized(false, &mut self.output.oversized_connections);
         }
         let flushed = if is_last && !self.output.blocked { self.flush() } else { Ok(()) };
         let unfinished = self.advance_one(now, id, unfinished);
@@ -190,6 +188,8 @@ impl<S: Socket> Driver<S> {
             let is_first = conn.is_on_first_path();
             let fec = is_first.then(|| peers.fec_sender(conn.peer(), &mut self.memory)).flatten();
             let sent = conn.transmit(now, &mut self.output.writer(fec), limit);
+            // A received datagram may have shown that the batch needs IP fragmentation.
+            conn.count_oversized(false, &mut self.output.oversized_connections);
             quota = quota.saturating_sub(sent);
             self.output.spend(sent);
             if sent < limit && !self.output.tx.is_full() {

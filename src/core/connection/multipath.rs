@@ -7,6 +7,7 @@ use crate::core::clock::{self, Micros};
 use crate::core::connection::Kcp;
 use crate::core::connection::output::{Transmitted, emit_acks};
 use crate::core::keepalive::{PingId, Role};
+use crate::core::path::mtu::MtuDiscovery;
 use crate::core::path::set::{Change, MAX_PATHS, PathId, PathSegment, PathSet, PathState};
 use crate::core::segment::{Command, ControlType, Header};
 use crate::core::seq::{Sn, Ts};
@@ -236,7 +237,7 @@ impl Kcp {
 
     /// The path of ACKs that leave without data now.
     fn next_ack_path(&self, now: Micros) -> Option<PathId> {
-        let paths = self.send.paths.as_ref().filter(|_| self.close_reason.is_none())?;
+        let paths = self.send.paths.as_ref().filter(|_| self.may_ack_on_paths())?;
         let elsewhere = paths.acks_leave_elsewhere().filter(|_| self.acks_due(now));
         elsewhere.or_else(|| paths.next_waiting_acks())
     }
@@ -250,10 +251,10 @@ impl Kcp {
         self.send.paths.as_ref()?;
         let now = self.clock.tick(now);
         let (start, mut sent) = (out.len(), Transmitted::default());
-        if !self.write_path_segment(now, out) {
+        if !self.write_path_segment(now, out) && self.may_ack_on_paths() {
             if self.acks_leave_elsewhere().is_some() && self.acks_due(now) {
                 self.append_acks(MAX_ACKS, out, &mut sent);
-            } else if self.close_reason.is_none() {
+            } else {
                 self.append_waiting_acks(out, &mut sent);
             }
         }
@@ -306,14 +307,26 @@ impl Kcp {
         }
     }
 
-    /// The operating system refused a datagram of `size` bytes on a path without data (EMSGSIZE).
+    /// As [`Kcp::on_message_too_big`], on any path.
     pub(crate) fn on_message_too_big_on(&mut self, id: PathId, size: usize) {
-        if let Some(paths) = &mut self.send.paths {
-            paths.on_message_too_big(id, size);
-        }
-        if self.send.aggregates {
+        if self.mtu_on(id).is_some_and(|mtu| mtu.on_message_too_big(size)) {
             self.update_mss();
         }
+    }
+
+    /// As [`Kcp::on_message_too_big_on`], if the operating system may have the MTU from an ICMP message.
+    pub(crate) fn on_packet_too_big_on(&mut self, now: Instant, id: PathId, size: usize) {
+        let now = self.clock.at(now);
+        if self.mtu_on(id).is_some_and(|mtu| mtu.on_packet_too_big(now, size)) {
+            self.update_mss();
+        }
+    }
+
+    fn mtu_on(&mut self, id: PathId) -> Option<&mut MtuDiscovery> {
+        if id == self.active_path() {
+            return Some(&mut self.send.path.mtu);
+        }
+        self.send.paths.as_mut()?.mtu_mut(id)
     }
 
     /// The path of ACKs, if data leaves on another one.
@@ -328,8 +341,13 @@ impl Kcp {
         let paths = self.send.paths.as_ref();
         paths.is_some_and(|paths| {
             (self.may_ping_paths() && paths.next(at).is_some())
-                || (self.close_reason.is_none() && paths.next_waiting_acks().is_some())
+                || (self.may_ack_on_paths() && paths.next_waiting_acks().is_some())
         })
+    }
+
+    /// Whether ACKs leave without data. Those to an unvalidated peer leave within its limit, on the path of data.
+    fn may_ack_on_paths(&self) -> bool {
+        self.close_reason.is_none() && !self.withholds_acks() && self.send_budget().is_unlimited()
     }
 
     fn may_ping_paths(&self) -> bool {
@@ -386,7 +404,6 @@ impl Kcp {
 
     /// Leaves a path that is silent.
     pub(super) fn check_paths(&mut self, now: Micros) {
-        let leaves_at_once = self.leaves_at_once();
         let Some(paths) = &mut self.send.paths else { return };
         let mut change = paths.handle_timeout(now);
         if paths.is_active_silent() && change == Change::None {
@@ -396,24 +413,25 @@ impl Kcp {
             let fin_at = self.close_state.fin_deadline();
             let overdue_at =
                 self.send.paths.as_ref().and_then(|paths| self.answer_overdue_at(paths));
-            let answers_at = earliest([overdue_at, fin_at]);
-            let is_overdue = answers_at.is_some_and(|at| at <= now);
-            if is_overdue && self.send.aggregates {
-                self.send.leave_overdue_paths(now);
-            }
-            let is_fin_overdue = fin_at.is_some_and(|at| at <= now);
-            if let Some(paths) = &mut self.send.paths
-                && is_overdue
-            {
-                change = match self.send.aggregates {
-                    true if is_fin_overdue => paths.leave_active(now),
-                    true => Change::None,
-                    false => paths.on_answer_overdue(now, leaves_at_once || is_fin_overdue),
-                };
+            let is_past = |at: Micros| at <= now;
+            let is_fin_overdue = fin_at.is_some_and(is_past);
+            if is_fin_overdue || overdue_at.is_some_and(is_past) {
+                change = self.leave_overdue_path(now, is_fin_overdue);
             }
         }
         self.change_path(now, change);
         self.choose_path(now);
+    }
+
+    /// An answer is overdue, on the active path or on any that carries data.
+    fn leave_overdue_path(&mut self, now: Micros, is_fin_overdue: bool) -> Change {
+        let moves = is_fin_overdue || self.leaves_at_once();
+        if self.send.aggregates {
+            self.send.leave_overdue_paths(now, is_fin_overdue);
+            return Change::None;
+        }
+        let paths = self.send.paths.as_mut();
+        paths.map_or(Change::None, |paths| paths.on_answer_overdue(now, moves))
     }
 
     /// Chooses the path of the next datagram, if transfers use all paths.

@@ -2,6 +2,7 @@
 //! 9000 8.1, 8.2 and 9), and path MTU discovery (DPLPMTUD, RFC 8899). The state machine of MTU
 //! discovery is [`MtuDiscovery`](crate::core::path::mtu::MtuDiscovery).
 
+use std::iter;
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -84,7 +85,7 @@ impl Kcp {
     }
 
     /// Whether the peer gets no acknowledgement now.
-    pub(super) fn withholds_acks(&self) -> bool {
+    pub(crate) fn withholds_acks(&self) -> bool {
         self.defers_accept || self.amplification.withholds_acks()
     }
 
@@ -333,15 +334,6 @@ impl Kcp {
         Some(self.max_mtu())
     }
 
-    /// As [`Kcp::on_message_too_big`], if the operating system may have the MTU from an ICMP
-    /// message.
-    pub(crate) fn on_packet_too_big(&mut self, now: Instant, size: usize) {
-        let now = self.clock.at(now);
-        if self.send.path.mtu.on_packet_too_big(now, size) {
-            self.update_mss();
-        }
-    }
-
     /// Whether the caller should let routers fragment datagrams (clear DF): segments in flight
     /// exceed the path MTU.
     #[must_use]
@@ -392,9 +384,13 @@ impl Kcp {
     }
 
     /// An ACK arrived that matches no segment in flight. Returns whether it answers an MTU probe or
-    /// the ping before one.
+    /// the ping before one, on any path.
     pub(super) fn on_mtu_probe_ack(&mut self, now: Micros, header: &Header) -> bool {
-        if !self.send.path.mtu.on_ack(now, PingId::named_by(header)) {
+        let probe = PingId::named_by(header);
+        let others = self.send.paths.iter_mut().flat_map(|paths| paths.others_mut());
+        let paths = iter::once(&mut self.send.path).chain(others.map(|(_, path)| path));
+        let is_answer = { paths }.any(|path| path.mtu.on_ack(now, probe));
+        if !is_answer {
             return false;
         }
         self.keepalive.on_validated();

@@ -10,6 +10,7 @@ use std::mem;
 
 use crate::core::clock::Micros;
 use crate::core::keepalive::{COOKIE_LIFE, PingId};
+use crate::core::path::mtu::MtuDiscovery;
 use crate::core::recovery::rtt::RttEstimator;
 use crate::core::recovery::sent::{MAX_SLOTS, Slot};
 use crate::core::recv::acks::PendingAcks;
@@ -676,12 +677,9 @@ pub(crate) enum PathSegment {
 
 /// Datagram sizes.
 impl PathSet {
-    /// The operating system refused a datagram of `size` bytes on a path that is not the active one.
-    pub(crate) fn on_message_too_big(&mut self, id: PathId, size: usize) {
-        let send = self.entry_mut(id).and_then(|entry| entry.send.as_deref_mut());
-        if let Some(send) = send {
-            send.mtu.on_message_too_big(size);
-        }
+    /// The datagram size of a path that is not the active one.
+    pub(crate) fn mtu_mut(&mut self, id: PathId) -> Option<&mut MtuDiscovery> {
+        self.entry_mut(id)?.send.as_deref_mut().map(|send| &mut send.mtu)
     }
 
     /// Limits the datagram size of all paths but the active one.

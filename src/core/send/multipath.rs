@@ -34,6 +34,10 @@ impl Sender {
         let (mode, rto) = (self.path.congestion.mode(), self.path.rtt.rto());
         let has_acked = self.path.loss.has_acked();
         let fills_window = resend && self.path.congestion.is_bbr() && !self.is_latency_bound();
+        if resend {
+            // The path may be silent for large datagrams only.
+            self.detect_black_hole(now, self.una());
+        }
         let Some(from) = self.exchange_path(to) else { return };
         // The old path's model would be out of date when it is used again.
         self.path.congestion = Congestion::disabled();
@@ -313,6 +317,9 @@ impl Sender {
                 sn.offset_from(self.una()).map_or(0, |offset| self.congestion_index(offset));
             let by_timeout = lost.map(|trigger| trigger == LossTrigger::Rto);
             self.path.congestion.on_moved_away(now, index, by_timeout);
+            if lost.is_none() {
+                self.detect_black_hole(now, sn);
+            }
             self.at_path(now, here);
         }
         true
@@ -349,8 +356,9 @@ impl Sender {
         let (paths, here) = (self.paths.as_ref()?, self.sent_segments.slot());
         let (una, window) = (self.una(), self.remote.available(self.una()).max(1));
         let slots = (0..MAX_SLOTS).map(Slot);
-        // Messages do not wait for the ping that tells whether the path is dead.
-        let is_left = |slot| self.is_latency_bound() && paths.is_slot_doubted(slot);
+        // Messages do not wait for the ping that tells whether the path is dead, unless this path is no better.
+        let leaves_doubted = self.is_latency_bound() && !paths.is_slot_doubted(here);
+        let is_left = |slot| leaves_doubted && paths.is_slot_doubted(slot);
         let is_silent = |slot: Slot| slot != here && (!paths.is_usable(slot) || is_left(slot));
         let oldest = self.sent_segments.get(una).filter(|oldest| !oldest.acked);
         if oldest.is_some_and(|oldest| is_silent(oldest.slot())) {
@@ -379,9 +387,13 @@ impl Sender {
     }
 
     /// Puts paths whose answer is overdue in doubt, and leaves those that do not answer the ping either, while
-    /// another one answers.
-    pub(crate) fn leave_overdue_paths(&mut self, now: Micros) {
-        while let Some(slot) = self.overdue_path(now) {
+    /// another one answers. `is_fin_overdue`: the active one owes the answer to FIN.
+    pub(crate) fn leave_overdue_paths(&mut self, now: Micros, is_fin_overdue: bool) {
+        let active = self.sent_segments.slot();
+        let may_leave =
+            |slot: &Slot| self.paths.as_ref().is_some_and(|paths| paths.may_leave_slot(*slot));
+        let mut owes_fin = is_fin_overdue.then_some(active).filter(may_leave);
+        while let Some(slot) = owes_fin.take().or_else(|| self.overdue_path(now)) {
             let Some(paths) = &mut self.paths else { return };
             paths.on_overdue(now, slot);
             self.settle_paths(now);

@@ -225,12 +225,7 @@ impl Sender {
             estimate.on_lost(now, sn, xmit_seq);
             self.redundancy.on_recovery_failed(xmit_seq, sent);
         }
-        if let Some(payload) = self.sent_segments.payload(sn) {
-            let size = HEADER_LEN + payload.len();
-            // A repeated retransmission was sent without FEC header when it was lost.
-            let size = if first.is_some() { size } else { self.path.mtu.retransmission_size(size) };
-            self.path.mtu.on_segment_lost(now, size, self.path.rtt.rto(), self.una());
-        }
+        self.detect_black_hole(now, sn);
         self.at_path(now, here);
         let apart = self.retransmits_in_order();
         self.sent_segments.mark_retransmitted(now, sn, level, apart);
@@ -239,6 +234,22 @@ impl Sender {
             autotune.on_retransmit();
         }
         first.is_some()
+    }
+
+    /// `sn` is lost on the active path, maybe for its size.
+    pub(super) fn detect_black_hole(&mut self, now: Micros, sn: Sn) {
+        let Some((segment, payload)) =
+            self.sent_segments.get(sn).zip(self.sent_segments.payload(sn))
+        else {
+            return;
+        };
+        let size = HEADER_LEN + payload.len();
+        // A repeated retransmission was sent without FEC header when it was lost.
+        let size = match segment.retransmitted {
+            true => self.path.mtu.retransmission_size(size),
+            false => size,
+        };
+        self.path.mtu.on_segment_lost(now, size, self.path.rtt.rto(), self.una());
     }
 }
 

@@ -11,6 +11,7 @@ use crate::config::{CongestionControl, KcpConfig, Mode, Timing};
 use crate::core::clock::Micros;
 use crate::core::keepalive::PingId;
 use crate::core::path::mtu::MtuDiscovery;
+use crate::core::path::set::PathId;
 use crate::core::segment::{Command, HEADER_LEN};
 use crate::core::seq::{Sn, Ts};
 use crate::error::{ConnectionError, TimeoutCause};
@@ -299,7 +300,7 @@ fn segments_in_flight_when_the_mtu_falls_may_be_fragmented_until_acknowledged() 
         |scripted| assert_eq!(scripted.kcp.on_message_too_big(1_400), Some(1_200)),
         |scripted| {
             let now = scripted.instant();
-            scripted.kcp.on_packet_too_big(now, 1_400);
+            scripted.kcp.on_packet_too_big_on(now, PathId::FIRST, 1_400);
         },
     ];
     for fall in falls {
@@ -347,9 +348,9 @@ fn mtu_lowered_by_an_icmp_message_returns_once_a_later_probe_is_acknowledged() {
     scripted.ack(0, first.ts.0);
     scripted.una = Sn(1);
     let now = scripted.instant();
-    scripted.kcp.on_packet_too_big(now, 1_400);
+    scripted.kcp.on_packet_too_big_on(now, PathId::FIRST, 1_400);
     assert_eq!(scripted.kcp.current_mtu(), 1_200 - 40);
-    scripted.kcp.on_packet_too_big(now, 1_400);
+    scripted.kcp.on_packet_too_big_on(now, PathId::FIRST, 1_400);
     assert_eq!(scripted.kcp.current_mtu(), 1_200 - 40, "written before");
     let (start, mut sn) = (scripted.now, 1);
     while scripted.kcp.current_mtu() < 1_400 {

@@ -252,14 +252,12 @@ impl Conn {
     /// A datagram of `size` bytes was refused for its size (EMSGSIZE; RFC 8899 4.6). Over IPv6 an ICMP
     /// message may have set the MTU of the route; over IPv4 these messages are ignored (`sys/options.rs`).
     pub(super) fn on_message_too_big(&mut self, now: Instant, path: Path, size: usize) {
-        if let Some(id) = self.inactive_path(path) {
+        let Some(id) = self.path_id(path) else { return };
+        if path.peer.ip().to_canonical().is_ipv6() {
+            self.kcp.on_packet_too_big_on(now, id, size);
+        } else {
             self.kcp.on_message_too_big_on(id, size);
-            return;
-        }
-        if self.path.peer.ip().to_canonical().is_ipv6() {
-            self.kcp.on_packet_too_big(now, size);
-        } else if let Some(mtu) = self.kcp.on_message_too_big(size) {
-            self.shared.mtu.fetch_min(usize::from(mtu), Ordering::Relaxed);
+            self.shared.mtu.fetch_min(usize::from(self.kcp.max_mtu()), Ordering::Relaxed);
         }
     }
 

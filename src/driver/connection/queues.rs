@@ -209,6 +209,10 @@ impl Conn {
             count += sent;
         }
         if count < limit {
+            // Data may have gone on to another path, without the ACKs that were to leave with it.
+            if self.has_routes() {
+                count += self.transmit_on_paths(now, out);
+            }
             let path = self.active_path();
             count += out.close_group(now, &mut self.kcp, path);
         }

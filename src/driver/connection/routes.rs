@@ -209,12 +209,11 @@ impl Conn {
         gone.is_some()
     }
 
-    /// The number of `path`, if it is one of several on which no data leaves.
-    pub(super) fn inactive_path(&self, path: Path) -> Option<PathId> {
-        let routes = self.routes.as_ref()?;
+    /// The number of `path`; `None` if it is none of several.
+    pub(super) fn path_id(&self, path: Path) -> Option<PathId> {
+        let Some(routes) = &self.routes else { return Some(PathId::FIRST) };
         let further = routes.further.iter().find(|(_, known)| *known == path);
-        let id = further.map_or(PathId::FIRST, |(id, _)| *id);
-        (id != self.kcp.active_path()).then_some(id)
+        further.map(|(id, _)| *id).or_else(|| (path == self.path).then_some(PathId::FIRST))
     }
 
     /// Whether all data leaves on the path that opened the connection.

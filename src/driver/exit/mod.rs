@@ -302,7 +302,7 @@ impl<S: Socket> Driver<S> {
             }
             let Some(conn) = self.routing.conns.get_mut(slot) else { continue };
             let Some(header) = conn.final_control(now) else { continue };
-            self.output.codec.encode_segment(now, &mut self.output.tx, conn.path(), &header);
+            self.output.codec.encode_segment(now, &mut self.output.tx, conn.active_path(), &header);
             if self.output.tx.is_full() {
                 self.flush()?;
             }

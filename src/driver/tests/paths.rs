@@ -460,6 +460,50 @@ fn standby_passes_a_path_with_a_smaller_mtu_again_and_again() {
     assert!(paths(&mut pair, CLIENT)[1].2);
 }
 
+/// A pair whose data leaves on the second path at both ends, since the first one is dead.
+fn on_second(seed: u64) -> Pair {
+    let mut pair = ready(seed, [50, 50]);
+    cut(&pair.world, [true, true], true);
+    messages(&mut pair, SECOND, Vec::new());
+    assert!([CLIENT, SERVER].iter().all(|host| paths(&mut pair, *host)[1].2));
+    pair
+}
+
+#[test]
+fn size_that_the_system_refuses_on_a_further_path_is_lowered_there() {
+    for host in [CLIENT, SERVER] {
+        let mut pair = on_second(1);
+        pair.world.limit_sends(host, Some(900));
+        let Pair { world, client, server, .. } = &mut pair;
+        let (from, to) = if host == CLIENT { (client, server) } else { (server, client) };
+        // Black-hole detection alone takes longer.
+        world.finish(SECOND, async {
+            let data = vec![7; 100_000];
+            let mut got = vec![0; data.len()];
+            let (written, read) = tokio::join!(from.write_all(&data), to.read_exact(&mut got));
+            written.unwrap();
+            assert!(read.is_ok() && got == data);
+        });
+        let mtus: Vec<_> = {
+            let conn = pair.world.driver_of(host).routing.conns.iter().next().unwrap().1;
+            conn.kcp.paths().map(|path| path.current_mtu).collect()
+        };
+        // Fragments let the segments in flight pass.
+        assert!(mtus[1] < mtus[0], "{mtus:?}");
+    }
+}
+
+#[test]
+fn runtime_that_ends_says_so_on_the_path_that_works() {
+    for gone in [CLIENT, SERVER] {
+        let Pair { mut world, client, server, .. } = on_second(1);
+        world.exit(gone);
+        let mut left = if gone == SERVER { client } else { server };
+        // The answers to the last messages.
+        world.finish(SECOND, left.read_to_end(&mut Vec::new())).unwrap();
+    }
+}
+
 /// Writes as much as the stream takes for `time`, and checks that all of it arrives.
 fn bulk(pair: &mut Pair, time: Duration, mut events: Vec<(u64, Event)>) {
     let (start, mut written, mut got, mut stalled) = (pair.world.elapsed(), 0, 0, 0);

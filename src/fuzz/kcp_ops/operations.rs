@@ -215,7 +215,7 @@ impl Pair {
                 let lowered = kcp.on_message_too_big(size);
                 assert!(lowered.is_none_or(|mtu| mtu < before && mtu == kcp.max_mtu()));
             }
-            1 => kcp.on_packet_too_big(now, size),
+            1 => kcp.on_packet_too_big_on(now, PathId(path), size),
             _ => kcp.on_message_too_big_on(PathId(path), size),
         }
         assert!(kcp.max_mtu() <= before);
