@@ -232,13 +232,14 @@ impl Kcp {
         let Some(state) = &self.repair else { return false };
         let may_ask = self.close_state.peer_supports_control();
         self.close_reason.is_none()
+            && !self.withholds_acks()
             && (state.hello.has_answer()
                 || (may_ask && state.hello.is_due(now, !self.send.is_drained())))
     }
 
     /// When HELLO is retransmitted.
     pub(super) fn hello_deadline(&self) -> Option<Micros> {
-        self.repair.as_ref()?.hello.deadline()
+        self.repair.as_ref().filter(|_| !self.withholds_acks())?.hello.deadline()
     }
 
     /// Gives up a HELLO without a timely answer.

@@ -325,7 +325,8 @@ impl Kcp {
         let peer_ended = restarted || self.close_reason == Some(ConnectionError::Reset);
         TimeWait {
             opened_by,
-            rcv_nxt: self.rcv_nxt(),
+            // An acknowledgement that was withheld is not made up for.
+            rcv_nxt: if self.withholds_acks() { Sn(0) } else { self.rcv_nxt() },
             snd_una: self.una(),
             supports_control: self.close_state.peer_supports_control(),
             // A peer that has closed its half may still wait for our FIN.

@@ -336,6 +336,17 @@ fn deferred_connection_acknowledges_nothing_and_is_reset_when_the_backlog_is_ful
     let mut read = Vec::new();
     world.finish(SECOND, stream.read_to_end(&mut read)).unwrap();
     assert_eq!((read, now_or_never(&listener).is_none()), (b"hello".to_vec(), true));
+    // RST was lost for its lifetime: TIME-WAIT answers.
+    world.run_for(11 * SECOND);
+    world.arrived(PEER);
+    world.inject(addr(PEER), SERVER, &push(8, 0, b"hello"));
+    world.inject(addr(PEER), SERVER, &push(8, 1, b"more"));
+    world.run_for(SECOND / 10);
+    let arrived = world.arrived(PEER);
+    assert_eq!(acknowledgements(&arrived, 8), []);
+    let resets =
+        arrived.iter().filter(|d| Header::parse(d).is_ok_and(|h| h.conv == 8 && h.frg == 3));
+    assert_eq!(resets.count(), 2, "{arrived:?}");
 }
 
 // ----- sources with many connections -----
