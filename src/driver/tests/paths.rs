@@ -654,7 +654,8 @@ pub(super) fn any_link(rng: &mut Rng) -> LinkConfig {
         keep_order: rng.chance(500_000),
         loss: rng.pick(&[0, 0, 10_000, 100_000, 500_000]),
         duplicate: rng.pick(&[0, 0, 20_000]),
-        rate: rng.pick(&[None, None, Some(1_000_000), Some(10_000_000)]),
+        // A transfer fills any path, and the simulation keeps each datagram.
+        rate: Some(rng.pick(&[12_500_000, 12_500_000, 1_000_000, 10_000_000])),
         queue: 50_000,
         ..LinkConfig::delay(0)
     }
