@@ -27,6 +27,9 @@ pub(crate) struct TimeWait {
     pub(crate) rcv_nxt: Sn,
     /// SND.UNA: the oldest unacknowledged number.
     pub(crate) snd_una: Sn,
+    /// Nothing was acknowledged, and nothing is: no application had the connection, or the peer's address
+    /// is unproved.
+    pub(crate) withheld: bool,
     /// The peer supports CONTROL segments.
     pub(crate) supports_control: bool,
     /// The peer may believe that the connection is open: RST answers new data and pings.
@@ -80,7 +83,7 @@ impl TimeWait {
             // A duplicate of the initial segment although later data was acknowledged: the peer has
             // restarted with the same first data. Its retransmission opens a connection after
             // TIME-WAIT.
-            if !is_first_data && self.rcv_nxt != Sn(1) {
+            if !is_first_data && !self.withheld && self.rcv_nxt != Sn(1) {
                 return TimeWaitOutcome::Drop;
             }
         }
@@ -99,8 +102,8 @@ impl TimeWait {
                 Command::Ack | Command::WindowProbe | Command::WindowUpdate | Command::Repair => {}
             }
         }
-        let reply =
-            |to, command, frg| Header { command, frg, wnd: 0, una: self.rcv_nxt, len: 0, ..to };
+        let una = if self.withheld { Sn(0) } else { self.rcv_nxt };
+        let reply = |to, command, frg| Header { command, frg, wnd: 0, una, len: 0, ..to };
         match control {
             Some((to, kind)) => {
                 let is_orderly = self.all_read && kind == ControlType::Reset && to.len == 0;
@@ -112,7 +115,8 @@ impl TimeWait {
     }
 
     fn has_received(&self, sn: Sn) -> bool {
-        self.rcv_nxt.offset_from(sn).is_some_and(|age| (1..=MAX_WINDOW).contains(&age))
+        !self.withheld
+            && self.rcv_nxt.offset_from(sn).is_some_and(|age| (1..=MAX_WINDOW).contains(&age))
     }
 
     /// RST for new data or a ping with a valid `una`, which proves that the sender receives our
@@ -128,7 +132,7 @@ impl TimeWait {
     /// FIN-ACK or RST-ACK for a retransmitted FIN or RST of the peer.
     fn acknowledge_control(&self, header: &Header) -> Option<(Header, ControlType)> {
         let acknowledges = match ControlType::from_frg(header.frg)? {
-            ControlType::Fin if header.sn == self.rcv_nxt => ControlType::FinAck,
+            ControlType::Fin if header.sn == self.rcv_nxt && !self.withheld => ControlType::FinAck,
             ControlType::Reset => ControlType::ResetAck,
             _ => return None,
         };
@@ -150,6 +154,7 @@ mod tests {
             opened_by,
             rcv_nxt: Sn(4),
             snd_una: Sn(6),
+            withheld: false,
             supports_control: true,
             reset_on_data: true,
             all_read: false,
@@ -169,6 +174,26 @@ mod tests {
             TimeWaitOutcome::Reply(header) => Some(header),
             TimeWaitOutcome::Drop => None,
             TimeWaitOutcome::Open(_) => panic!("no initial segment"),
+        }
+    }
+
+    /// No application had the connection, so RST answers all data, also that which opened it.
+    #[test]
+    fn withheld_data_is_reset_and_the_end_not_acknowledged() {
+        for rcv_nxt in [0, 1, 4] {
+            let mut state =
+                TimeWait { rcv_nxt: Sn(rcv_nxt), withheld: true, ..ended(OpenedBy::by(FIRST)) };
+            let data = Header { len: 1, ..segment(Command::Push, 0, 0, 6) };
+            let mut datagram = Vec::new();
+            data.emit(&mut datagram);
+            datagram.push(7);
+            let TimeWaitOutcome::Reply(reply) = state.on_datagram(Some(FIRST), &datagram) else {
+                panic!("no answer to the first data, {rcv_nxt}");
+            };
+            assert_eq!((reply.command, reply.frg), (Command::Control, ControlType::Reset as u8));
+            assert_eq!(reply.una, Sn(0));
+            let fin = segment(Command::Control, ControlType::Fin as u8, rcv_nxt, 6);
+            assert_eq!(reply_to(&state, &[fin]), None);
         }
     }
 

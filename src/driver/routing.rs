@@ -199,7 +199,7 @@ impl Routing {
     /// address of a subnet. The system chooses the local IP until a new datagram of the peer, or its answer
     /// to a PATH_CHALLENGE, shows which one it uses.
     pub(super) fn on_source_gone(&mut self, now: Instant, path: Path) {
-        for slot in slots_at(&self.peers, &self.demux, path.peer) {
+        for slot in self.peers.slots(path.peer) {
             if let Some(conn) = self.conns.get_mut(slot)
                 && conn.on_source_gone(now, path)
                 && conn.mark_ready()
@@ -210,19 +210,15 @@ impl Routing {
     }
 
     /// The operating system refused a datagram of `size` bytes on `path` (EMSGSIZE). Handled like a Packet Too
-    /// Big message (RFC 8899 4.6): lowers the MTU of every connection to that peer.
+    /// Big message (RFC 8899 4.6): lowers the MTU of every connection on that path.
     pub(super) fn on_message_too_big(&mut self, now: Instant, path: Path, size: usize) {
-        for slot in slots_at(&self.peers, &self.demux, path.peer) {
+        let further = self.demux.further_at(path.peer).map(|id| id.slot as usize);
+        for slot in self.peers.slots(path.peer).chain(further) {
             if let Some(conn) = self.conns.get_mut(slot) {
                 conn.on_message_too_big(now, path, size);
             }
         }
     }
-}
-
-/// The slots of the connections with a path to `peer`, the first or a further one.
-fn slots_at(peers: &PeerTable, demux: &Demux, peer: SocketAddr) -> impl Iterator<Item = usize> {
-    peers.slots(peer).chain(demux.further_at(peer).map(|id| id.slot as usize))
 }
 
 /// The destination of a datagram.
@@ -944,6 +940,7 @@ mod tests {
             opened_by,
             rcv_nxt,
             snd_una,
+            withheld: false,
             supports_control: false,
             reset_on_data: true,
             all_read: false,

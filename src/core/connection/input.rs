@@ -480,7 +480,7 @@ impl Kcp {
                 Command::Push if payload.is_empty() => self.is_own_ping(PingId::named_by(&header)),
                 Command::Push => {
                     self.send.has_sent(&self.clock, header.sn, header.ts)
-                        || self.send.path.mtu.is_probe(PingId::named_by(&header))
+                        || self.is_mtu_probe(PingId::named_by(&header))
                 }
                 Command::WindowProbe => self.establishment.is_initial(header.ts),
                 Command::Repair => self.is_own_repair(&header),
@@ -492,7 +492,7 @@ impl Kcp {
     /// Whether this side sent the ping, of any kind.
     fn is_own_ping(&self, ping: PingId) -> bool {
         self.keepalive.is_ping(ping)
-            || self.send.path.mtu.is_probe(ping)
+            || self.is_mtu_probe(ping)
             || self.path_validator.as_ref().is_some_and(|validator| validator.has_sent(ping))
             || self.send.paths.as_ref().is_some_and(|paths| paths.has_sent(ping))
     }

@@ -325,9 +325,9 @@ impl Kcp {
         let peer_ended = restarted || self.close_reason == Some(ConnectionError::Reset);
         TimeWait {
             opened_by,
-            // An acknowledgement that was withheld is not made up for.
-            rcv_nxt: if self.withholds_acks() { Sn(0) } else { self.rcv_nxt() },
+            rcv_nxt: self.rcv_nxt(),
             snd_una: self.una(),
+            withheld: self.withholds_acks(),
             supports_control: self.close_state.peer_supports_control(),
             // A peer that has closed its half may still wait for our FIN.
             reset_on_data: !(peer_ended || both_ended),
@@ -430,7 +430,7 @@ impl Kcp {
         let (sn, ts, ping) = (reset.sn, reset.ts, PingId::named_by(reset));
         let valid = self.is_recent_data(now, sn, ts)
             || self.keepalive.is_recent_ping(now, ping)
-            || self.send.path.mtu.is_recent_ping(now, ping)
+            || self.send.every_path().any(|path| path.mtu.is_recent_ping(now, ping))
             || self.send.paths.as_ref().is_some_and(|paths| paths.has_sent_lately(now, ping));
         if valid {
             self.close_reason.get_or_insert(ConnectionError::Reset);

@@ -308,10 +308,14 @@ impl Kcp {
     }
 
     /// As [`Kcp::on_message_too_big`], on any path.
-    pub(crate) fn on_message_too_big_on(&mut self, id: PathId, size: usize) {
-        if self.mtu_on(id).is_some_and(|mtu| mtu.on_message_too_big(size)) {
-            self.update_mss();
+    pub(crate) fn on_message_too_big_on(&mut self, id: PathId, size: usize) -> Option<u16> {
+        let mtu = self.mtu_on(id)?;
+        if !mtu.on_message_too_big(size) {
+            return None;
         }
+        let max_mtu = mtu.max_mtu();
+        self.update_mss();
+        Some(max_mtu)
     }
 
     /// As [`Kcp::on_message_too_big_on`], if the operating system may have the MTU from an ICMP message.

@@ -327,11 +327,7 @@ impl Kcp {
     /// for it, segments in flight keep their size and need [`Kcp::needs_ip_fragmentation`].
     #[doc(alias = "EMSGSIZE")]
     pub fn on_message_too_big(&mut self, size: usize) -> Option<u16> {
-        if !self.send.path.mtu.on_message_too_big(size) {
-            return None;
-        }
-        self.update_mss();
-        Some(self.max_mtu())
+        self.on_message_too_big_on(self.active_path(), size)
     }
 
     /// Whether the caller should let routers fragment datagrams (clear DF): segments in flight
@@ -381,6 +377,11 @@ impl Kcp {
             _ => self.stats.probes.mtu += 1,
         }
         true
+    }
+
+    /// Whether this side has sent the MTU probe, or the ping before one, on any path.
+    pub(super) fn is_mtu_probe(&self, probe: PingId) -> bool {
+        self.send.every_path().any(|path| path.mtu.is_probe(probe))
     }
 
     /// An ACK arrived that matches no segment in flight. Returns whether it answers an MTU probe or

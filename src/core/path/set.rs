@@ -29,6 +29,8 @@ const RETURN_INTERVAL: u64 = 100_000;
 const MIN_PONG_WAIT: u64 = 100_000;
 /// Longest wait once a ping is unanswered, microseconds: the RTO of a path without data may be out of date.
 const MAX_REPEATED_WAIT: u64 = 250_000;
+/// Longest wait for a pong because the latest one took long, microseconds.
+const MAX_PATIENCE: u64 = 2_000_000;
 /// Divisor of the time that a path has been silent: the interval of its pings.
 const SILENCE_DIVISOR: u64 = 8;
 /// A ping that never leaves.
@@ -103,6 +105,9 @@ struct Entry {
     silences: u32,
     /// When a ping leaves. It leaves again then if it is unanswered.
     next_ping: Micros,
+    /// Least wait for the next pong, microseconds: the latest one answered a ping that had left again, so its
+    /// round trip is unknown, and may be longer than before (Karn's algorithm). 0 otherwise.
+    patience: u64,
     /// Pongs since the path was silent; a lost one takes [`LOST_PONG`] of them.
     pongs: u8,
     /// Pongs that make a silent path usable.
@@ -174,6 +179,7 @@ impl PathSet {
             is_doubted: false,
             silences: 0,
             next_ping: now,
+            patience: 0,
             pongs: 0,
             needed: PONGS_AFTER_SILENCE,
             silent_since: now,
@@ -398,12 +404,16 @@ impl PathSet {
         let Some(entry) = self.entry_mut(path) else { return false };
         let Some(sent) = entry.ping.take_if(|sent| sent.id == ping) else { return false };
         (entry.unanswered, entry.is_doubted) = (0, false);
-        if sent.sent == sent.first_sent {
+        let waited = now.since(sent.first_sent);
+        entry.patience = if sent.sent == sent.first_sent {
             match entry.send.as_deref_mut() {
-                Some(send) => send.rtt.on_rare_sample(now, now.since(sent.sent)),
-                None => rtt.on_sample(now, now.since(sent.sent)),
+                Some(send) => send.rtt.on_rare_sample(now, waited),
+                None => rtt.on_sample(now, waited),
             }
-        }
+            0
+        } else {
+            (waited / 4 * 5).min(MAX_PATIENCE)
+        };
         entry.pongs = entry.pongs.saturating_add(1);
         let is_steady = entry.state != PathState::Silent || entry.pongs >= entry.needed;
         let is_back = is_steady || any_is_better;
@@ -415,9 +425,7 @@ impl PathSet {
         }
         let is_silent = entry.state == PathState::Silent;
         let wait = if is_silent { RETURN_INTERVAL } else { interval };
-        // A ping that was sent again is no sample.
-        let has_sample = entry.send.as_deref().map_or(&*rtt, |send| &send.rtt).srtt().is_some();
-        entry.next_ping = if has_sample { now.add_micros(wait) } else { now };
+        entry.next_ping = if entry.patience == 0 { now.add_micros(wait) } else { now };
         true
     }
 
@@ -440,7 +448,11 @@ impl PathSet {
         let usable = others.filter(|entry| entry.state == PathState::Usable);
         let others = usable.map(|entry| Other {
             is_in_doubt: entry.is_doubted || !entry.answers_pings(),
-            srtt: entry.send.as_deref().and_then(|send| send.rtt.srtt()).unwrap_or(u64::MAX),
+            srtt: entry
+                .send
+                .as_deref()
+                .and_then(|send| send.rtt.srtt())
+                .map_or(u64::MAX, |srtt| srtt.max(entry.patience)),
             id: entry.id,
         });
         others.min()
@@ -566,7 +578,12 @@ impl PathSet {
         usable.filter_map(|entry| Some((entry.id, entry.slot, entry.send.as_deref()?)))
     }
 
-    /// The states of all paths but the active one, and whether each answers.
+    /// The states of all paths but the active one.
+    pub(crate) fn others_send(&self) -> impl Iterator<Item = &SendPath> {
+        self.entries.iter().filter_map(|entry| entry.send.as_deref())
+    }
+
+    /// As [`Self::others_send`], and whether each answers.
     pub(crate) fn others_mut(&mut self) -> impl Iterator<Item = (bool, &mut SendPath)> {
         let sends = self.entries.iter_mut();
         sends.filter_map(|entry| {
@@ -720,8 +737,8 @@ impl PathSet {
         let rto = entry.rto(rtt);
         let expected =
             entry.srtt(rtt).filter(|_| entry.is_doubted).map_or(rto, |srtt| srtt / 4 * 5);
-        let pong_wait = expected.max(MIN_PONG_WAIT);
-        let wait = (2 * rto).max(MIN_PONG_WAIT);
+        let pong_wait = expected.max(MIN_PONG_WAIT).max(entry.patience);
+        let wait = (2 * rto).max(MIN_PONG_WAIT).max(entry.patience);
         let silence = now.since(entry.silent_since);
         entry.next_ping = match entry.state {
             PathState::Usable if entry.unanswered < UNANSWERED => now.add_micros(pong_wait),
@@ -865,6 +882,33 @@ mod tests {
             needed.push(pongs);
         }
         assert_eq!(needed, [3, 6, 12, 24, 48, 48]);
+    }
+
+    /// The round trip grows beyond the wait for a pong, so each ping leaves again before its answer.
+    #[test]
+    fn round_trip_that_outgrows_the_wait_for_a_pong_is_measured() {
+        let (mut now, id) = (Micros(1_000_000), PathId(1));
+        let mut rtt = RttEstimator::new(Duration::from_secs(5));
+        let mut set = two_paths(now, &mut rtt);
+        let end = now.add_micros(20_000_000);
+        let (mut due, mut cookie): (Vec<(Micros, PingId)>, u32) = (Vec::new(), 0);
+        while now < end {
+            now = now.add_micros(1_000);
+            cookie += 1;
+            let new = || PingId { cookie: Ts(cookie), ..PING };
+            if let Some((path, PathSegment::Ping(ping), _)) = set.poll(now, &rtt, new) {
+                match path == id {
+                    true => due.push((now.add_micros(400_000), ping)),
+                    false => assert!(set.on_pong(now, path, ping, &mut rtt)),
+                }
+            }
+            set.handle_timeout(now);
+            while let Some((_, ping)) = due.first().filter(|(at, _)| *at <= now) {
+                set.on_pong(now, id, *ping, &mut rtt);
+                due.remove(0);
+            }
+        }
+        assert_eq!(set.entry(id).unwrap().srtt(&rtt), Some(400_000));
     }
 
     /// Rule: P-42.

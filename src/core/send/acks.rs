@@ -137,11 +137,8 @@ impl Sender {
                 self.redundancy.forget_copies(sn);
             }
             self.on_segment_acked(now, sn, echoes_last);
-            if is_here
-                && self.path.mtu.is_watching()
-                && let Some(payload) = self.sent_segments.payload(sn)
-            {
-                self.on_size_acked(payload.len(), retransmitted);
+            if self.path.mtu.is_watching() {
+                self.on_size_acked(now, sn);
             }
         }
         if acked_before { AckOutcome::AckedBefore } else { AckOutcome::NewlyAcked }
@@ -166,9 +163,19 @@ impl Sender {
         }
     }
 
-    /// A segment with `payload` bytes was acknowledged: the path carries the smallest size in which it left.
-    fn on_size_acked(&mut self, payload: usize, retransmitted: bool) {
-        let size = HEADER_LEN + payload;
+    /// `sn` was acknowledged: the path carries the smallest size in which it left there.
+    fn on_size_acked(&mut self, now: Micros, sn: Sn) {
+        let here = self.sent_segments.slot();
+        let Some(segment) = self.sent_segments.get(sn).filter(|segment| segment.slot() == here)
+        else {
+            return;
+        };
+        let (age, retransmitted) = (now.since(segment.last_sent), segment.retransmitted);
+        let Some(payload) = self.sent_segments.payload(sn) else { return };
+        if !self.left_on_this_path(now, age) {
+            return;
+        }
+        let size = HEADER_LEN + payload.len();
         let size = if retransmitted { self.path.mtu.retransmission_size(size) } else { size };
         self.path.mtu.on_segment_acked(size);
     }
@@ -398,11 +405,8 @@ impl Sender {
     fn release_oldest(&mut self, now: Micros, clock: &Clock, proved: bool) {
         let sn = self.una();
         self.at_segment(now, sn);
-        if self.path.mtu.is_watching()
-            && let Some(oldest) = self.sent_segments.oldest_payload()
-        {
-            let retransmitted = self.sent_segments.get(sn).is_some_and(|sent| sent.retransmitted);
-            self.on_size_acked(oldest.len(), retransmitted);
+        if self.path.mtu.is_watching() {
+            self.on_size_acked(now, sn);
         }
         if proved && self.sent_segments.uses_slots() {
             self.on_covered(now, sn);

@@ -266,6 +266,12 @@ impl Sender {
         others.for_each(|(_, path)| path.pto_backoff.on_peer_activity(now));
     }
 
+    /// All paths, the active one first.
+    pub(crate) fn every_path(&self) -> impl Iterator<Item = &SendPath> {
+        let others = self.paths.iter().flat_map(|paths| paths.others_send());
+        iter::once(&self.path).chain(others)
+    }
+
     /// What the windows are to cover: the estimate of the path with the longest round trip.
     #[inline]
     pub(crate) fn longest_rtt(&self) -> &RttEstimator {
@@ -317,7 +323,7 @@ impl Sender {
                 sn.offset_from(self.una()).map_or(0, |offset| self.congestion_index(offset));
             let by_timeout = lost.map(|trigger| trigger == LossTrigger::Rto);
             self.path.congestion.on_moved_away(now, index, by_timeout);
-            if lost.is_none() {
+            if self.paths.as_ref().is_some_and(|paths| paths.is_slot_doubted(last)) {
                 self.detect_black_hole(now, sn);
             }
             self.at_path(now, here);
@@ -389,10 +395,10 @@ impl Sender {
     /// Puts paths whose answer is overdue in doubt, and leaves those that do not answer the ping either, while
     /// another one answers. `is_fin_overdue`: the active one owes the answer to FIN.
     pub(crate) fn leave_overdue_paths(&mut self, now: Micros, is_fin_overdue: bool) {
-        let active = self.sent_segments.slot();
+        let fin = is_fin_overdue.then_some(self.sent_segments.slot());
         let may_leave =
             |slot: &Slot| self.paths.as_ref().is_some_and(|paths| paths.may_leave_slot(*slot));
-        let mut owes_fin = is_fin_overdue.then_some(active).filter(may_leave);
+        let mut owes_fin = fin.filter(may_leave);
         while let Some(slot) = owes_fin.take().or_else(|| self.overdue_path(now)) {
             let Some(paths) = &mut self.paths else { return };
             paths.on_overdue(now, slot);

@@ -255,9 +255,8 @@ impl Conn {
         let Some(id) = self.path_id(path) else { return };
         if path.peer.ip().to_canonical().is_ipv6() {
             self.kcp.on_packet_too_big_on(now, id, size);
-        } else {
-            self.kcp.on_message_too_big_on(id, size);
-            self.shared.mtu.fetch_min(usize::from(self.kcp.max_mtu()), Ordering::Relaxed);
+        } else if let Some(mtu) = self.kcp.on_message_too_big_on(id, size) {
+            self.shared.mtu.fetch_min(usize::from(mtu), Ordering::Relaxed);
         }
     }
 

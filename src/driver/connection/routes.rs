@@ -209,11 +209,13 @@ impl Conn {
         gone.is_some()
     }
 
-    /// The number of `path`; `None` if it is none of several.
+    /// The number of `path`; `None` if the connection has no such path.
     pub(super) fn path_id(&self, path: Path) -> Option<PathId> {
-        let Some(routes) = &self.routes else { return Some(PathId::FIRST) };
-        let further = routes.further.iter().find(|(_, known)| *known == path);
-        further.map(|(id, _)| *id).or_else(|| (path == self.path).then_some(PathId::FIRST))
+        if path == self.path {
+            return Some(PathId::FIRST);
+        }
+        let further = &self.routes.as_ref()?.further;
+        further.iter().find(|(_, known)| *known == path).map(|(id, _)| *id)
     }
 
     /// Whether all data leaves on the path that opened the connection.

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
 use super::fixtures::{CLIENT, Pair, SECOND, SERVER, micros};
 use super::migration::{aead, seeds};
 use super::paths::{add_path, any_link, cut, disturbances, messages, second, two_paths};
@@ -191,5 +193,25 @@ fn aggregate_goes_on_whatever_happened_before() {
         for host in [CLIENT, SERVER] {
             pair.world.driver_of(host).check_invariants();
         }
+    }
+}
+
+#[test]
+fn end_that_is_lost_on_one_path_and_leaves_on_a_dead_one_arrives() {
+    for rtt in [[40, 80], [40, 45]] {
+        let mut pair = two_paths(1, rtt, &config());
+        add_path(&mut pair, second()).unwrap();
+        messages(&mut pair, 3 * SECOND, Vec::new());
+        let Pair { mut world, mut client, mut server, endpoint: _endpoint, listener: _listener } =
+            pair;
+        world.cut(second(), addr(SERVER), true);
+        world.cut(addr(CLIENT), addr(SERVER), true);
+        let start = world.elapsed();
+        world.spawn(async move { client.shutdown().await.unwrap() });
+        world.run_for(Duration::from_millis(20));
+        world.cut(addr(CLIENT), addr(SERVER), false);
+        let read = world.finish(SECOND, server.read(&mut [0; 1])).unwrap();
+        println!("RTT {rtt:?}: {} ms", (world.elapsed() - start) / 1_000);
+        assert_eq!(read, 0);
     }
 }

@@ -504,6 +504,31 @@ fn runtime_that_ends_says_so_on_the_path_that_works() {
     }
 }
 
+/// Messages leave the faster path each time one of full size is lost there, until its MTU is known.
+#[test]
+fn black_hole_for_messages_on_the_faster_path_is_detected() {
+    for rtt in [[40, 80], [50, 50]] {
+        let mut pair = ready(1, rtt);
+        let link = LinkConfig { mtu: 700, fragments: true, ..LinkConfig::delay(rtt[0] * 500) };
+        pair.world.set_link(addr(CLIENT), addr(SERVER), link.clone());
+        pair.world.set_link(addr(SERVER), addr(CLIENT), link);
+        let (mut gap, mut last) = (0, 0);
+        for ms in 0..40_000 {
+            let Pair { world, client, server, .. } = &mut pair;
+            if ms % 10 == 0 {
+                client.try_write(&[7; 1_300]).unwrap();
+            }
+            world.run_for(Duration::from_millis(1));
+            while server.try_read(&mut [0; 8_192]).is_ok() {
+                gap = if ms < 20_000 { 0 } else { gap.max(ms - last) };
+                last = ms;
+            }
+        }
+        println!("RTT {rtt:?}: {gap} ms");
+        assert!(gap < 40, "{gap} ms between messages after 20 s");
+    }
+}
+
 /// Writes as much as the stream takes for `time`, and checks that all of it arrives.
 fn bulk(pair: &mut Pair, time: Duration, mut events: Vec<(u64, Event)>) {
     let (start, mut written, mut got, mut stalled) = (pair.world.elapsed(), 0, 0, 0);

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use super::{CONV, Pair, Side};
 use crate::core::connection::Kcp;
 use crate::core::open::OpenedBy;
-use crate::core::seq::Sn;
 use crate::error::ConnectionError;
 
 impl Pair {
@@ -54,8 +53,8 @@ fn check_end(kcp: &Kcp, now: Instant) {
     assert!(!kcp.windows_are_closed() || kcp.waits_for_window() || kcp.has_discarded_data());
     assert!(!kcp.waits_for_window() || !kcp.has_discarded_data());
     let time_wait = kcp.time_wait(OpenedBy::default(), kcp.readable().is_some(), None);
-    let rcv_nxt = if kcp.withholds_acks() { Sn(0) } else { kcp.rcv_nxt() };
-    assert_eq!((time_wait.rcv_nxt, time_wait.snd_una), (rcv_nxt, kcp.una()));
+    assert_eq!((time_wait.rcv_nxt, time_wait.snd_una), (kcp.rcv_nxt(), kcp.una()));
+    assert_eq!(time_wait.withheld, kcp.withholds_acks());
     assert!(!time_wait.reset_on_data || reason != Some(ConnectionError::Reset));
     assert!(!kcp.is_refused() || kcp.has_started());
     assert!(!kcp.needs_ip_fragmentation() || reason.is_none());
@@ -70,6 +69,7 @@ fn check_paths(kcp: &Kcp) {
     let active = kcp.active_path();
     assert_eq!(kcp.paths().filter(|path| path.is_active && path.id == active).count(), 1);
     assert!(kcp.paths().count() <= 1 || kcp.peer_accepts_paths() != Some(false));
+    // A doubt may outlive the other path, until its ping is answered.
     #[cfg(feature = "tracing")]
-    assert!(kcp.paths().count() > 1 || !kcp.is_path_doubted(active));
+    let _ = kcp.is_path_doubted(active);
 }

@@ -216,7 +216,10 @@ impl Pair {
                 assert!(lowered.is_none_or(|mtu| mtu < before && mtu == kcp.max_mtu()));
             }
             1 => kcp.on_packet_too_big_on(now, PathId(path), size),
-            _ => kcp.on_message_too_big_on(PathId(path), size),
+            _ => {
+                let lowered = kcp.on_message_too_big_on(PathId(path), size);
+                assert!(lowered.is_none_or(|mtu| usize::from(mtu) < size));
+            }
         }
         assert!(kcp.max_mtu() <= before);
     }
