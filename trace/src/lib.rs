@@ -15,6 +15,8 @@ mod graph;
 mod inside;
 mod layers;
 #[doc(hidden)]
+pub mod live;
+#[doc(hidden)]
 pub mod pcap;
 mod plot;
 mod qlog;
@@ -34,7 +36,7 @@ use crate::flow::Connections;
 use crate::layers::{Keys, Layers};
 
 /// Shows what KCP connections did, from a capture by tcpdump or Wireshark: of kcpx, kcp-go, kcptun and the C
-/// library.
+/// library; `live` shows a running kcpx-tunnel.
 ///
 /// Captures are pcap or pcapng files, of any size; `-` reads the standard input.
 #[derive(Debug, Parser)]
@@ -50,7 +52,8 @@ Examples:
   kcpx-trace summary game.pcap
   kcpx-trace graph game.pcap game.svg
   kcpx-trace decrypt tunnel.pcap --crypt aes --key 'it is a secret' plain.pcap
-  kcpx-trace json game.pcap | jq 'select(.why == \"retransmission\")'";
+  kcpx-trace json game.pcap | jq 'select(.why == \"retransmission\")'
+  kcpx-trace live 127.0.0.1:9464";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -90,6 +93,9 @@ enum Command {
         #[command(flatten)]
         input: Input,
     },
+    /// Rate, round trip, loss, redundancy and queue of a running tunnel, each second: a screen on a terminal,
+    /// lines elsewhere
+    Live(live::Options),
 }
 
 #[derive(Debug, clap::Args)]
@@ -150,6 +156,7 @@ fn run(args: Args) -> Result<()> {
             })?;
             Ok(out.flush()?)
         }
+        Command::Live(options) => live::run(&options),
     }
 }
 

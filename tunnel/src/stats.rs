@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use kcpx::{ConnectionStats, Endpoint, EndpointStats};
 use kcpx_smux::{Frames, Session, Stats};
@@ -128,8 +129,20 @@ struct Member {
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
     links: Snapshot,
+    paths: Paths,
     endpoints: EndpointStats,
     smux: SmuxTotals,
+}
+
+/// State of the connections that kcp-go does not count.
+#[derive(Clone, Copy, Debug, Default)]
+struct Paths {
+    /// Bytes of parity packets, repair symbols and copies sent.
+    redundant_bytes: u64,
+    /// Longest smoothed round-trip time now.
+    longest_srtt: Duration,
+    /// Bytes not sent yet.
+    unsent_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -206,8 +219,10 @@ impl Transport {
 
 impl Member {
     fn totals(&self) -> Totals {
+        let link = self.link.as_ref().map(|link| link.stats()).unwrap_or_default();
         Totals {
-            links: self.link.as_ref().map(|link| of_connection(&link.stats())).unwrap_or_default(),
+            links: of_connection(&link),
+            paths: Paths::new(&link),
             endpoints: self.endpoint.as_ref().map(Endpoint::stats).unwrap_or_default(),
             smux: self.session.as_ref().map(SmuxTotals::new).unwrap_or_default(),
         }
@@ -221,6 +236,7 @@ impl Totals {
         (endpoints.connections.current, endpoints.connections.unvalidated) = (0, 0);
         endpoints.memory.unvalidated_bytes = 0;
         (self.smux.streams, self.smux.stats.unread) = (0, 0);
+        (self.paths.longest_srtt, self.paths.unsent_bytes) = (Duration::ZERO, 0);
         self
     }
 
@@ -251,8 +267,31 @@ impl Add for Totals {
     fn add(self, more: Self) -> Self {
         Self {
             links: self.links + more.links,
+            paths: self.paths + more.paths,
             endpoints: self.endpoints + more.endpoints,
             smux: self.smux + more.smux,
+        }
+    }
+}
+
+impl Paths {
+    fn new(stats: &ConnectionStats) -> Self {
+        Self {
+            redundant_bytes: stats.redundancy.redundant_bytes_sent,
+            longest_srtt: stats.path.srtt,
+            unsent_bytes: stats.unsent_bytes,
+        }
+    }
+}
+
+impl Add for Paths {
+    type Output = Self;
+
+    fn add(self, more: Self) -> Self {
+        Self {
+            redundant_bytes: self.redundant_bytes + more.redundant_bytes,
+            longest_srtt: self.longest_srtt.max(more.longest_srtt),
+            unsent_bytes: self.unsent_bytes + more.unsent_bytes,
         }
     }
 }
@@ -351,6 +390,7 @@ const KCP: &[Row<Totals>] = &[
     ("kcp_received_datagram_bytes", "Bytes of the UDP datagrams received.", Counter, |s| s.endpoints.received.bytes),
     ("kcp_sent_segments", "Data segments sent, retransmissions included.", Counter, |s| s.links.out_segs),
     ("kcp_retransmits", "Retransmissions of data segments.", Counter, |s| s.links.retrans_segs),
+    ("kcp_redundant_bytes", "Bytes of FEC parity, repair symbols and copies sent.", Counter, |s| s.paths.redundant_bytes),
     ("kcp_received_segments", "Data segments received.", Counter, |s| s.links.in_segs),
     ("kcp_duplicate_segments", "Duplicate data segments received.", Counter, |s| s.links.duplicate_segs),
     ("kcp_fec_recovered_packets", "Packets recovered by FEC.", Counter, |s| s.endpoints.fec.recovered_shards),
@@ -362,6 +402,8 @@ const KCP: &[Row<Totals>] = &[
     ("kcp_receive_errors", "Transient errors of receiving.", Counter, |s| s.endpoints.recv_errors.total()),
     ("kcp_send_errors", "Errors of sending, taken as loss.", Counter, |s| s.endpoints.send_errors.total()),
     ("kcp_current_connections", "KCP connections now.", Gauge, |s| s.endpoints.connections.current),
+    ("kcp_longest_srtt_microseconds", "Longest smoothed round-trip time of a connection, now.", Gauge, |s| s.paths.longest_srtt.as_micros() as u64),
+    ("kcp_unsent_bytes", "Bytes written and not sent yet, now.", Gauge, |s| s.paths.unsent_bytes),
 ];
 
 /// Metrics of its smux sessions; all 0 with `mux none`.

@@ -13,7 +13,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 #[cfg(target_os = "linux")]
 use std::thread;
+use std::time::Duration;
 
+use kcpx_trace::live::{Options, watch};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
@@ -199,6 +201,35 @@ fn tunnel_of_two_processes_carries_bytes_and_obeys_signals() {
     assert_eq!(server.wait().code(), Some(0));
     client.signal(Signal::SIGINT);
     assert_eq!(client.wait().code(), Some(0));
+}
+
+#[test]
+fn metrics_of_a_tunnel_are_shown_by_kcpx_trace_live() {
+    let dir = TempDir::new().unwrap();
+    let target = echo("").to_string();
+    let args = ["server", "-l", "127.0.0.1:0", "-t", &target];
+    let key = [("KCPTUN_KEY", "k")];
+    let mut server = Running::start(&dir.path().join("server.log"), &args, &key);
+    let udp = server.address("listening on ").to_string();
+    // Uncompressed, so that the data fills groups of FEC.
+    let args = ["client", "-l", "127.0.0.1:0", "-r", &udp, "-nocomp", "-metrics", "127.0.0.1:0"];
+    let mut client = Running::start(&dir.path().join("client.log"), &args, &key);
+    let metrics = client.address("metrics at http://");
+    exchange(&mut connect(client.address("listening on ")), &"x".repeat(100_000), "");
+    for name in ["kcp_longest_srtt_microseconds", "kcp_redundant_bytes_total"] {
+        let label = format!("kcpx_{name}{{tunnel=\"client 127.0.0.1:0\"}} ");
+        wait_until(&label, || {
+            let text = get(metrics);
+            let value = text.lines().find_map(|line| line.strip_prefix(&label)).unwrap();
+            (value != "0").then_some(())
+        });
+    }
+    let options = Options { address: metrics.to_string(), seconds: Some(1) };
+    let mut line = Vec::new();
+    watch(&options, Duration::from_millis(1), false, &mut line).unwrap();
+    let line = String::from_utf8(line).unwrap();
+    assert!(line.starts_with("client 127.0.0.1:0  sent "), "{line}");
+    assert!(line.contains("  RTT ") && line.ends_with("  queue 0 B\n"), "{line}");
 }
 
 #[test]
