@@ -489,6 +489,27 @@ mod tests {
     }
 
     #[test]
+    fn round_trip_is_the_longest_and_queues_are_summed_until_the_connections_end() {
+        let stats = Arc::new(TunnelStats::default());
+        let registrations: Vec<_> = [(30, 1), (50, 2), (40, 4)]
+            .into_iter()
+            .map(|(millis, bytes)| {
+                let mut connection = ConnectionStats::default();
+                connection.path.srtt = Duration::from_millis(millis);
+                connection.unsent_bytes = bytes;
+                connection.redundancy.redundant_bytes_sent = 10 * bytes;
+                let link = Arc::new(Link::default());
+                link.set_stats(connection);
+                stats.register(Some(&link), None)
+            })
+            .collect();
+        let names = ["kcp_longest_srtt_microseconds", "kcp_unsent_bytes", "kcp_redundant_bytes"];
+        assert_eq!(names.map(|name| metric(&stats, name)), [50_000, 7, 70]);
+        drop(registrations);
+        assert_eq!(names.map(|name| metric(&stats, name)), [0, 0, 70]);
+    }
+
+    #[test]
     fn documented_metrics_equal_the_programs() {
         let path = format!("{}/docs/metrics.md", env!("CARGO_MANIFEST_DIR"));
         let document = std::fs::read_to_string(path).unwrap();
