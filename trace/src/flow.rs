@@ -13,6 +13,8 @@ use crate::layers::{Datagram, Kind};
 const MAX_CONNECTIONS: usize = 65_536;
 /// Segments of a direction that are remembered until they are acknowledged: the largest KCP window.
 const MAX_UNACKED: usize = 65_536;
+/// The same of all connections together.
+const MAX_UNACKED_OF_ALL: usize = 1 << 20;
 /// A number at least this far behind is a ping's, whose sender subtracts 2^30.
 const FAR_BEHIND: i32 = -(1 << 29);
 /// The first number of a direction in 64 bits: what is sent before the first one of a capture counts down.
@@ -230,6 +232,16 @@ impl Connection {
         self.sides.iter().map(|side| side.payload).sum()
     }
 
+    /// Segments of both sides that are remembered.
+    fn unacked(&self) -> usize {
+        self.sides.iter().map(|side| side.state.unacked.len()).sum()
+    }
+
+    /// False if the side has none.
+    fn forget_oldest(&mut self, side: Side) -> bool {
+        self.sides[side].state.unacked.pop_first().is_some()
+    }
+
     fn ends(&mut self, side: Side, at: u64, end: End) {
         self.end.get_or_insert((side, at, end));
     }
@@ -410,6 +422,10 @@ pub(crate) struct Connections {
     pub(crate) all: Vec<Connection>,
     /// Datagrams of connections beyond the limit.
     pub(crate) not_told_apart: u64,
+    /// Segments that are remembered until they are acknowledged.
+    unacked: usize,
+    /// Segments that were not remembered until then, since there are too many.
+    pub(crate) forgotten: u64,
     shared: Shared,
 }
 
@@ -434,6 +450,7 @@ impl Connections {
             sent.out_of_band += 1;
             return;
         }
+        let unacked = connection.unacked();
         for (header, payload) in Segments::new(datagram.bytes) {
             let (event, number) = connection.segment(side, datagram, &header);
             let is_reset = header.command == Command::Control
@@ -469,12 +486,20 @@ impl Connections {
         for (header, _) in Segments::new(datagram.bytes) {
             connection.sides[1 - side].cumulatively_acknowledged(header.una);
         }
+        self.unacked = self.unacked - unacked + connection.unacked();
+        // The datagram has added the surplus.
+        while self.unacked > MAX_UNACKED_OF_ALL && connection.forget_oldest(side) {
+            (self.unacked, self.forgotten) = (self.unacked - 1, self.forgotten + 1);
+        }
     }
 
     #[cfg(any(test, feature = "_testkit"))]
     pub(crate) fn check_invariants(&self) {
         let held = self.all.iter().map(|connection| connection.inside.holds()).sum();
         self.shared.check_invariants(held);
+        let unacked: usize = self.all.iter().map(Connection::unacked).sum();
+        assert_eq!(self.unacked, unacked, "Invariant: what is unacknowledged is counted");
+        assert!(unacked <= MAX_UNACKED_OF_ALL, "Invariant: it has a limit");
     }
 
     /// The capture has ended.

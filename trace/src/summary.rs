@@ -47,6 +47,10 @@ pub(crate) fn print(out: &mut impl Write, read: &Read, most: usize) -> Result<()
             "frames are IP fragments: the datagrams are larger than the MTU of the path",
         ),
         (connections.not_told_apart, "datagrams belong to connections beyond the first 65,536"),
+        (
+            connections.forgotten,
+            "segments were not followed: more than 1,048,576 wait for their ACKs",
+        ),
     ];
     for (count, note) in notes.iter().filter(|(count, _)| *count > 0) {
         writeln!(out, "note: {count} {note}")?;

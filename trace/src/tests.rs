@@ -17,7 +17,7 @@ use kcpx::{Algorithm, Cipher, Config, ConnectionStats, FecConfig};
 use crate::capture::{Frames, read_from};
 use crate::flow::{Connection, Connections, Event, Push};
 use crate::inside::Command;
-use crate::layers::{Keys, Layers, Opened};
+use crate::layers::{Datagram, Keys, Kind, Layers, Opened};
 use crate::pcap::{ip_packet, write_header, write_record};
 
 const CONV: u32 = 0x1234_5678;
@@ -348,6 +348,34 @@ fn datagrams_in_ip_fragments_are_put_together() {
         .collect();
     let outcome = read(pcap(&lost), &keys(Algorithm::Null)).unwrap();
     assert_eq!((outcome.frames.fragments, outcome.opened.datagrams), (20_000, 0));
+}
+
+/// A capture of one direction alone has no ACKs.
+#[test]
+fn segments_without_acks_have_a_limit_over_all_connections() {
+    const SEGMENTS: u32 = 2_000;
+    let (mut connections, [a, b]) = (Connections::default(), addresses());
+    let segment = |conv: u32, sn: u32| {
+        let mut bytes = conv.to_le_bytes().to_vec();
+        // PUSH, a window of 256; no time, una and length.
+        bytes.extend([81, 0, 0, 1, 0, 0, 0, 0]);
+        bytes.extend(sn.to_le_bytes());
+        bytes.extend([0; 8]);
+        bytes
+    };
+    for conv in 1..=20 {
+        for first in (0..60_000).step_by(SEGMENTS as usize) {
+            let numbers = first..first + SEGMENTS;
+            let bytes: Vec<u8> = numbers.flat_map(|sn| segment(conv, sn)).collect();
+            let kind = Kind::Kcp(None);
+            let (opened, wire_len) = (bytes.as_slice(), bytes.len());
+            let whole = Datagram { at: 0, from: a, to: b, kind, bytes: &bytes, opened, wire_len };
+            connections.input(&whole, |_, _| {});
+        }
+        connections.check_invariants();
+    }
+    assert_eq!(connections.forgotten, 20 * 60_000 - (1 << 20));
+    assert!(connections.all.iter().all(|connection| connection.sides[0].segments == 60_000));
 }
 
 #[test]
