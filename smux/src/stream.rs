@@ -414,16 +414,14 @@ impl WriteSide {
         let len = capacity.min(wanted);
         if len < COPY_UNLOCKED {
             copy(bufs, len, |piece| state.send.queue.push(piece));
+            self.queued(state, len);
         } else {
             // The only writer is this one, so the capacity cannot shrink.
             drop(state);
-            let mut chunk = BytesMut::with_capacity(len);
-            copy(bufs, len, |piece| chunk.extend_from_slice(piece));
-            state = self.stream.lock();
-            check_writable(&state)?;
-            state.send.queue.push_chunk(chunk.freeze());
+            let mut buffer = BytesMut::with_capacity(len);
+            copy(bufs, len, |piece| buffer.extend_from_slice(piece));
+            self.queue_buffer(buffer)?;
         }
-        self.queued(state, len);
         Poll::Ready(Ok(len))
     }
 
@@ -482,7 +480,7 @@ impl WriteSide {
         Poll::Ready(Ok(len))
     }
 
-    /// Queues the bytes read; the capacity suffices.
+    /// Queues bytes that were copied or read without the stream's lock; the capacity suffices.
     fn queue_buffer(&self, mut buffer: BytesMut) -> io::Result<()> {
         let len = buffer.len();
         let chunk = (len >= COPY_BELOW).then(|| {

@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{VERSIONS, pair, streams};
+use common::{VERSIONS, pair, quiet, streams};
+use kcpx_smux::Session;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 
 #[tokio::test(start_paused = true)]
@@ -156,4 +157,29 @@ async fn chunk_that_waits_fails_when_the_session_ends() {
         drop(reader);
         assert!(writing.await.is_err());
     }
+}
+
+/// Returns a byte, and does something before.
+struct ActsFirst<F>(Option<F>);
+
+impl<F: FnOnce() + Unpin> AsyncRead for ActsFirst<F> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.0.take().into_iter().for_each(|act| act());
+        buf.put_slice(b"x");
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_from_fails_if_the_session_ends_while_it_reads() {
+    let (io, _peer) = tokio::io::duplex(1_000);
+    let (session, driver) = Session::client_with_driver(io, quiet()).unwrap();
+    let mut stream = session.open_stream().await.unwrap();
+    let mut source = ActsFirst(Some(|| drop(driver)));
+    let error = stream.write_from(&mut source).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BrokenPipe);
 }
