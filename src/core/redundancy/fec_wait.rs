@@ -140,6 +140,7 @@ mod tests {
         assert!(coverage.may_have_recovered(Micros(80_000), Ts(10), 50_000));
         assert!(!coverage.may_have_recovered(Micros(79_999), Ts(10), 50_000));
         assert!(!coverage.may_have_recovered(Micros(80_000), Ts(31), 50_000));
+        assert!(coverage.may_have_recovered(Micros(80_000), Ts(30), 50_000), "the last segment");
     }
 
     #[test]
