@@ -43,6 +43,8 @@ const JOBS: usize = 2;
 /// tests of all programs first, until one fails. A mutant that hangs ends after 20 s and three times the time of its
 /// tests, without the time in which the machine was busy, and counts as noticed.
 ///
+/// Tests that run for long, mutants/long.txt, do not judge. A survivor may yet fail one of them.
+///
 /// Each verdict is printed when it is found, and at the end a table by area. For a mutant that no test notices
 /// these are its place, the change after `-` and `+`. It shows a test that is missing, or it changes nothing that a
 /// test could see. In the second case add its lines and the reason to mutants/equivalent.txt.
@@ -114,7 +116,7 @@ fn judge<'a>(
     let progress = Mutex::new(Progress::new(unknown.len()));
     for judge in judges {
         let programs = build(&workspace, judge, sample, &mut left_out)?;
-        eprintln!("{}: running all tests without a mutant", judge.package);
+        eprintln!("{}: running the tests without a mutant", judge.package);
         let suites =
             programs.into_iter().map(|program| Suite::record(program, &workspace.record()));
         let suites: Vec<Suite> = suites.collect::<Result<_>>()?;

@@ -26,6 +26,9 @@ const FIRST_BATCH: f64 = 1.0;
 /// Growth from one run of a mutant to its next.
 const BATCH_GROWTH: f64 = 4.0;
 
+/// Names of tests that do not judge.
+const LONG: &str = include_str!("../long.txt");
+
 /// What the tests say about a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -58,12 +61,14 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// Runs all tests without a mutant. `scratch` is a file for the mutants that they reach.
+    /// Runs the tests without a mutant, apart from [`LONG`] ones. `scratch` is a file for the mutants that they reach.
     pub fn record(program: Program, scratch: &Path) -> Result<Self> {
         let _ = fs::remove_file(scratch);
         let mut times = HashMap::new();
         // The times of tests are an unstable option.
-        let args = ["-Zunstable-options", "--report-time"].map(str::to_owned);
+        let mut args = ["-Zunstable-options", "--report-time"].map(str::to_owned).to_vec();
+        let long = LONG.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        args.extend(long.map(|name| format!("--skip={name}")));
         let chosen = format!("record:{}", scratch.display());
         let ending =
             run(&program, &args, &chosen, RECORD_LIMIT, |line| times.extend(time_of(line)))?;
