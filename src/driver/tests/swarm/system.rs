@@ -367,8 +367,9 @@ impl System {
         while self.world.elapsed() < wait && self.connections() > 0 {
             self.run_until(self.world.elapsed() + 100_000);
         }
-        // Reads of connections that have ended count in the next turn.
+        // Reads of connections that have ended count in the next turn, which may send what was blocked.
         self.world.turn_all();
+        self.run_until(self.world.elapsed());
         for driver in self.world.drivers.iter().flatten() {
             let (left, memory) = (driver.routing.conns.len(), driver.memory.used());
             assert_eq!((left, memory), (0, 0), "connections and memory of {}", driver.local());
