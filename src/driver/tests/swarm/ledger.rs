@@ -6,7 +6,7 @@ use super::kinds::Kind;
 use super::plan::{HARMLESS_OUTAGE, Plan};
 use crate::config::Migration;
 use crate::driver::tests::fixtures::{SERVER, cause};
-use crate::error::ConnectionError;
+use crate::error::{ConnectionError, TimeoutCause};
 use crate::stats::ConnectionStats;
 
 /// Bytes in front of a stream that name the end that wrote it.
@@ -318,7 +318,10 @@ impl Ledger {
         };
         let is_new = end.peer.is_none();
         let refuses = is_new && (self.drains || kinds.has(Kind::ConnectionLimits));
-        let forged = end.host == SERVER && is_new && kinds.has(Kind::Forgery);
+        let is_accepted = end.host == SERVER && is_new;
+        let forged = is_accepted && kinds.has(Kind::Forgery);
+        // Its `connect` was dropped before the listener answered: no peer is left to be validated.
+        let abandoned = is_accepted && kinds.has(Kind::Cancellation);
         match error {
             ConnectionError::Closed => true,
             ConnectionError::Reset
@@ -326,6 +329,7 @@ impl Ledger {
             | ConnectionError::PeerRestarted => {
                 lost || unreachable || gives_up || refuses || forged || is_forgotten
             }
+            ConnectionError::DeadPeer(TimeoutCause::Unvalidated) if abandoned => true,
             ConnectionError::ConnectTimeout(_)
             | ConnectionError::DeadPeer(_)
             | ConnectionError::IdleTimeout
