@@ -96,17 +96,16 @@ struct Picture {
 
 impl Picture {
     fn new(connection: &Connection, side: Side) -> Self {
-        let points = Points::new;
         Self {
             side,
             began: connection.began_ns,
-            pushes: std::array::from_fn(|_| points()),
-            repairs: points(),
-            probes: points(),
-            acknowledged: points(),
-            window: points(),
-            rtts: points(),
-            in_flight: points(),
+            pushes: std::array::from_fn(|_| Points::new()),
+            repairs: Points::new(),
+            probes: Points::new(),
+            acknowledged: Points::new(),
+            window: Points::new(),
+            rtts: Points::new(),
+            in_flight: Points::new(),
             first: None,
             highest: 0,
         }

@@ -102,14 +102,13 @@ struct Direction {
 
 impl Direction {
     fn new() -> Self {
-        let points = Points::new;
         Self {
             segments: 0,
             bytes: 0,
             highest: 0,
             highest_acked: 0,
-            pushes: points(),
-            acknowledged: points(),
+            pushes: Points::new(),
+            acknowledged: Points::new(),
         }
     }
 
@@ -172,16 +171,15 @@ struct Picture {
 
 impl Picture {
     fn new(trace: &Value) -> Self {
-        let points = Points::new;
         let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
         Self {
             title: format!("{}, {}", text(&trace["title"]), text(&trace["vantage_point"]["type"])),
             sent: Direction::new(),
             received: Direction::new(),
-            lost: points(),
+            lost: Points::new(),
             end: 0.0,
             phase: None,
-            phases: std::array::from_fn(|_| points()),
+            phases: std::array::from_fn(|_| Points::new()),
             rates: std::array::from_fn(|_| Held::new()),
             flight: std::array::from_fn(|_| Held::new()),
             rtts: std::array::from_fn(|_| Held::new()),

@@ -258,6 +258,10 @@ impl PathSet {
         self.entries.retain(|entry| entry.id != id);
         self.answers.retain(|(path, _)| *path != id);
         self.move_acks(id, self.active);
+        // A doubt compares with another path.
+        if let [only] = &mut self.entries[..] {
+            only.is_doubted = false;
+        }
     }
 
     pub(crate) fn active(&self) -> PathId {

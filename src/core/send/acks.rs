@@ -7,7 +7,6 @@ use super::{AckOutcome, AckSample, Sender, UnaOutcome};
 use crate::core::clock::{Clock, Micros};
 use crate::core::recovery::acked::LateAck;
 use crate::core::recovery::sent::SentSegment;
-use crate::core::segment::HEADER_LEN;
 use crate::core::seq::{Sn, Ts};
 use crate::stats::Counters;
 
@@ -163,21 +162,16 @@ impl Sender {
         }
     }
 
-    /// `sn` was acknowledged: the path carries the smallest size in which it left there.
+    /// `sn` was acknowledged: the active path carries its size, if it left there.
     fn on_size_acked(&mut self, now: Micros, sn: Sn) {
         let here = self.sent_segments.slot();
-        let Some(segment) = self.sent_segments.get(sn).filter(|segment| segment.slot() == here)
-        else {
-            return;
-        };
-        let (age, retransmitted) = (now.since(segment.last_sent), segment.retransmitted);
-        let Some(payload) = self.sent_segments.payload(sn) else { return };
-        if !self.left_on_this_path(now, age) {
-            return;
+        if let Some(segment) = self.sent_segments.get(sn)
+            && segment.slot() == here
+            && self.left_on_this_path(now, now.since(segment.last_sent))
+            && let Some(size) = self.datagram_size(sn)
+        {
+            self.path.mtu.on_segment_acked(size);
         }
-        let size = HEADER_LEN + payload.len();
-        let size = if retransmitted { self.path.mtu.retransmission_size(size) } else { size };
-        self.path.mtu.on_segment_acked(size);
     }
 
     /// `count` segments are proved to have arrived, each for the first time.

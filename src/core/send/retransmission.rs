@@ -238,18 +238,19 @@ impl Sender {
 
     /// `sn` is lost on the active path, maybe for its size.
     pub(super) fn detect_black_hole(&mut self, now: Micros, sn: Sn) {
-        let Some((segment, payload)) =
-            self.sent_segments.get(sn).zip(self.sent_segments.payload(sn))
-        else {
-            return;
-        };
-        let size = HEADER_LEN + payload.len();
-        // A repeated retransmission was sent without FEC header when it was lost.
-        let size = match segment.retransmitted {
+        if let Some(size) = self.datagram_size(sn) {
+            self.path.mtu.on_segment_lost(now, size, self.path.rtt.rto(), self.una());
+        }
+    }
+
+    /// The smallest datagram in which `sn` left on the active path.
+    pub(super) fn datagram_size(&self, sn: Sn) -> Option<usize> {
+        let size = HEADER_LEN + self.sent_segments.payload(sn)?.len();
+        // A retransmission leaves without FEC header.
+        Some(match self.sent_segments.get(sn)?.retransmitted {
             true => self.path.mtu.retransmission_size(size),
             false => size,
-        };
-        self.path.mtu.on_segment_lost(now, size, self.path.rtt.rto(), self.una());
+        })
     }
 }
 

@@ -69,7 +69,6 @@ fn check_paths(kcp: &Kcp) {
     let active = kcp.active_path();
     assert_eq!(kcp.paths().filter(|path| path.is_active && path.id == active).count(), 1);
     assert!(kcp.paths().count() <= 1 || kcp.peer_accepts_paths() != Some(false));
-    // A doubt may outlive the other path, until its ping is answered.
     #[cfg(feature = "tracing")]
-    let _ = kcp.is_path_doubted(active);
+    assert!(kcp.paths().count() > 1 || !kcp.is_path_doubted(active));
 }
