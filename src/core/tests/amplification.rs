@@ -224,3 +224,25 @@ fn ten_segments_in_flight_leave_again_once_a_path_is_validated() {
     };
     assert_eq!(again(&challenged), (21..31).collect::<Vec<_>>());
 }
+
+/// The peer reads nothing until the oldest segment arrives.
+#[test]
+fn oldest_segment_that_is_lost_on_the_new_path_leaves_before_the_others_of_the_old_one() {
+    let mut scripted = in_flight(30);
+    scripted.kcp.on_path_validated(scripted.instant());
+    let next = |scripted: &mut ScriptedPeer| loop {
+        let mut bytes = Vec::new();
+        if scripted.kcp.poll_transmit(scripted.instant(), &mut bytes).is_some() {
+            break Header::parse(&bytes).unwrap();
+        }
+        scripted.now = scripted.timeout().unwrap();
+        scripted.expire();
+    };
+    let sent: Vec<Header> = (0..5).map(|_| next(&mut scripted)).collect();
+    assert!(sent.iter().map(|header| header.sn.0).eq(20..25));
+    scripted.now += 100 * MILLIS;
+    for header in &sent[1..] {
+        scripted.ack(header.sn.0, header.ts.0);
+    }
+    assert_eq!([next(&mut scripted).sn, next(&mut scripted).sn], [Sn(20), Sn(25)]);
+}
