@@ -17,8 +17,11 @@ use crate::capture::Packet;
 const MAX_DATAGRAM: usize = 1_500;
 /// Datagrams of a batch.
 const MAX_BATCH: usize = 128;
-/// Payloads in a row of one path that are no batch, after which batches are not looked for.
+/// Payloads in a row of one path that are no batch, after which batches are not looked for on it.
 const MAX_MISSES: u32 = 32;
+/// The same for all paths. A search opens the payload in some 1,400 sizes, and with a wrong key it never ends in a
+/// batch.
+const MAX_ALL_MISSES: u32 = 1_024;
 /// Directions whose FEC groups are collected. What others lost is not recovered.
 const MAX_DECODERS: usize = 256;
 /// Directions whose batches are remembered.
@@ -127,6 +130,8 @@ pub(crate) struct Layers {
     first: Option<u64>,
     decoders: HashMap<(SocketAddr, SocketAddr), FecDecoder>,
     batches: HashMap<(SocketAddr, SocketAddr), Batches>,
+    /// Searches for a batch since the last one that was found.
+    misses: u32,
     pub(crate) counters: Opened,
 }
 
@@ -138,6 +143,7 @@ impl Layers {
             first: None,
             decoders: HashMap::new(),
             batches: HashMap::new(),
+            misses: 0,
             counters: Opened::default(),
         })
     }
@@ -183,15 +189,17 @@ impl Layers {
             first.is_some() && datagrams.next().is_some_and(|second| self.opened(second).is_some())
         };
         let known = self.batches.get(&path).copied().unwrap_or_default();
-        if known.misses >= MAX_MISSES {
-            return None;
-        }
         let overhead = self.cipher.overhead();
         let least = overhead.header_len + overhead.trailer_len + segment::HEADER_LEN;
         let least = least.max(whole.len() / MAX_BATCH);
-        let sizes = (least..whole.len().min(MAX_DATAGRAM + 1)).rev();
-        let found = Some(known.size).filter(|size| (least..whole.len()).contains(size)).into_iter();
-        let found = found.chain(sizes).find(fits);
+        if (least..whole.len()).contains(&known.size) && fits(&known.size) {
+            return Some(known.size);
+        }
+        if known.misses >= MAX_MISSES || self.misses >= MAX_ALL_MISSES {
+            return None;
+        }
+        let found = (least..whole.len().min(MAX_DATAGRAM + 1)).rev().find(fits);
+        self.misses = if found.is_some() { 0 } else { self.misses + 1 };
         if self.batches.len() < MAX_PATHS || self.batches.contains_key(&path) {
             let batches = self.batches.entry(path).or_default();
             match found {

@@ -14,7 +14,7 @@ use kcpx::fec::{FecEncoder, HEADER_LEN};
 use kcpx::proto::{self, Kcp, PacketType, Seed, Segments, Sn};
 use kcpx::{Algorithm, Cipher, Config, ConnectionStats, FecConfig};
 
-use crate::capture::{Frames, read_from};
+use crate::capture::{Frames, Packet, read_from};
 use crate::flow::{Connection, Connections, Event, Push};
 use crate::inside::Command;
 use crate::layers::{Datagram, Keys, Kind, Layers, Opened};
@@ -376,6 +376,33 @@ fn segments_without_acks_have_a_limit_over_all_connections() {
     }
     assert_eq!(connections.forgotten, 20 * 60_000 - (1 << 20));
     assert!(connections.all.iter().all(|connection| connection.sides[0].segments == 60_000));
+}
+
+/// With a wrong key no batch is found, and a search costs over a thousand attempts.
+#[test]
+fn number_of_searches_for_a_batch_is_limited() {
+    let (packets, _) = transfer(200_000, &mut sealing(Algorithm::Aes128Gcm));
+    // IP and UDP have 28 bytes.
+    let full = packets.iter().map(|(_, packet)| &packet[28..]).filter(|kcp| kcp.len() > 1_000);
+    let batch: Vec<u8> = full.take(2).flatten().copied().collect();
+    let mut layers = Layers::new(&keys(Algorithm::Aes128Gcm)).unwrap();
+    let mut open = |port: u16, payload: &[u8]| {
+        let [from, to] = addresses();
+        let from = SocketAddr::new(from.ip(), port);
+        let packet = Packet { at: 0, from, to, payload, is_cut: false };
+        layers.open(&packet, |_| Ok(())).unwrap();
+        (layers.counters.batched, layers.counters.undecoded)
+    };
+    assert_eq!(open(1, &batch), (2, 0));
+    for port in 2..=1_024 {
+        open(port, &[0; 64]);
+    }
+    assert_eq!(open(1_025, &batch), (4, 1_023), "one search is left");
+    for port in 2_000..2_000 + 1_024 {
+        open(port, &[0; 64]);
+    }
+    assert_eq!(open(4_000, &batch), (4, 1_023 + 1_024 + 1));
+    assert_eq!(open(1, &batch).0, 6, "the size on this path is known");
 }
 
 #[test]
