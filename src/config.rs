@@ -610,7 +610,8 @@ impl Config {
     /// The logs are JSON text sequences by the main schema of qlog. [qvis](https://qvis.quictools.info) and
     /// `kcpx-trace graph` draw them: packets, losses, round trips, rate and phase of the congestion control. A
     /// file is called `<conv>-<time>-<client|server>.sqlog`, with the start of the connection in milliseconds
-    /// since 1970. A connection that a peer opened gets one once the peer is validated.
+    /// since 1970. A connection that a peer opened gets one once the peer is validated, and each socket has up to
+    /// 256 open at once: further connections have none, which an event of `tracing` says once.
     ///
     /// A thread for each socket writes them, up to 0.1 s later; the end of an endpoint waits for it up to a
     /// second. Up to 8 MiB wait in memory, then events are dropped and counted in the log. After an error of

@@ -147,6 +147,13 @@ pub(crate) fn qlog_failed(folder: &std::path::Path, error: &std::io::Error) {
     );
 }
 
+/// A connection gets no log, since `limit` others have one. At most once an endpoint.
+#[cfg(feature = "qlog")]
+pub(crate) fn qlog_limit(limit: usize) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(limit, "new connections get no qlog while this number of others has one");
+}
+
 /// Size of a kernel socket buffer in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {

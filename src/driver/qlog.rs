@@ -61,7 +61,7 @@ impl Qlogs {
     pub(super) fn write(&self, now: Instant, conn: &mut Conn) {
         #[cfg(feature = "qlog")]
         if let Some(writer) = &self.writer {
-            let (peer, is_unvalidated) = (conn.peer(), conn.is_unvalidated());
+            let (peer, is_unvalidated) = (conn.qlog_peer(), conn.is_unvalidated());
             let Some(log) = conn.kcp.qlog(now, peer) else { return };
             let refused = if is_unvalidated {
                 (log.records().len() > MAX_UNVALIDATED).then_some(Refused::Full)
@@ -71,7 +71,7 @@ impl Qlogs {
             match refused {
                 None => {}
                 Some(Refused::Full) => log.drop_records(),
-                Some(Refused::Ended) => drop(conn.kcp.take_qlog()),
+                Some(Refused::TooMany | Refused::Ended) => drop(conn.kcp.take_qlog()),
             }
         }
     }

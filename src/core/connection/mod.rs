@@ -448,6 +448,11 @@ impl Kcp {
         self.send.send_buffer().bytes() + self.send.in_flight() as usize * self.send.mss()
     }
 
+    /// Memory of the qlog, bytes.
+    pub(crate) fn qlog_memory(&self) -> usize {
+        self.qlog.memory()
+    }
+
     /// Limits received data to `more` bytes of memory beyond now: segments that do not fit are
     /// dropped without an ACK, and the window opens no further unless `opens`.
     pub(crate) fn limit_recv_memory(&mut self, more: usize, opens: bool) {

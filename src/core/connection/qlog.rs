@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use crate::core::connection::Kcp;
+use crate::core::path::set::PathId;
 use crate::core::qlog::log::{Log, Metrics, State, Title};
 use crate::core::segment::HEADER_LEN;
 
@@ -18,7 +19,12 @@ impl Kcp {
         self.qlog.log.take()
     }
 
-    /// The log, with the present state; `peer`: address of the peer on the first path. `None` without a log.
+    /// The path that the log names: data leaves on it, or on all paths if it is the first one.
+    pub(crate) fn qlog_path(&self) -> PathId {
+        if self.aggregates_paths() { PathId::FIRST } else { self.active_path() }
+    }
+
+    /// The log, with the present state; `peer`: address of the peer on [`Kcp::qlog_path`]. `None` without a log.
     pub(crate) fn qlog(&mut self, now: Instant, peer: SocketAddr) -> Option<&mut Log> {
         self.qlog.log.as_ref()?;
         let (now, state) = (self.clock.at(now), self.qlog_state(peer));
@@ -52,6 +58,6 @@ impl Kcp {
             estimates.unsent_bytes,
         ];
         let (is_established, mtu) = (self.is_established(), self.current_mtu());
-        State { is_established, phase: model.phase, mtu, peer, metrics }
+        State { is_established, phase: model.phase, mtu, path: self.qlog_path(), peer, metrics }
     }
 }

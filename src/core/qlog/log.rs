@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use crate::core::clock::Micros;
+use crate::core::path::set::PathId;
 use crate::core::recovery::loss::LossTrigger;
 use crate::core::segment::{Command, ControlType, HEADER_LEN, Header, Segments};
 use crate::core::seq::Sn;
@@ -66,7 +67,9 @@ pub(crate) struct State {
     /// Phase of the congestion control.
     pub(crate) phase: &'static str,
     pub(crate) mtu: usize,
-    /// Address of the peer on the first path.
+    /// Number of the path on which data leaves, the first one if it leaves on all.
+    pub(crate) path: PathId,
+    /// Address of the peer on that path.
     pub(crate) peer: SocketAddr,
     pub(crate) metrics: Metrics,
 }
@@ -157,7 +160,8 @@ impl Log {
     pub(crate) fn new(id: u64, title: &Title) -> Self {
         let Title { conv, local, peer, .. } = *title;
         let metrics = Metrics::default();
-        let state = State { is_established: false, phase: "", mtu: 0, peer, metrics };
+        let (path, phase) = (PathId::FIRST, "");
+        let state = State { is_established: false, phase, mtu: 0, path, peer, metrics };
         let mut log = Self {
             id,
             head: Some(title.head()),
@@ -322,8 +326,9 @@ impl Log {
                 fields.number("new", state.mtu as u64);
             });
         }
-        if state.peer != self.state.peer {
+        if (state.path, state.peer) != (self.state.path, self.state.peer) {
             self.record(now, "connectivity:path_assigned", |fields| {
+                fields.text("path_id", &state.path.0.to_string());
                 fields.object("path_remote", |path| {
                     let (ip, port) = match state.peer.ip().to_canonical() {
                         IpAddr::V4(_) => ("ip_v4", "port_v4"),
@@ -377,6 +382,11 @@ impl Log {
         self.has_warning = false;
     }
 
+    /// Bytes of memory.
+    pub(crate) fn memory(&self) -> usize {
+        self.records.capacity()
+    }
+
     /// Frees what an idle connection does not need.
     pub(crate) fn release_memory(&mut self) {
         self.records.shrink_to_fit();
@@ -386,7 +396,7 @@ impl Log {
     pub(crate) fn drop_records(&mut self) {
         let count = self.records().iter().filter(|byte| **byte == RECORD_SEPARATOR).count() as u64;
         self.dropped += count - u64::from(self.has_warning);
-        self.records.clear();
+        self.records = Vec::new();
         let message = format!("{} events were dropped: they came too fast", self.dropped);
         self.record(self.now, "loglevel:warning", |fields| fields.text("message", &message));
         self.has_warning = true;

@@ -65,6 +65,16 @@ impl Qlog {
         }
     }
 
+    /// Bytes of memory of the log.
+    #[inline]
+    pub(crate) fn memory(&self) -> usize {
+        #[cfg(feature = "qlog")]
+        if let Some(log) = &self.log {
+            return log.memory();
+        }
+        0
+    }
+
     /// The connection has ended.
     pub(crate) fn on_ended(&mut self, now: Micros, reason: ConnectionError) {
         #[cfg(feature = "qlog")]

@@ -310,7 +310,11 @@ impl Conn {
         let holder = if self.is_unvalidated() { Holder::Unvalidated } else { Holder::Validated };
         let received = self.kcp.recv_memory() + self.shared.recv.charged();
         let datagrams = self.shared.datagrams.unread_bytes();
-        let held = CONNECTION_COST + received + datagrams + self.kcp.send_memory();
+        let held = CONNECTION_COST
+            + received
+            + datagrams
+            + self.kcp.send_memory()
+            + self.kcp.qlog_memory();
         memory.update(holder, self.held, held);
         (self.held, self.quota) = (held, memory.quota(holder));
         // An unvalidated peer may have more once it is validated.

@@ -2,6 +2,8 @@
 //! decides what leaves on which (`core/path/set.rs`).
 
 use std::io;
+#[cfg(feature = "qlog")]
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use tokio::sync::oneshot;
@@ -41,6 +43,12 @@ impl Conn {
         let further = self.routes.as_deref().map_or(&[][..], |routes| &routes.further);
         let found = further.iter().find(|(known, _)| *known == id);
         found.map_or(self.path, |(_, path)| *path)
+    }
+
+    /// Address of the peer on the path that the log names.
+    #[cfg(feature = "qlog")]
+    pub(in super::super) fn qlog_peer(&self) -> SocketAddr {
+        self.path_of(self.kcp.qlog_path()).peer
     }
 
     /// All paths.

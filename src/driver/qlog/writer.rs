@@ -17,6 +17,8 @@ use crate::trace;
 const MAX_QUEUED: usize = 4 << 20;
 /// Bytes that a file to open or close counts for.
 const FILE_COST: usize = 256;
+/// Files that are open at once. The application needs descriptors too.
+const MAX_FILES: usize = 256;
 /// How long the thread collects records before it writes them, unless the queue is half full.
 const COLLECT_TIME: Duration = Duration::from_millis(100);
 /// Longest time that the end of an endpoint waits for the disk.
@@ -27,6 +29,8 @@ const END_WAIT: Duration = Duration::from_secs(1);
 pub(super) enum Refused {
     /// The disk is slower than the connections.
     Full,
+    /// [`MAX_FILES`] connections have a log.
+    TooMany,
     /// Nothing is written any more, after an error.
     Ended,
 }
@@ -52,6 +56,10 @@ enum Step {
 struct Queue {
     steps: Vec<Step>,
     bytes: Vec<u8>,
+    /// Open files once the steps are done.
+    files: usize,
+    /// [`MAX_FILES`] were open before.
+    was_at_limit: bool,
     /// The driver has ended.
     is_closed: bool,
     /// The thread has ended after an error.
@@ -79,7 +87,14 @@ impl Queue {
         if self.len() + head + len + 2 * FILE_COST > MAX_QUEUED {
             return Err(Refused::Full);
         }
+        if log.head.is_some() && self.files == MAX_FILES {
+            if !mem::replace(&mut self.was_at_limit, true) {
+                trace::qlog_limit(MAX_FILES);
+            }
+            return Err(Refused::TooMany);
+        }
         if let Some(head) = log.head.take() {
+            self.files += 1;
             self.steps.push(Step::Create { id, name: head.name });
             self.push(id, &head.record);
         }
@@ -148,7 +163,7 @@ impl Writer {
             io::Error::new(error.kind(), text)
         })?;
         let folder = folder.to_path_buf();
-        Self::spawn(folder.clone(), move |name| create(&folder, name))
+        Self::spawn(folder.clone(), move |name| Ok(create(&folder, name)?.1))
     }
 
     fn spawn<W: Write>(
@@ -187,7 +202,10 @@ impl Writer {
     /// No records of `log` follow.
     pub(super) fn close(&self, log: &Log) {
         if log.head.is_none() {
-            self.shared.lock().steps.push(Step::Close { id: log.id });
+            let mut queue = self.shared.lock();
+            queue.steps.push(Step::Close { id: log.id });
+            queue.files = queue.files.saturating_sub(1);
+            drop(queue);
             self.shared.wake.notify_one();
         }
     }
@@ -242,20 +260,20 @@ fn write<W: Write>(
 
 /// Creates and removes a file.
 fn check(folder: &Path) -> io::Result<()> {
-    let probe = folder.join(format!(".kcpx-qlog-{}-{}", std::process::id(), unix_micros()));
-    drop(File::create(&probe)?);
-    fs::remove_file(&probe)
+    let (path, file) = create(folder, ".kcpx")?;
+    drop(file);
+    fs::remove_file(path)
 }
 
-/// Creates the file `name`, or `name` with a number if two connections have the same name.
-fn create(folder: &Path, name: &str) -> io::Result<File> {
+/// Creates the file `name`, or `name` with a number if that exists.
+fn create(folder: &Path, name: &str) -> io::Result<(PathBuf, File)> {
     let mut number = 1;
     loop {
         let suffix = if number == 1 { String::new() } else { format!("-{number}") };
         let path = folder.join(format!("{name}{suffix}.sqlog"));
-        match OpenOptions::new().write(true).create_new(true).open(path) {
+        match OpenOptions::new().write(true).create_new(true).open(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
-            opened => return opened,
+            opened => return Ok((path, opened?)),
         }
     }
 }
@@ -284,7 +302,7 @@ mod tests {
             add_event(log);
             match writer.append(log) {
                 Err(Refused::Ended) => return,
-                Err(Refused::Full) => log.drop_records(),
+                Err(Refused::Full | Refused::TooMany) => log.drop_records(),
                 Ok(()) => thread::yield_now(),
             }
         }
@@ -308,6 +326,26 @@ mod tests {
         let last = folder.records("7-1234-client-2.sqlog");
         assert_eq!(last.len(), 4);
         assert_eq!(last[3]["data"]["reason"], ConnectionError::Closed.to_string());
+    }
+
+    /// A server has more connections than descriptors.
+    #[test]
+    fn number_of_open_files_is_limited() {
+        let folder = Folder::new();
+        let mut writer = Writer::start(folder.path()).unwrap();
+        let mut next = || log(writer.next_id(), true);
+        let mut logs: Vec<_> = (0..MAX_FILES).map(|_| next()).collect();
+        let (mut refused, mut later) = (next(), next());
+        for log in &mut logs {
+            writer.append(log).unwrap();
+        }
+        assert_eq!(writer.append(&mut refused), Err(Refused::TooMany));
+        add_event(&mut logs[0]);
+        writer.append(&mut logs[0]).unwrap();
+        writer.close(&logs[0]);
+        writer.append(&mut later).unwrap();
+        drop(writer);
+        assert_eq!(folder.names().len(), MAX_FILES + 1);
     }
 
     #[test]
@@ -378,7 +416,7 @@ mod tests {
                     refused += 1;
                     log.drop_records();
                 }
-                Err(Refused::Ended) => panic!("the disk has not failed"),
+                Err(refused) => panic!("{refused:?}"),
             }
             assert!(writer.shared.lock().len() <= MAX_QUEUED);
         }

@@ -6,8 +6,10 @@ use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 
 use super::fixtures::{CLIENT, Pair, SECOND, SERVER, pattern, push, read_pattern};
+use super::paths::{add_path, second, two_paths};
 use super::sim_world::{World, addr};
 use crate::config::Config;
+use crate::core::path::set::PathId;
 use crate::stats::ConnectionStats;
 use crate::testkit::folder::Folder;
 use crate::testkit::link::LinkConfig;
@@ -196,4 +198,50 @@ fn migration_is_in_the_log() {
     assert_eq!(paths.len(), 1);
     assert_eq!(paths[0]["path_remote"]["ip_v4"], moved.ip().to_string());
     assert_eq!(paths[0]["path_remote"]["port_v4"], moved.port());
+}
+
+/// The better path goes silent, and data leaves on the other one.
+#[test]
+fn change_to_another_path_is_in_the_log() {
+    let folder = Folder::new();
+    let config = super::migration::aead().qlog(folder.path());
+    let mut pair = two_paths(1, [20, 60], &config);
+    assert_eq!(add_path(&mut pair, second()).unwrap(), PathId(1));
+    pair.world.run_for(2 * SECOND);
+    let silent = LinkConfig { loss: 1_000_000, ..LinkConfig::delay(10_000) };
+    for (from, to) in [(addr(CLIENT), addr(SERVER)), (addr(SERVER), addr(CLIENT))] {
+        pair.world.set_link(from, to, silent.clone());
+    }
+    let (client, server) = (&mut pair.client, &mut pair.server);
+    pair.world.finish(10 * SECOND, async {
+        server.write_all(&pattern(10_000)).await.unwrap();
+        read_pattern(client, 10_000).await;
+    });
+    pair.world.exit(SERVER);
+    let server = folder.records("-server.sqlog");
+    let paths = events(&server, "connectivity:path_assigned");
+    assert_eq!(paths.len(), 1);
+    assert_eq!(paths[0]["path_id"], "1");
+    assert_eq!(paths[0]["path_remote"]["ip_v4"], second().ip().to_string());
+}
+
+/// A stranger that sends from forged addresses fills logs that wait for validation.
+#[test]
+fn memory_of_a_log_counts_towards_the_limit() {
+    let held = |config: &Config| {
+        let mut world = World::new(1, LinkConfig::delay(1_000));
+        let listener = world.listener(SERVER, config);
+        for round in 0..20 {
+            for port in 1..50 {
+                let peer = ([10, 0, 1, 1], port).into();
+                world.inject(peer, SERVER, &push(port.into(), round, &[0; 10]));
+            }
+            world.run_for(SECOND / 100);
+        }
+        listener.stats().memory.unvalidated_bytes
+    };
+    let folder = Folder::new();
+    let (without, with) = (held(&Config::new()), held(&logged(&folder)));
+    // Each log has more than an event for each of 20 datagrams.
+    assert!(with >= without + 49 * 20 * 100, "{without} bytes, {with} with a log");
 }

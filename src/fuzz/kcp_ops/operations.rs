@@ -360,7 +360,13 @@ impl Pair {
                     records.is_empty()
                         || (records[0], records.last()) == (RECORD_SEPARATOR, Some(&b'\n'))
                 );
-                if how == 3 { log.clear() } else { log.drop_records() }
+                if how == 3 {
+                    log.clear()
+                } else {
+                    log.drop_records()
+                }
+                let len = log.records().len();
+                assert!(kcp.qlog_memory() >= len);
             }
         }
     }
