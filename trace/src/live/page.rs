@@ -1,18 +1,17 @@
 //! The page of metrics: HTTP, its text, and the counters of each tunnel.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read as _, Write as _};
-use std::net::{TcpStream, ToSocketAddrs as _};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
+use ureq::Agent;
 
 use super::Point;
 
 /// For connection, request and answer together.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of an answer in bytes: several thousand tunnels.
-const MOST_BYTES: usize = 1 << 24;
+const MOST_BYTES: u64 = 1 << 24;
 const METRICS: [&str; 7] = [
     "kcpx_kcp_sent_datagram_bytes_total",
     "kcpx_kcp_received_datagram_bytes_total",
@@ -71,54 +70,13 @@ pub(super) fn fetch(address: &str) -> Result<Page> {
 
 /// The body of the answer.
 fn get(address: &str) -> Result<String> {
-    let deadline = Instant::now() + TIMEOUT;
-    let mut stream = connect(address, deadline)?;
-    // An answer of version 1.0 has no chunks, and ends with the connection.
-    let request = format!("GET /metrics HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.set_write_timeout(Some(TIMEOUT))?;
-    stream.write_all(request.as_bytes())?;
-    let (mut answer, mut block) = (Vec::new(), [0; 16_384]);
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        ensure!(!left.is_zero(), "the answer did not end within {} s", TIMEOUT.as_secs());
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut block) {
-            Ok(0) => break,
-            Ok(read) => answer.extend_from_slice(&block[..read]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // The loop says that the time is over.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-            Err(error) => return Err(error.into()),
-        }
-        ensure!(answer.len() <= MOST_BYTES, "the answer has more than {MOST_BYTES} bytes");
-    }
-    let answer = String::from_utf8(answer).context("the answer is not text")?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("the answer is not HTTP")?;
-    let status = head.lines().next().and_then(|line| line.strip_prefix("HTTP/1."));
-    let status = status.and_then(|line| line.split_once(' ')).context("the answer is not HTTP")?.1;
-    ensure!(status.starts_with("200"), "the answer is {}", status.trim_end());
-    Ok(body.to_owned())
-}
-
-fn connect(address: &str, deadline: Instant) -> Result<TcpStream> {
-    let mut last = None;
-    for address in
-        address.to_socket_addrs().context("expected HOST:PORT, such as 127.0.0.1:9464")?
-    {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            break;
-        }
-        match TcpStream::connect_timeout(&address, left) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = Some(error),
-        }
-    }
-    match last {
-        Some(error) => Err(error).context("is kcpx-tunnel running there with -metrics?"),
-        None => bail!("the name has no address"),
-    }
+    let port = address.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+    ensure!(matches!(port, Some(Ok(_))), "expected HOST:PORT, such as 127.0.0.1:9464");
+    let config = Agent::config_builder().timeout_global(Some(TIMEOUT)).max_redirects(0);
+    let agent = Agent::new_with_config(config.proxy(None).build());
+    let answer = agent.get(format!("http://{address}/metrics")).call();
+    let mut answer = answer.context("is kcpx-tunnel running there with -metrics?")?;
+    Ok(answer.body_mut().with_config().limit(MOST_BYTES).read_to_string()?)
 }
 
 /// The counters of each tunnel.

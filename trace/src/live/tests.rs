@@ -36,7 +36,6 @@ fn ok(body: &str) -> String {
 fn serve(answers: Vec<String>) -> (String, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let host = address.clone();
     let task = thread::spawn(move || {
         for answer in answers {
             let (mut stream, _) = listener.accept().unwrap();
@@ -46,8 +45,7 @@ fn serve(answers: Vec<String>) -> (String, JoinHandle<()>) {
                 stream.read_exact(&mut byte).unwrap();
                 request.push(byte[0]);
             }
-            let expected = format!("GET /metrics HTTP/1.0\r\nHost: {host}\r\n");
-            assert!(request.starts_with(expected.as_bytes()));
+            assert!(request.starts_with(b"GET /metrics HTTP/1."));
             stream.write_all(answer.as_bytes()).unwrap();
         }
     });
@@ -169,9 +167,9 @@ fn tunnel_that_began_again_or_is_gone_leaves_a_gap() {
 fn answer_that_is_no_page_of_the_tunnel_is_an_error_that_says_why() {
     let page = metrics(&[("t", START)]);
     for (answer, reason) in [
-        ("HTTP/1.1 404 Not Found\r\n\r\n".to_owned(), "the answer is 404 Not Found"),
-        (String::new(), "the answer is not HTTP"),
-        ("SSH-2.0-OpenSSH\r\n".to_owned(), "the answer is not HTTP"),
+        ("HTTP/1.1 404 Not Found\r\n\r\n".to_owned(), "404"),
+        (String::new(), "is kcpx-tunnel running there"),
+        ("SSH-2.0-OpenSSH\r\n".to_owned(), "HTTP"),
         (ok("<html></html>"), "it has no metric kcpx_kcp_sent_datagram_bytes_total"),
         (
             ok(&page.replace("kcpx_kcp_unsent_bytes", "x")),
