@@ -7,7 +7,6 @@ mod sources;
 mod table;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 use crate::settings::{ClientSettings, ServerSettings, Tunnel};
@@ -44,26 +43,17 @@ fn server(args: &[&str]) -> ServerSettings {
 }
 
 /// A file that is removed on drop.
-struct TempFile(PathBuf);
+struct TempFile(tempfile::TempPath);
 
 impl TempFile {
     fn new(text: &str) -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("kcpx-tunnel-{}-{number}.json", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
         fs::write(&path, text).unwrap();
         Self(path)
     }
 
     fn path(&self) -> &str {
         self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for TempFile {
-    fn drop(&mut self) {
-        let _removed = fs::remove_file(&self.0);
     }
 }
 
