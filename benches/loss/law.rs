@@ -272,6 +272,8 @@ struct Plan {
     /// Index of its path.
     path: usize,
     other: Other,
+    /// The other path, if it is [`Other::Steady`].
+    second: Option<Steady>,
     peer: Peer,
     /// Segments; `None`: automatic.
     window: Option<u16>,
@@ -330,6 +332,7 @@ impl Plan {
             steady,
             path: 0,
             other: Other::None,
+            second: None,
             peer,
             window,
             late_timers: Self::draw_late_timers(seed),
@@ -356,11 +359,13 @@ impl Plan {
             let links = &mut initial[path];
             Self::draw_change(&mut rng, window, path, CALM, links, &mut changes);
         }
+        let second = (other == Other::Steady).then(|| Self::draw_path(&mut rng));
         let plan = Self {
             seed,
             steady,
             path,
             other,
+            second,
             peer: Peer::Kcpx,
             window,
             late_timers: Self::draw_late_timers(seed),
@@ -377,7 +382,7 @@ impl Plan {
             Other::Dead => {
                 links([(); 2].map(|()| LinkConfig { loss: CERTAIN, ..LinkConfig::default() }));
             }
-            Other::Steady => links(Self::draw_path(&mut rng).links()),
+            Other::Steady => links(second.unwrap_or(steady).links()),
             Other::Changing => {
                 while at < plan.end {
                     let mut links = Self::draw_path(&mut rng).links();
@@ -402,8 +407,12 @@ impl Plan {
         self.changes.push((from, Change::Links(self.path, Box::new(steady.links()))));
         self.changes.extend(self.window.map(|window| (from, Change::Windows(window))));
         self.changes.extend(calm.map(|change| (from, change)));
-        let t = steady.lone_rtt(self.peer);
-        let segment = steady.packet_time() as u64;
+        let steady = [Some(steady), self.second].into_iter().flatten();
+        let longest = |time: fn(&Steady, Peer) -> u64| {
+            steady.clone().map(|path| time(&path, self.peer)).max().unwrap_or_default()
+        };
+        let t = longest(|path, peer| path.lone_rtt(peer));
+        let segment = longest(|path, _| path.packet_time() as u64);
         self.end = from + (15 * SECOND).max(60 * t);
         let span = (5 * SECOND).max(20 * t).max(200 * segment).min(self.end - from);
         self.measured = self.end - span;
@@ -419,7 +428,27 @@ impl Plan {
             change => Some((at, change)),
         });
         let (changes, initial) = (changes.collect(), vec![self.initial[self.path].clone()]);
-        Self { path: 0, other: Other::None, initial, changes, ..self.clone() }
+        Self { path: 0, other: Other::None, second: None, initial, changes, ..self.clone() }
+    }
+
+    /// The plan by which a run is judged. Of two steady paths it is the one with data, unless its round trip is
+    /// longer by more than the sender leaves a path for: Standby chooses by round trip, not by rate.
+    fn judged(&self, timeline: &[Second]) -> Self {
+        let near = |path: &Steady, other: &Steady| path.rtt <= other.rtt * 4 / 3 + 5 * MILLIS;
+        match &self.second {
+            Some(second) if near(second, &self.steady) && self.share_of_path(timeline) < 0.5 => {
+                let (steady, second) = (*second, Some(self.steady));
+                Self { path: 1 - self.path, steady, second, ..self.clone() }
+            }
+            _ => self.clone(),
+        }
+    }
+
+    /// Share of the measured seconds that began with data on the steady path.
+    fn share_of_path(&self, timeline: &[Second]) -> f64 {
+        let seconds = timeline.iter().filter(|second| second.at >= self.measured);
+        let on_path = seconds.clone().filter(|second| usize::from(second.path) == self.path);
+        on_path.count() as f64 / seconds.count().max(1) as f64
     }
 
     fn draw_path(rng: &mut Rng) -> Steady {
@@ -485,12 +514,13 @@ impl Plan {
         let (initial, end) = (vec![steady.links()], 30 * SECOND);
         let measured = if rate > 500e6 { 25 * SECOND } else { 10 * SECOND };
         let (late_timers, changes) = (Self::draw_late_timers(seed), Vec::new());
-        let (path, other, from) = (0, Other::None, 0);
+        let (path, other, second, from) = (0, Other::None, None, 0);
         Self {
             seed,
             steady,
             path,
             other,
+            second,
             peer,
             window,
             late_timers,
@@ -506,7 +536,8 @@ impl Plan {
         Rng::keyed(seed, 39).pick(&[0, 0, MILLIS, 5 * MILLIS / 2])
     }
 
-    fn run(&self, options: &LawOptions) -> Result<Figures, String> {
+    /// Returns the plan by which it is judged, too.
+    fn run(&self, options: &LawOptions) -> Result<(Self, Figures), String> {
         let &LawOptions { connections, auto, mode, .. } = options;
         let mut config = Config::new();
         if auto {
@@ -537,11 +568,12 @@ impl Plan {
             measured: self.measured..self.end,
             early_until: 0,
         })?;
-        let mut figures = Figures::of(self, connections, outcome);
-        if self.other != Other::None && !figures.faults.is_empty() {
-            figures.alone = Some(Box::new(self.alone().run(options)?));
+        let plan = self.judged(&outcome.timeline);
+        let mut figures = Figures::of(&plan, connections, outcome);
+        if plan.other != Other::None && !figures.faults.is_empty() {
+            figures.alone = Some(Box::new(plan.alone().run(options)?.1));
         }
-        Ok(figures)
+        Ok((plan, figures))
     }
 
     /// Bytes per second that ideal senders deliver.
@@ -621,6 +653,8 @@ struct Figures {
     timeline: Vec<Second>,
 }
 
+/// Least number of packets on a path whose losses are counted.
+const LEAST_OFFERED: f64 = 100.0;
 /// Least goodput relative to the ideal.
 const LEAST: f64 = 0.85;
 
@@ -644,10 +678,11 @@ impl Figures {
         let read =
             |counters: &simulation::Counters| counters.received.iter().map(|(n, _)| n).sum::<u64>();
         let useful = (read(&after) - read(&before)) as f64;
-        // Bursts are uneven, so the losses of the measured time count.
+        // Bursts are uneven, so the losses of the measured time count, unless hardly a packet took the path.
         let [lost, offered] =
             [0, 1].map(|i| (after.lost[plan.path][i] - before.lost[plan.path][i]) as f64);
-        let share = (lost / offered.max(1.0)).max(plan.steady.loss.share());
+        let lost = if offered < LEAST_OFFERED { 0.0 } else { lost / offered };
+        let share = lost.max(plan.steady.loss.share());
         let ideal = plan.ideal(share, connections);
         let seconds = (plan.end - plan.measured) as f64 / 1e6;
         let goodput = useful / seconds / ideal;
@@ -684,9 +719,7 @@ impl Figures {
             let reached = (read - before) as f64 / (span as f64 / 1e6) >= LEAST * ideal;
             (reached && at >= plan.from + span).then(|| at - plan.from)
         });
-        let seconds = timeline.iter().filter(|second| second.at >= plan.measured);
-        let on_path = seconds.clone().filter(|second| usize::from(second.path) == plan.path);
-        let on_path = on_path.count() as f64 / seconds.count().max(1) as f64;
+        let on_path = plan.share_of_path(&timeline);
         Self { goodput, wire, wait, returned, faults, on_path, alone: None, timeline }
     }
 }
@@ -717,7 +750,7 @@ pub(crate) fn judge(kind: Kind, options: &LawOptions) -> Result<bool> {
             }
             let seed = options.first_plan.wrapping_add(index);
             let plan = kind.plan(seed);
-            let figures = catch_unwind(|| plan.run(options)).map_err(|_| {
+            let (plan, figures) = catch_unwind(|| plan.run(options)).map_err(|_| {
                 format!("a plan panicked: `{} --first-plan {seed} --plans 1`", kind.name())
             })??;
             let mut done = done.lock().map_err(|_| "another plan panicked".to_owned())?;
@@ -765,7 +798,9 @@ fn print_timeline(plan: &Plan, figures: &Figures) {
 pub(crate) fn test(options: &LawOptions) -> Result<()> {
     for plan in [Plan::disturbed(1), Plan::of_grid(2), Plan::on_two_paths(3)] {
         let once = || {
-            plan.run(options).map(|figures| format!("{figures:?}")).map_err(|error| anyhow!(error))
+            plan.run(options)
+                .map(|(_, figures)| format!("{figures:?}"))
+                .map_err(|error| anyhow!(error))
         };
         let (first, second) = (once()?, once()?);
         ensure!(first == second, "seed {}: {first}\nand then\n{second}", plan.seed);
