@@ -13,7 +13,7 @@ use crate::core::open::InitialHash;
 use crate::core::path::validation::PathValidation;
 use crate::core::segment::Header;
 use crate::driver::Driver;
-use crate::driver::admission::Refusal;
+use crate::driver::admission::{Refusal, capable_ping};
 use crate::driver::connection::{ApparentMigration, Key};
 use crate::shared::notifier::ConnId;
 use crate::sys::Socket;
@@ -32,10 +32,13 @@ impl<S: Socket> Driver<S> {
             return false;
         }
         let Ok(header) = Header::parse(datagram) else { return false };
-        if self.routing.demux.is_opener(now, &(from, header.conv)) {
+        let (demux, key) = (&mut self.routing.demux, (from, header.conv));
+        let Some(id) = demux.migratable(header.conv) else { return false };
+        if capable_ping(datagram).is_some() {
+            demux.on_other_pinged(now, key);
+        } else if demux.is_opener(now, &key) {
             return false;
         }
-        let Some(id) = self.routing.demux.migratable(header.conv) else { return false };
         let path = Path { peer: from, local: self.input.local_ip };
         let cookie = self.rng.next_u32();
         let Some(conn) = self.routing.get_mut(id) else { return false };

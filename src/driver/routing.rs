@@ -240,6 +240,15 @@ pub(super) enum Route {
     Truncated,
 }
 
+/// Who is at an address that uses the conversation id of a connection at another address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Opener {
+    /// Its initial segment was refused: it opens a connection of its own, and does not migrate with the other one.
+    Opens,
+    /// It has pinged: it may be the peer of the other one.
+    Pings,
+}
+
 /// Table of the connections of one endpoint, open and in TIME-WAIT.
 #[derive(Debug, Default)]
 pub(super) struct Demux {
@@ -253,9 +262,8 @@ pub(super) struct Demux {
     /// Validated connections by conversation id alone, usually one per id. Filled with migration, or a
     /// cipher that has a key.
     by_conv: HashMap<u32, Vec<ConnId>>,
-    /// Addresses whose initial segment was refused since another address uses its conversation id: they open
-    /// a connection of their own, and do not migrate with the other one.
-    openers: ExpiringMap<Key, ()>,
+    /// Addresses that use the conversation id of a connection at another address.
+    openers: ExpiringMap<Key, Opener>,
     /// Cache of the latest lookup: the datagrams of a GRO batch usually belong to one connection.
     recent: Option<(Key, ConnId)>,
     /// Connections in TIME-WAIT.
@@ -371,15 +379,26 @@ impl Demux {
 
     /// An initial segment under `key` was refused, since a live peer at another address uses the id.
     pub(super) fn on_conv_in_use(&mut self, now: Instant, key: Key) {
+        let known = self.openers.get_live(now, &key).copied();
+        self.insert_opener(now, key, known.unwrap_or(Opener::Opens));
+    }
+
+    /// A ping under `key` came while a live peer at another address uses the id: it is that peer's, since an
+    /// address that opens a connection has no peer yet to ping. Its first data looks like an initial segment.
+    pub(super) fn on_other_pinged(&mut self, now: Instant, key: Key) {
+        self.insert_opener(now, key, Opener::Pings);
+    }
+
+    fn insert_opener(&mut self, now: Instant, key: Key, opener: Opener) {
         if self.openers.len() >= MAX_OPENERS {
             self.openers.pop_first();
         }
-        self.openers.insert(now + CONV_IN_USE, key, ());
+        self.openers.insert(now + CONV_IN_USE, key, opener);
     }
 
     /// Whether the peer under `key` tries to open a connection while another address uses the id.
     pub(super) fn is_opener(&self, now: Instant, key: &Key) -> bool {
-        self.openers.get_live(now, key).is_some()
+        self.openers.get_live(now, key) == Some(&Opener::Opens)
     }
 
     /// The connection with conversation id `conv` that may migrate; `None` if there are several.

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, answer, micros, pattern, push};
+use super::fixtures::{
+    CLIENT, MINUTE, Pair, SECOND, SERVER, answer, micros, pattern, push, read_pattern,
+};
 use super::sim_world::{World, addr};
 use crate::config::{Config, Migration};
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
@@ -90,6 +92,35 @@ fn migration_follows_a_path_response_from_the_new_address() {
     assert!(world.arrived(AWAY).iter().any(|d| d.len() > 100));
     assert!(world.arrived(HOME).is_empty());
     assert_eq!(listener.stats().connections.current, 1);
+}
+
+/// The first data of a connection looks like the initial segment of another one.
+#[test]
+fn client_that_moves_before_its_first_data_goes_on_at_its_new_address() {
+    // Unannounced, the client pings after a second without an answer.
+    for (announces, limit) in [(true, SECOND / 10), (false, SECOND * 5 / 4)] {
+        let mut world = World::new(1, LinkConfig::delay(10_000));
+        let listener = world.listener(SERVER, &aead());
+        let endpoint = world.endpoint(CLIENT, &aead());
+        let (mut client, mut server) = world.finish(SECOND, async {
+            let client = endpoint.connect(addr(SERVER)).await.unwrap();
+            (client, listener.accept().await.unwrap().0)
+        });
+        world.run_for(SECOND);
+        world.move_to(CLIENT, addr(AWAY));
+        if announces {
+            client.network_changed();
+        }
+        let began = world.elapsed();
+        world.finish(MINUTE, async {
+            client.write_all(&pattern(10_000)).await.unwrap();
+            read_pattern(&mut server, 10_000).await;
+        });
+        let passed = Duration::from_micros(world.elapsed() - began);
+        assert!(passed <= limit, "announced: {announces}, {passed:?}");
+        assert_eq!(server.peer_addr().unwrap(), addr(AWAY));
+        assert_eq!(listener.stats().connections.current, 1);
+    }
 }
 
 #[test]
