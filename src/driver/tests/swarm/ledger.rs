@@ -192,12 +192,12 @@ impl Ledger {
 
     /// Whether another process of the server than the one that `end` reads from has read its stream, or has
     /// accepted a stream of which it read nothing: the server restarted before it had acknowledged anything, so
-    /// nothing tells their answers apart. Nor if `end` moved before its first data arrived: that data may be a
-    /// stranger's with the same conversation id, and opens another connection.
+    /// nothing tells their answers apart. Nor if `end` moved before its first data arrived, and connections do not
+    /// follow their peers: that data opens another connection.
     fn is_mixed(&self, end: usize) -> bool {
         let me = &self.ends[end];
         let writer = me.peer.map(|peer| &self.ends[peer]);
-        let has_moved = self.facts[usize::from(me.host)].has_moved;
+        let has_moved = self.facts[usize::from(me.host)].has_moved && !self.follows();
         let is_unread = |other: &End| {
             other.peer.is_none()
                 && other.since >= me.since
@@ -211,6 +211,11 @@ impl Ledger {
         others.any(|(index, other)| {
             other.peer == Some(end) && me.peer != Some(index) || is_unread(other)
         })
+    }
+
+    /// Whether connections of the server follow their peers to another address.
+    fn follows(&self) -> bool {
+        self.plan.server.allowed_migration() != Migration::Off
     }
 
     /// Learns the peer from its name.
@@ -313,7 +318,7 @@ impl Ledger {
         // A connection follows its peer only with an AEAD, once the first address is validated, and not in
         // TIME-WAIT.
         let has_moved = involved.iter().any(|facts| facts.has_moved);
-        let follows = self.plan.server.allowed_migration() != Migration::Off;
+        let follows = self.follows();
         let is_opening = end.peer.is_none_or(|peer| self.ends[peer].peer.is_none());
         let is_forgotten = has_moved && end.peer.is_some_and(|peer| self.ends[peer].halves == 0);
         let unreachable = involved.iter().map(|facts| facts.outage).sum::<u64>() > HARMLESS_OUTAGE
