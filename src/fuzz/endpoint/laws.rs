@@ -170,6 +170,14 @@ impl Laws {
         self.sides[side].of(peer, conv).ask(now, paths);
     }
 
+    /// Notes that an endpoint of `side` was told of a change of the network: each connection pings each path, and
+    /// sends an initial segment that nothing has answered.
+    pub(crate) fn on_network_changed(&mut self, side: usize) {
+        let now = self.now;
+        let Side { responses, paths, .. } = &mut self.sides[side];
+        responses.values_mut().for_each(|all| all.ask(now, *paths + 1));
+    }
+
     /// Notes a datagram that `side` sent. Returns its content.
     pub(crate) fn on_sent(&mut self, side: usize, to: SocketAddr, bytes: &[u8]) -> Rc<Content> {
         let content = Rc::new(self.reader.read(bytes).expect("a datagram that opens"));

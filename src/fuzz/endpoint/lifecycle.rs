@@ -132,12 +132,14 @@ impl World {
                 let sizes = [None, Some(200), Some(576), Some(1_280)];
                 socket.route_mtu = sizes[usize::from(detail % 4)];
             }
-            5 if side == SERVER_SIDE => {
-                if let Some(listener) = &self.listener {
+            5 => {
+                self.laws.on_network_changed(side);
+                if side == CLIENT_SIDE {
+                    self.endpoint.iter().for_each(Endpoint::network_changed);
+                } else if let Some(listener) = &self.listener {
                     listener.endpoint().network_changed();
                 }
             }
-            5 => self.endpoint.iter().for_each(Endpoint::network_changed),
             6 if side == CLIENT_SIDE => {
                 if let Some(endpoint) = &self.endpoint {
                     drop(endpoint.send_raw(addr(FURTHER[0]), &RAW));

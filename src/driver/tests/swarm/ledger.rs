@@ -290,8 +290,9 @@ impl Ledger {
     }
 
     fn why(&self, end: &End) -> String {
-        let facts = [SERVER, end.host].map(|host| self.facts[usize::from(host)]);
         let peer = end.peer.map(|peer| &self.ends[peer]);
+        let hosts = [end.host, peer.map_or(SERVER, |peer| peer.host)];
+        let facts = hosts.map(|host| self.facts[usize::from(host)]);
         format!("{end:?}, its peer {peer:?}, facts {facts:?}, drains {}", self.drains)
     }
 
@@ -340,7 +341,8 @@ impl Ledger {
             | ConnectionError::PeerRestarted => {
                 lost || unreachable || gives_up || refuses || forged || is_forgotten
             }
-            ConnectionError::DeadPeer(TimeoutCause::Unvalidated) if abandoned => true,
+            // Or it moved before it was validated.
+            ConnectionError::DeadPeer(TimeoutCause::Unvalidated) if abandoned || has_moved => true,
             ConnectionError::ConnectTimeout(_)
             | ConnectionError::DeadPeer(_)
             | ConnectionError::IdleTimeout

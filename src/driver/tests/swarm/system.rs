@@ -282,6 +282,7 @@ impl System {
         if let Some(running) = self.running.get(&host)
             && is_announced
         {
+            self.shared.laws.borrow_mut().on_network_changed(side_of(host));
             running.endpoint.network_changed();
         }
     }
