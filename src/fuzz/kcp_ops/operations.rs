@@ -367,6 +367,8 @@ impl Pair {
                 }
                 let len = log.records().len();
                 assert!(kcp.qlog_memory() >= len);
+                let path = kcp.qlog_path();
+                assert!(path == PathId::FIRST || path == kcp.active_path());
             }
         }
     }
