@@ -145,6 +145,8 @@ pub(crate) enum UnaOutcome {
 pub(crate) struct Sender {
     send_buffer: SendBuffer,
     sent_segments: SentSegments,
+    /// The number behind the latest retransmission in order of number, which begins with SND.UNA.
+    searched: Sn,
     retransmit_budget: RetransmitBudget,
     pub(crate) remote: RemoteWindow,
     /// Starting rate of the BBR model, bytes per second.
@@ -181,6 +183,7 @@ impl Sender {
         let mut sender = Self {
             send_buffer: SendBuffer::new(config.mode == Mode::Stream),
             sent_segments: SentSegments::new(start),
+            searched: start,
             retransmit_budget: RetransmitBudget::new(),
             remote: RemoteWindow::new(start),
             initial_rate: config.initial_rate,

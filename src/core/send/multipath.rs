@@ -208,10 +208,12 @@ impl Sender {
             let mut lost = self.carrying_paths().filter_map(|(slot, path)| {
                 self.find_lost(now, path, sent.oldest_in_slot(slot), no_new_data)
             });
-            match self.retransmits_in_order() {
+            let first = match self.retransmits_in_order() {
                 true => lost.min_by_key(|loss| loss.sn.since(self.una())),
                 false => lost.next(),
-            }
+            }?;
+            self.lost_before(now, first.sn, no_new_data, |segment| self.path_of(segment))
+                .or(Some(first))
         })?;
         Some(self.retransmission_of(&loss))
     }

@@ -23,6 +23,9 @@ use crate::util::earliest;
 /// than the extra datagrams.
 pub(super) const LATENCY_BOUND_LIMIT: usize = 256;
 
+/// Segments among which a search finds those that were lost again.
+const MAX_SEARCH: u32 = 64;
+
 impl Sender {
     /// When the next segment in flight counts as lost and may be retransmitted.
     pub(crate) fn deadline(&self, may_send_new: bool) -> Option<Micros> {
@@ -83,9 +86,40 @@ impl Sender {
         }
         let loss = match self.lost_una(now, no_new_data, |_| path) {
             Some(loss) => loss,
-            None => self.find_lost(now, path, sent.oldest_per_list(), no_new_data)?,
+            None => {
+                let first = self.find_lost(now, path, sent.oldest_per_list(), no_new_data)?;
+                self.lost_before(now, first.sn, no_new_data, |_| path).unwrap_or(first)
+            }
         };
         Some(self.retransmission_of(&loss))
+    }
+
+    /// A lost segment with a lower number than `first`. A list has segments in order of transmission, so
+    /// behind a window of losses those that were lost again would wait until all others have left, and SND.UNA
+    /// would advance by one segment a round trip.
+    pub(super) fn lost_before<'a>(
+        &self,
+        now: Micros,
+        first: Sn,
+        no_new_data: bool,
+        path_of: impl Fn(&SentSegment) -> &'a SendPath,
+    ) -> Option<SegmentLoss> {
+        let from = self.search_from();
+        let between = first.offset_from(from).filter(|_| self.retransmits_in_order())?;
+        (0..between.min(MAX_SEARCH)).find_map(|offset| {
+            let sn = from.advance(offset);
+            let segment = self.sent_segments.get(sn).filter(|segment| !segment.acked)?;
+            let path = path_of(&segment);
+            let in_flight = self.outstanding_on(path);
+            let loss = self.redundancy.loss_of(&in_flight, sn, &segment, no_new_data);
+            path.may_retransmit(now, &loss).then_some(loss)
+        })
+    }
+
+    /// Where [`Self::lost_before`] begins: behind the latest retransmission in order of number.
+    fn search_from(&self) -> Sn {
+        let behind_una = self.una().advance(1);
+        if self.searched.since(behind_una) > 0 { self.searched } else { behind_una }
     }
 
     /// SND.UNA, if it may be retransmitted now.
@@ -229,6 +263,10 @@ impl Sender {
         self.at_path(now, here);
         let apart = self.retransmits_in_order();
         self.sent_segments.mark_retransmitted(now, sn, level, apart);
+        let is_next = sn.offset_from(self.search_from()).is_some_and(|gap| gap < MAX_SEARCH);
+        if sn == self.una() || is_next {
+            self.searched = sn.advance(1);
+        }
         self.retransmit_budget.on_retransmit(now, self.path.rtt.srtt_or_rto());
         if let Some(autotune) = &mut self.autotune {
             autotune.on_retransmit();

@@ -168,6 +168,13 @@ fn memory_limit_of_an_unvalidated_peer_admits_its_first_segment() {
 
 /// A path with an RTT of 100 ms, and `count` segments in flight.
 fn in_flight(count: u32) -> ScriptedPeer {
+    let scripted = with_data(count);
+    assert_eq!(scripted.kcp.stats().path.in_flight_segments, count);
+    scripted
+}
+
+/// A sender of `count` segments, of which a window is in flight.
+fn with_data(count: u32) -> ScriptedPeer {
     let mut scripted = ScriptedPeer::new(&config());
     for sn in 0..20 {
         scripted.write(vec![1; 100]);
@@ -178,7 +185,6 @@ fn in_flight(count: u32) -> ScriptedPeer {
     }
     scripted.write(vec![1; 1_376 * count as usize]);
     scripted.run(scripted.now + 40 * MILLIS);
-    assert_eq!(scripted.kcp.stats().path.in_flight_segments, count);
     scripted
 }
 
@@ -225,19 +231,23 @@ fn ten_segments_in_flight_leave_again_once_a_path_is_validated() {
     assert_eq!(again(&challenged), (21..31).collect::<Vec<_>>());
 }
 
+/// The next datagram, whenever it leaves.
+fn next(scripted: &mut ScriptedPeer) -> Header {
+    loop {
+        let mut bytes = Vec::new();
+        if scripted.kcp.poll_transmit(scripted.instant(), &mut bytes).is_some() {
+            return Header::parse(&bytes).unwrap();
+        }
+        scripted.now = scripted.timeout().unwrap();
+        scripted.expire();
+    }
+}
+
 /// The peer reads nothing until the oldest segment arrives.
 #[test]
 fn oldest_segment_that_is_lost_on_the_new_path_leaves_before_the_others_of_the_old_one() {
     let mut scripted = in_flight(30);
     scripted.kcp.on_path_validated(scripted.instant());
-    let next = |scripted: &mut ScriptedPeer| loop {
-        let mut bytes = Vec::new();
-        if scripted.kcp.poll_transmit(scripted.instant(), &mut bytes).is_some() {
-            break Header::parse(&bytes).unwrap();
-        }
-        scripted.now = scripted.timeout().unwrap();
-        scripted.expire();
-    };
     let sent: Vec<Header> = (0..5).map(|_| next(&mut scripted)).collect();
     assert!(sent.iter().map(|header| header.sn.0).eq(20..25));
     scripted.now += 100 * MILLIS;
@@ -245,4 +255,27 @@ fn oldest_segment_that_is_lost_on_the_new_path_leaves_before_the_others_of_the_o
         scripted.ack(header.sn.0, header.ts.0);
     }
     assert_eq!([next(&mut scripted).sn, next(&mut scripted).sn], [Sn(20), Sn(25)]);
+}
+
+/// Otherwise the oldest segment alone would leave in time, and the peer could read one segment a round trip.
+#[test]
+fn segments_that_are_lost_again_leave_in_order_before_those_that_have_waited_longer() {
+    let mut scripted = with_data(300);
+    scripted.kcp.on_path_validated(scripted.instant());
+    // Ten leave again, and then the first four of seven that are lost.
+    let mut count = 10;
+    let mut sent = Vec::new();
+    for acked in [7..10, 3..4] {
+        sent = (0..count).map(|_| next(&mut scripted)).collect::<Vec<Header>>();
+        assert!(sent.iter().map(|header| header.sn.0).eq(20..20 + count));
+        scripted.now += 100 * MILLIS;
+        for header in &sent[acked] {
+            scripted.ack(header.sn.0, header.ts.0);
+        }
+        scripted.now += 50 * MILLIS;
+        count = 4;
+    }
+    assert_eq!(sent.len(), 4);
+    let again: Vec<_> = (0..6).map(|_| next(&mut scripted).sn.0).collect();
+    assert_eq!(again, [20, 21, 22, 24, 25, 26]);
 }
