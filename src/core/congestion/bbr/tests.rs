@@ -31,8 +31,12 @@ impl Driver {
     }
 
     fn ack(&mut self, rate: u64, rtt: u64, app_limited: bool) {
+        self.ack_of(self.delivered, rate, rtt, app_limited);
+    }
+
+    /// As [`Self::ack`], of data that left when `prior_delivered` bytes were acknowledged.
+    fn ack_of(&mut self, prior_delivered: u64, rate: u64, rtt: u64, app_limited: bool) {
         let segments = (rate * RTT / SECOND / SEGMENT / 10).max(1);
-        let prior_delivered = self.delivered;
         self.delivered += segments * SEGMENT;
         self.bbr.on_acked(&Acked {
             now: self.now,
@@ -392,4 +396,55 @@ fn configured_rate_that_is_too_high_ends_with_startup() {
     assert!(rate < 5 * RATE, "{rate}");
     driver.bbr.restart(driver.now);
     assert!(driver.window() == INITIAL_WINDOW, "{}", driver.window());
+}
+
+#[test]
+fn probe_of_the_shortest_rtt_ends_after_200_ms_and_one_round() {
+    // Time of each acknowledgement, whether it ends a round, and whether the probe goes on.
+    for (steps, name) in [
+        (&[(200_000, true, false)][..], "at once"),
+        (&[(199_999, true, true), (1, true, false)], "too early"),
+        (&[(200_000, false, true), (1, true, false)], "within a round"),
+    ] {
+        let mut driver = Driver::in_cruise();
+        driver.now = driver.now.add_micros(11 * SECOND);
+        driver.in_flight = 0;
+        (0..2).for_each(|_| driver.ack(RATE, RTT * 3 / 2, false));
+        for &(wait, ends_round, goes_on) in steps {
+            assert!(matches!(driver.bbr.phase, Phase::ProbeRtt { until: Some(_), .. }), "{name}");
+            driver.now = driver.now.add_micros(wait);
+            let prior_delivered = if ends_round { driver.delivered } else { 0 };
+            driver.ack_of(prior_delivered, RATE, RTT * 3 / 2, false);
+            let probes = matches!(driver.bbr.phase, Phase::ProbeRtt { .. });
+            assert_eq!(probes, goes_on, "{name}");
+        }
+    }
+}
+
+#[test]
+fn configured_rate_paces_at_least_the_initial_window_per_second() {
+    for (configured, rate) in
+        [(0, None), (1, Some(44_800)), (44_800, Some(44_800)), (44_801, Some(44_801))]
+    {
+        let mut bbr = Bbr::new(SEGMENT);
+        bbr.set_initial_rate(configured);
+        let pacing = bbr.pacing(Share::Whole).map(|pacing| (pacing.rate.get(), pacing.burst));
+        assert_eq!(pacing, rate.map(|rate| (rate, 2)), "{configured} configured");
+    }
+}
+
+/// With fewer, no ACK of a later segment shows a loss.
+#[test]
+fn smallest_part_of_a_path_is_two_segments_and_one_while_it_drains() {
+    let least = |bbr: &Bbr, share| bbr.window(share, &AckAggregation::default());
+    let mut driver = Driver::in_cruise();
+    assert_eq!(least(&driver.bbr, Share::Part(1)), 2 * SEGMENT);
+    assert_eq!(least(&driver.bbr, Share::Small(1)), 44_800);
+    driver.now = driver.now.add_micros(11 * SECOND);
+    driver.ack(RATE, RTT * 3 / 2, false);
+    assert!(matches!(driver.bbr.phase, Phase::ProbeRtt { .. }));
+    assert_eq!(least(&driver.bbr, Share::Part(1)), SEGMENT);
+    let startup = Bbr::new(SEGMENT);
+    assert_eq!(least(&startup, Share::Part(1)), 2 * SEGMENT);
+    assert_eq!(least(&startup, Share::Part(Share::WHOLE / 2)), 22_400);
 }
