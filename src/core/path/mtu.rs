@@ -680,4 +680,27 @@ mod tests {
             assert_eq!(sn, if even < 65_536 { u32::MAX - 1 } else { even }, "{una}");
         }
     }
+
+    #[test]
+    fn probe_of_a_larger_size_ends_when_the_largest_size_changes() {
+        let changes: [fn(&mut MtuDiscovery); 3] = [
+            |discovery| discovery.on_max_mtu_changed(1_300),
+            |discovery| discovery.set_overhead(60, 8),
+            |discovery| {
+                let mut other = MtuDiscovery::new(1_400);
+                other.set_overhead(60, 8);
+                discovery.take_settings(&other);
+            },
+        ];
+        for (i, change) in changes.into_iter().enumerate() {
+            let mut discovery = MtuDiscovery::new(1_400);
+            assert!(discovery.on_packet_too_big(Micros(0), 1_300));
+            let later = Micros(3_600_000_000);
+            discovery.on_new_data(later, Sn(0));
+            assert!(discovery.deadline().is_some(), "a probe of 1,400 bytes is due");
+            change(&mut discovery);
+            let probe = discovery.poll_probe(later, 100_000, || Ts(7));
+            assert!(probe.is_none() && discovery.deadline().is_none(), "change {i}");
+        }
+    }
 }
