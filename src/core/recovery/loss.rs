@@ -805,6 +805,97 @@ mod tests {
         assert_eq!(loss.backed_off_rto(&rtt, 0, THIN_STREAM_LIMIT + 1), rto + rto / 2);
     }
 
+    #[test]
+    fn backed_off_rto_is_limited_for_a_silent_peer_and_while_closing() {
+        let (mut loss, rtt, _) = setup(&Timing::FAST3);
+        assert_eq!(rtt.rto(), 300_000);
+        let longest = |loss: &LossDetector| loss.backed_off_rto(&rtt, 100, 1);
+        loss.limit_pto(true);
+        assert_eq!((longest(&loss), loss.max_rto()), (2_500_000, 2_500_000));
+        loss.limit_backoff(400_000);
+        assert_eq!((longest(&loss), loss.max_rto()), (400_000, 400_000));
+        loss.limit_backoff(200_000);
+        assert_eq!((longest(&loss), loss.max_rto()), (300_000, 200_000), "at least the RTO");
+        assert_eq!(loss.with_settings().max_rto(), 200_000);
+        loss.limit_backoff(u64::MAX);
+        assert_eq!(loss.with_settings().max_rto(), 2_500_000);
+        loss.limit_pto(false);
+        assert_eq!(loss.with_settings().max_rto(), 10_000_000);
+    }
+
+    #[test]
+    fn segment_with_copies_is_lost_when_the_answer_to_the_slowest_is_late() {
+        let (mut loss, rtt, sent) = setup(&Timing::FAST3);
+        let first = sent.get(Sn(0)).unwrap();
+        loss.set_copy_wait(0);
+        assert!(loss.others.is_none(), "most connections have one path");
+        for wait in [40_000, 0] {
+            loss.set_copy_wait(wait);
+            assert_eq!(loss.copy_wait(), wait);
+            let rto = (Micros(300_000 + wait), LossTrigger::Rto);
+            assert_eq!(loss.lost_at(&first, &rtt, 4, false), rto);
+        }
+        loss.set_copy_wait(40_000);
+        (2..=3).for_each(|later| loss.on_ack(later, 100_000));
+        let lost = (Micros(140_000), LossTrigger::FastRetransmit);
+        assert_eq!(loss.lost_at(&first, &rtt, 4, false), lost);
+    }
+
+    #[test]
+    fn ack_is_awaited_for_a_round_trip_and_the_reordering_window_within_the_rto() {
+        let (mut loss, rtt, _) = setup(&Timing::FAST3);
+        assert_eq!(loss.ack_wait(&rtt), 102_000, "the shortest round trip");
+        loss.on_ack(1, 150_000);
+        assert_eq!((loss.ack_wait(&rtt), loss.least_wait(&rtt)), (152_000, 150_000));
+        loss.set_reo_wnd(30_000);
+        assert_eq!((loss.ack_wait(&rtt), loss.least_wait(&rtt)), (180_000, 180_000));
+        loss.set_reo_wnd(200_000);
+        assert_eq!((loss.ack_wait(&rtt), loss.least_wait(&rtt)), (300_000, 300_000));
+        let mut limited = LossDetector::new(250_000);
+        limited.set_reo_wnd(300_000);
+        assert_eq!(limited.least_wait(&rtt), 250_000);
+    }
+
+    /// The path before may still answer what left there.
+    #[test]
+    fn acks_of_transmissions_on_the_path_before_say_nothing_about_this_one() {
+        let (mut loss, rtt, sent) = setup(&Timing::FAST3);
+        (2..=3).for_each(|later| loss.on_ack(later, 100_000));
+        assert!(loss.is_newest_ack(3) && loss.has_acked());
+        loss.begin_at(Micros(50_000), 5, 150_000);
+        assert!(!loss.has_acked() && !loss.has_acked_since(5));
+        (2..=4).for_each(|later| loss.on_ack(later, 100_000));
+        let first = sent.get(Sn(0)).unwrap();
+        assert_eq!(loss.lost_at(&first, &rtt, 4, true).1, LossTrigger::Rto);
+        assert!(!loss.is_newest_ack(4) && loss.is_newest_ack(5) && loss.has_acked());
+        let now = Micros(80_000);
+        assert!(loss.left_on_this_path(now, 30_000) && !loss.left_on_this_path(now, 30_001));
+    }
+
+    #[test]
+    fn ping_within_10_s_of_a_change_of_the_network_lets_ten_segments_leave_again() {
+        let (_, _, sent) = setup(&Timing::FAST3);
+        let (first, second) = (sent.get(Sn(0)).unwrap(), sent.get(Sn(1)).unwrap());
+        for (wait, count) in [(9_999_999, 10), (10_000_000, 1)] {
+            let (mut probes, changed) = (PathProbes::default(), Micros(1_000_000));
+            assert!(!probes.on_ping(changed, 9) && !probes.is_active());
+            probes.on_network_changed(changed, second.xmit_seq);
+            assert!(probes.wants(&first) && !probes.wants(&second) && !probes.fills_window());
+            let is_first = probes.on_ping(changed.add_micros(wait), 100);
+            assert_eq!((is_first, probes.wants(&second)), (count == 10, count == 10));
+            assert!(!probes.on_ping(changed.add_micros(wait), 100), "the second ping");
+            (1..count).for_each(|_| probes.on_sent());
+            assert!(probes.is_active());
+            probes.on_sent();
+            assert!(!probes.is_active() && !probes.wants(&first));
+        }
+        let mut probes = PathProbes::default();
+        probes.on_path_silent(100, 3, true);
+        assert!(probes.wants(&second) && probes.fills_window());
+        probes.stop();
+        assert!(!probes.wants(&second) && !probes.fills_window());
+    }
+
     const RTO: u64 = 200_000;
     const MAX_RTO: u64 = 10_000_000;
 
@@ -915,10 +1006,42 @@ mod tests {
     }
 
     #[test]
+    fn acked_retransmission_of_a_large_window_allows_one_more() {
+        for (in_flight, more) in [(1, 0), (256, 0), (257, 1), (65_535, 1)] {
+            let mut budget = RetransmitBudget::new();
+            spend(&mut budget, 0, 1, 100_000);
+            budget.on_retransmission_acked(in_flight);
+            assert_eq!(spend(&mut budget, 1, 2, 100_000), more, "{in_flight} in flight");
+        }
+    }
+
+    #[test]
     fn redundant_retransmissions_stop_before_others() {
-        let mut budget = RetransmitBudget::new();
-        let taken: u32 = (0..100).map(|_| u32::from(budget.take_redundant(2))).sum();
-        assert_eq!(taken, MAX_TOKENS - REDUNDANT_ABOVE);
-        assert!(budget.may_retransmit(Micros(0)));
+        for (take, expected) in [
+            (RetransmitBudget::take_redundant as fn(&mut RetransmitBudget, u8) -> u8, 56),
+            (RetransmitBudget::take_probes, 32),
+        ] {
+            let mut budget = RetransmitBudget::new();
+            let taken: u32 = (0..100).map(|_| u32::from(take(&mut budget, 3))).sum();
+            assert_eq!(taken, expected);
+            assert!(budget.may_retransmit(Micros(0)));
+            budget.put_back(taken);
+            assert_eq!(u32::from(take(&mut budget, u8::MAX)), expected);
+        }
+    }
+
+    /// The RTO of the path before is longer than a round trip of this one.
+    #[test]
+    fn loss_on_the_path_before_waits_for_the_rto_of_that_path() {
+        let (mut loss, rtt, sent) = setup(&Timing::FAST3);
+        let third = sent.get(Sn(2)).unwrap();
+        let first_here = third.xmit_seq;
+        loss.begin_at(Micros(0), first_here, 150_000);
+        (1..=2).for_each(|later| loss.on_ack(first_here + later, 100_000));
+        for (sn, lost_at) in [(1, 150_000), (2, 100_000)] {
+            let segment = sent.get(Sn(sn)).unwrap();
+            let lost = (Micros(lost_at), LossTrigger::FastRetransmit);
+            assert_eq!(loss.lost_at(&segment, &rtt, 4, false), lost, "segment {sn}");
+        }
     }
 }
