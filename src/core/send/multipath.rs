@@ -528,3 +528,6 @@ impl Sender {
         is_bulk || fastest.arrival().add_micros(time) > path.arrival()
     }
 }
+
+#[cfg(test)]
+mod tests;
