@@ -131,6 +131,20 @@ fn decoding_work_is_limited_per_datagram_and_not_for_the_connection() {
     }
 }
 
+/// The payloads of two segments, and memory that they leave, bytes.
+#[test]
+fn repair_memory_is_freed_for_data_when_memory_is_limited() {
+    for (more, is_limited) in [(1_000, true), (usize::MAX, false)] {
+        let mut receiver = stream(1_024);
+        assert!(repair(&mut receiver, 7, &[&[1; 500], &[2; 500]]).is_empty());
+        let before = receiver.memory();
+        assert!(before > 500, "an equation is kept");
+        receiver.limit_memory(more, false);
+        assert_eq!(receiver.memory(), if is_limited { 0 } else { before });
+        receiver.check_invariants();
+    }
+}
+
 #[test]
 fn recovery_state_is_released_without_a_gap_and_without_waiting_acks() {
     let mut receiver = stream(1_024);

@@ -6,6 +6,7 @@ use super::scripted_peer::{ScriptedPeer, Sent, commands, config, datagram, heade
 use super::sim_plan::{MILLIS, SECOND};
 use crate::core::connection::PacketType;
 use crate::core::path::amplification::SendBudget;
+use crate::core::path::set::PathId;
 use crate::core::path::validation::PathValidation;
 use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, Header};
 use crate::core::seq::{Sn, Ts};
@@ -43,12 +44,8 @@ fn amplification_limit_without_the_driver_holds_until_a_ping_is_answered() {
     assert!(scripted.out().len() > 10);
 }
 
-/// A peer that sends pings alone until it is validated waits for their answer. A HELLO-ACK has allowed further paths
-/// before.
-///
-/// Rule: W-22.
-#[test]
-fn ping_of_a_peer_is_answered_though_a_path_was_added_before_its_first_acknowledgement() {
+/// A connection with a second path. A HELLO-ACK has allowed it, and the peer has acknowledged nothing.
+fn with_a_path_added_before_the_first_acknowledgement() -> ScriptedPeer {
     let mut scripted = ScriptedPeer::new(&config());
     scripted.kcp.ask_for_paths();
     scripted.kcp.open(scripted.instant());
@@ -63,11 +60,44 @@ fn ping_of_a_peer_is_answered_though_a_path_was_added_before_its_first_acknowled
     scripted.give(Header { frg: ControlType::HelloAck as u8, sn: Sn(7), ..*hello }, b"");
     scripted.kcp.add_path(scripted.instant()).unwrap();
     assert!(!scripted.kcp.is_established());
+    scripted
+}
+
+/// A peer that sends pings alone until it is validated waits for their answer.
+///
+/// Rule: W-22.
+#[test]
+fn ping_of_a_peer_is_answered_though_a_path_was_added_before_its_first_acknowledgement() {
+    let mut scripted = with_a_path_added_before_the_first_acknowledgement();
     scripted.push(ACCEPTED_PING, b"");
     let answer = scripted.out();
     let is_pong =
         |(h, _): &Sent| h.command == Command::Ack && h.sn == Sn(ACCEPTED_PING) && h.ts == Ts(1_000);
     assert!(answer.iter().any(is_pong), "{answer:?}");
+}
+
+#[test]
+fn path_is_pinged_from_the_validation_of_the_peer_to_the_end_of_the_connection() {
+    for aborts in [false, true] {
+        let mut scripted = with_a_path_added_before_the_first_acknowledgement();
+        assert_eq!(scripted.kcp.next_transmit_path(scripted.instant()), None);
+        scripted.write(vec![1; 100]);
+        let sent = scripted.out();
+        let (push, _) = sent.iter().find(|(header, _)| header.command == Command::Push).unwrap();
+        scripted.una = push.sn.advance(1);
+        scripted.ack(push.sn.0, push.ts.0);
+        assert!(scripted.kcp.is_established());
+        let now = scripted.instant();
+        let ping = Some(PathId(1));
+        assert_eq!(scripted.kcp.next_transmit_path(now), ping);
+        if aborts {
+            assert!(scripted.kcp.abort(now));
+        }
+        assert_eq!(scripted.kcp.next_transmit_path(now), ping.filter(|_| !aborts));
+        let mut bytes = Vec::new();
+        let is_sent = scripted.kcp.poll_transmit_on_path(now, &mut bytes).is_some();
+        assert_eq!((is_sent, bytes.is_empty()), (!aborts, aborts));
+    }
 }
 
 #[test]

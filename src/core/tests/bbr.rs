@@ -337,3 +337,31 @@ fn unacknowledged_data_is_bounded_by_the_initial_window() {
     assert_eq!(new, 32, "{} segments", sent.len());
     assert!(sent.len() <= 32 + 64 + 4 * 60_000 / 200, "{}", sent.len());
 }
+
+/// The shortest round trip stays below 2 ms; a queue makes the smoothed one longer.
+#[test]
+fn short_path_has_a_model_from_10_ms_on_and_until_below_5_ms() {
+    let mut script = ScriptedPeer::new(&config());
+    let mut sn = 0;
+    for (rtt, has_model) in [
+        (1_500, false),
+        (5_100, false),
+        (9_900, false),
+        (10_100, true),
+        (9_900, true),
+        (5_100, true),
+        (4_900, false),
+        (9_900, false),
+    ] {
+        for _ in 0..100 {
+            script.write(vec![7; 100]);
+            let sent = script.out();
+            let ts = sent.iter().find(|(header, _)| header.sn.0 == sn).unwrap().0.ts;
+            script.now += rtt;
+            sn += 1;
+            script.una = Sn(sn);
+            script.ack(sn - 1, ts.0);
+        }
+        assert_eq!(script.kcp.stats().path.pacing_bytes_per_second > 0, has_model, "{rtt} us");
+    }
+}

@@ -305,6 +305,25 @@ fn reset_names_the_latest_segment_and_expires_after_10_s() {
 }
 
 /// Datagrams that leave now.
+/// The peer does not accept a RST that names an MTU probe, whose number is further back than any window.
+#[test]
+fn reset_names_a_retransmission_and_no_mtu_probe() {
+    for (behind, is_named) in [(65_535, true), (65_536, false), (131_071, false)] {
+        let mut lone = with_capable_peer(&config());
+        lone.push(0, b"data");
+        lone.now += 5 * MILLIS;
+        let sn = Sn(1).back(behind);
+        lone.push(sn.0, b"again");
+        let now = lone.instant();
+        assert!(lone.kcp.abort(now));
+        let named = if is_named { (sn, Ts(15)) } else { (Sn(0), Ts(10)) };
+        let out = lone.out();
+        let reset =
+            out.iter().find(|(header, _)| is_control(header, ControlType::Reset)).unwrap().0;
+        assert_eq!((reset.sn, reset.ts), named, "{behind} behind");
+    }
+}
+
 fn datagrams(lone: &mut ScriptedPeer) -> Vec<Vec<u8>> {
     let (now, mut all) = (lone.instant(), Vec::new());
     loop {

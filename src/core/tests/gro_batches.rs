@@ -188,9 +188,11 @@ fn input(script: &mut ScriptedPeer, batch: &[u8], together: bool) -> usize {
         }
         if together {
             let (mut asked, left) = (0, rest);
+            let may_follow = script.kcp.may_input_more(first);
             let datagrams = left.chunks(SIZE).inspect(|_| asked += 1);
             let count = script.kcp.input_more(now, first, datagrams);
             assert!((count..=count + 1).contains(&asked));
+            assert!(may_follow || count == 0, "the driver would not have asked");
             rest = &left[left.len().min(count * SIZE)..];
             taken += count;
         }

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::report::{each_seed, explained};
-use super::scripted_peer::{ScriptedPeer, commands, config, datagram, header};
+use super::scripted_peer::{ScriptedPeer, Sent, commands, config, datagram, header};
 use super::sim::Sim;
 use super::sim_plan::{DAY, MILLIS, Plan, SECOND, Set};
 use crate::config::{KcpConfig, Mode, Timing};
+use crate::core::connection::PacketType;
 use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header};
 use crate::core::seq::Sn;
 use crate::testkit::link::CERTAIN;
@@ -396,4 +397,27 @@ fn truncated_datagram_is_rejected_or_processed_whole() {
     }
     script.input(&good).unwrap();
     assert_eq!(script.read_all(), b"onetwo");
+}
+
+/// A datagram that FEC recovered, one with an `una` that was never sent, and a ping may be of an earlier connection.
+#[test]
+fn initial_segment_is_sent_until_a_datagram_of_this_connection_arrives() {
+    let update = header(Command::WindowUpdate, 0, 0);
+    let beyond = Header { una: Sn(5), ..update };
+    let (regular, fec) = (PacketType::Regular, PacketType::Fec);
+    for (origin, header, is_answer) in [
+        (fec, update, false),
+        (regular, beyond, false),
+        (fec, beyond, false),
+        (regular, header(Command::Push, 3 << 30, 0), false),
+        (regular, update, true),
+    ] {
+        let mut script = ScriptedPeer::new(&config());
+        script.kcp.open(script.instant());
+        assert_eq!(commands(&script.out()), [Command::WindowProbe]);
+        script.kcp.input(script.instant(), &datagram(&[(header, b"")]), origin).unwrap();
+        let sent = script.run(SECOND);
+        let is_initial = |(_, (header, _)): &(u64, Sent)| header.command == Command::WindowProbe;
+        assert_eq!(!sent.iter().any(is_initial), is_answer, "{origin:?} {header:?}");
+    }
 }

@@ -15,8 +15,8 @@ const MSS: usize = 1_376;
 /// `sn`, `ts` and time of each PUSH, microseconds.
 type Pushes = Vec<(u32, u32, u64)>;
 
-/// A connection with one RTT sample, and the window that it sends within a round trip after it.
-fn window(congestion: CongestionControl, rtt: u64) -> (ScriptedPeer, Pushes) {
+/// A connection with one RTT sample and much to send.
+fn sampled(congestion: CongestionControl, rtt: u64) -> ScriptedPeer {
     let mut config = config();
     (config.timing, config.congestion_control) = (Timing::FAST3, congestion);
     config.send_window = u16::try_from(WINDOW).unwrap();
@@ -27,6 +27,12 @@ fn window(congestion: CongestionControl, rtt: u64) -> (ScriptedPeer, Pushes) {
     script.una = Sn(1);
     script.ack(0, 0);
     script.write(vec![1; MSS * 1_000]);
+    script
+}
+
+/// As [`sampled`], and the window that it sends within a round trip.
+fn window(congestion: CongestionControl, rtt: u64) -> (ScriptedPeer, Pushes) {
+    let mut script = sampled(congestion, rtt);
     let pushes = pushes(&mut script, 2 * rtt);
     (script, pushes)
 }
@@ -48,6 +54,18 @@ fn pacing_spreads_a_window_over_four_fifths_of_a_round_trip() {
     assert!((40..=44).contains(&by(3)), "{} within 3 ms", by(3));
     assert!((80..=84).contains(&by(16)), "{} within 16 ms", by(16));
     assert_eq!(by(32), WINDOW as usize);
+}
+
+#[test]
+fn change_of_the_path_lets_a_burst_leave_at_once() {
+    let mut script = sampled(CongestionControl::Off, RTT);
+    let burst = |script: &mut ScriptedPeer| {
+        let sent = script.out();
+        sent.iter().filter(|(header, _)| header.command == Command::Push).count()
+    };
+    assert_eq!([burst(&mut script), burst(&mut script)], [33, 0]);
+    script.kcp.on_path_changed(script.instant());
+    assert_eq!([burst(&mut script), burst(&mut script)], [33, 0]);
 }
 
 /// The longest burst, without the first one of the window.

@@ -113,7 +113,14 @@ fn repair_is_rejected_outside_the_window_and_beside_other_segments() {
     let mut peer = asked(&config());
     let nxt = peer.kcp.rcv_nxt();
     let window = u32::from(config().recv_window);
-    let invalid = [(nxt.back(65), 1), (nxt.advance(window), 1), (nxt.advance(window - 10), 11)];
+    let farthest = nxt.advance(i32::MAX as u32);
+    let invalid = [
+        (nxt.back(65), 1),
+        (nxt.advance(window), 1),
+        (nxt.advance(window - 10), 11),
+        (farthest, 1),
+        (farthest, 64),
+    ];
     for (sn, frg) in invalid.into_iter().chain([(nxt, 0), (nxt, 65)]) {
         let before = peer.kcp.stats().redundancy.invalid_repair_symbols;
         peer.give(Header { frg, ..header(Command::Repair, sn.0, 7) }, &[3; 50]);
