@@ -28,10 +28,8 @@ impl Kcp {
 
     /// As [`Kcp::open`] after `wait`, unless data is sent before.
     pub(crate) fn open_after(&mut self, now: Instant, wait: Duration) {
-        if !self.has_started() {
-            let ts = Ts(self.keepalive.next_cookie().0 | 1);
-            self.establishment.open(self.clock.at(now + wait), ts, self.send.path.rtt.rto());
-        }
+        let ts = Ts(self.keepalive.next_cookie().0 | 1);
+        self.establishment.open(self.clock.at(now + wait), ts, self.send.path.rtt.rto());
     }
 
     /// Whether an initial segment without data is outstanding or queued.

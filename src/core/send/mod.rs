@@ -856,8 +856,6 @@ impl Sender {
         debug_assert_eq!(out.len() - start, count * size, "all are full");
         stats.sent.segments += count as u64;
         stats.sent.payload_bytes += (count * mss) as u64;
-        // Neither a pacer nor a model applies, see `run_len`.
-        self.path.pacer.unblock();
         count
     }
 
