@@ -181,3 +181,13 @@ fn pauses_of_any_length_are_taken() {
     let rate = flow.run(20 * SECOND, 50, 1);
     assert!((300..=500).contains(&rate), "{rate}");
 }
+
+#[test]
+fn mean_time_between_segments_is_at_least_a_microsecond() {
+    for (segments, spacing) in [(0, 100_000_000), (1, 100_000), (10, 10_000), (200_000, 1)] {
+        let mut flow = Flow::default();
+        flow.update(1, SentTotals::default(), SentTotals { segments, ..SentTotals::default() });
+        assert_eq!(flow.spacing(), spacing, "{segments} segments in 100 ms");
+        assert!(flow.is_unknown(), "no data");
+    }
+}
