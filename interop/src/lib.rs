@@ -12,6 +12,7 @@ pub mod ours;
 pub mod pair;
 pub mod peer;
 pub mod transfer;
+pub mod tshark;
 pub mod work;
 
 use std::ops::Range;

@@ -1,6 +1,5 @@
 //! A capture file: pcap with IPv4 packets and no link layer.
 
-use std::path::Path;
 use std::time::Duration;
 
 /// LINKTYPE_RAW of the pcap format: the packet begins with the IP header.
@@ -74,7 +73,8 @@ impl Capture {
         self.datagrams.push(Datagram { at: at + Duration::from_millis(1), from, payload });
     }
 
-    pub(crate) fn write(&self, path: &Path) {
+    /// The file.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut file = Vec::new();
         for number in [0xA1B2_C3D4, 2 | 4 << 16, 0, 0, 65_535, LINK_TYPE] {
             file.extend(u32::to_le_bytes(number));
@@ -89,7 +89,7 @@ impl Capture {
             }
             file.extend(&packet[..captured]);
         }
-        std::fs::write(path, file).unwrap();
+        file
     }
 
     fn packet(&self, datagram: &Datagram) -> Vec<u8> {

@@ -1,61 +1,24 @@
 //! Runs tshark with the dissector.
 
-#[cfg(unix)]
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-#[cfg(unix)]
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use kcpx_skip::skip;
+pub(crate) use kcpx_interop::tshark::repository;
 
 use crate::capture::Capture;
 
 /// Separates the values of a field that a datagram has several times.
 const AGGREGATOR: char = '|';
 
-pub(crate) fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-}
-
-/// Number of the user and group without rights on Linux.
-#[cfg(unix)]
-const NOBODY: u32 = 65_534;
-
-/// tshark with folders of its own, so that no installed dissector is loaded as well.
+/// tshark with the dissector.
 #[derive(Debug)]
 pub(crate) struct Tshark {
-    home: PathBuf,
-    /// Whether `home` has the dissector where tshark finds it.
-    is_installed: bool,
+    program: kcpx_interop::tshark::Tshark,
     decode_as: bool,
-}
-
-impl Drop for Tshark {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.home);
-    }
 }
 
 impl Tshark {
     /// `None`, reported as skipped, if tshark is missing.
     pub(crate) fn find() -> Option<Self> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        if Command::new("tshark").arg("--version").output().is_err() {
-            skip("tshark");
-            return None;
-        }
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        // Anybody may read there, and in the repository perhaps not.
-        let name = format!("kcpx-wireshark-{}-{number}", std::process::id());
-        let home = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&home).unwrap();
-        readable(&home, 0o755);
-        let script = home.join("kcp.lua");
-        std::fs::copy(repository().join("wireshark/kcp.lua"), &script).unwrap();
-        readable(&script, 0o644);
-        Some(Self { home, is_installed: false, decode_as: false })
+        let program = kcpx_interop::tshark::Tshark::find().unwrap()?;
+        Some(Self { program, decode_as: false })
     }
 
     /// With "Decode As" for the port of the server.
@@ -65,45 +28,14 @@ impl Tshark {
     }
 
     /// With the dissector that a command of the README installs, in the home folder that it is run with.
-    pub(crate) fn installed(mut self, command: &str) -> Self {
-        let mut shell = Command::new("sh");
-        shell.args(["-euc", command]).current_dir(repository()).env("HOME", &self.home);
-        let status = shell.status().unwrap();
-        assert!(status.success(), "{command}: {status}");
-        self.is_installed = true;
-        self
-    }
-
-    fn command(&self) -> Command {
-        let mut command = Command::new("tshark");
-        command.env("HOME", &self.home).current_dir(&self.home);
-        for variable in ["XDG_CONFIG_HOME", "WIRESHARK_CONFIG_DIR", "WIRESHARK_PLUGIN_DIR"] {
-            command.env_remove(variable);
-        }
-        // Wireshark 4.4 loads no scripts as root.
-        #[cfg(unix)]
-        if std::fs::metadata(&self.home).unwrap().uid() == 0 {
-            command.uid(NOBODY).gid(NOBODY);
-        }
-        command
+    pub(crate) fn installed(self, command: &str) -> Self {
+        Self { program: self.program.installed(command).unwrap(), ..self }
     }
 
     fn run(&self, capture: &Capture, arguments: &[&str]) -> String {
-        let file = self.home.join("capture.pcap");
-        capture.write(&file);
-        readable(&file, 0o644);
-        let mut command = self.command();
-        if !self.is_installed {
-            command.args(["-X", "lua_script:kcp.lua"]);
-        }
-        if self.decode_as {
-            command.arg("-d").arg(format!("udp.port=={},kcp", capture.ports[1]));
-        }
-        let output = command.arg("-n").arg("-r").arg(&file).args(arguments).output().unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{}: {errors}", output.status);
-        assert!(!errors.contains("Lua"), "{errors}");
-        String::from_utf8(output.stdout).unwrap()
+        let port = format!("udp.port=={},kcp", capture.ports[1]);
+        let decode_as = if self.decode_as { &["-d", &port][..] } else { &[] };
+        self.program.read(&capture.bytes(), &[decode_as, arguments].concat()).unwrap()
     }
 
     /// The fields of each datagram.
@@ -134,28 +66,14 @@ impl Tshark {
         };
         let rows = text.lines().map(row).collect::<Vec<_>>();
         assert_eq!(rows.len(), capture.datagrams.len());
-        for row in &rows {
-            assert!(!row.expert().contains("Lua Error"), "{}", row.expert());
-        }
         rows
     }
 
     /// All that is shown of all datagrams.
     pub(crate) fn details(&self, capture: &Capture) -> String {
-        let text = self.run(capture, &["-V"]);
-        assert!(!text.contains("Lua Error"), "{text}");
-        text
+        self.run(capture, &["-V"])
     }
 }
-
-/// Lets another user read a file or folder of ours.
-#[cfg(unix)]
-fn readable(path: &Path, mode: u32) {
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-}
-
-#[cfg(not(unix))]
-fn readable(_: &Path, _: u32) {}
 
 /// What a datagram has of the fields.
 #[derive(Debug)]
