@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
+use kcpx::proto::segment::REPAIRED;
 use kcpx::proto::{Command, ControlType, Header, Segments, Sn, Ts};
 use serde::Serialize;
 
@@ -19,7 +20,7 @@ const MAX_UNACKED_OF_ALL: usize = 1 << 20;
 const FAR_BEHIND: i32 = -(1 << 29);
 /// The first number of a direction in 64 bits: what is sent before the first one of a capture counts down.
 pub(crate) const FIRST_NUMBER: u64 = 1 << 32;
-/// `wnd` is no window in a RST.
+/// `wnd` is no window in a RST, and `una` may be of a process that has no state.
 const RESETS: [ControlType; 2] = [ControlType::Reset, ControlType::ResetAck];
 
 /// Two addresses and a conversation id.
@@ -190,6 +191,10 @@ struct Sending {
     next: Option<u64>,
     /// The lowest number that is not acknowledged, in 64 bits too.
     una: u64,
+    /// The peer has said what `una` is; until then it is the lowest number of the capture.
+    is_una_known: bool,
+    /// The lowest number of the capture.
+    first: Option<u64>,
     unacked: BTreeMap<u64, Transmissions>,
     wnd: Option<u16>,
 }
@@ -284,7 +289,7 @@ impl Connection {
     }
 
     fn ack(&mut self, side: Side, at: u64, header: &Header) -> Event {
-        let was_repaired = header.frg == kcpx::proto::segment::REPAIRED;
+        let was_repaired = header.frg == REPAIRED;
         let sent = &mut self.sides[side];
         sent.acks += 1;
         sent.repaired_acks += u64::from(was_repaired);
@@ -318,8 +323,7 @@ impl Sent {
     fn is_ping(&self, header: &Header) -> bool {
         let oldest = match self.state.next {
             Some(_) => Sn(self.state.una as u32),
-            None if header.len == 0 => Sn(0),
-            None => return false,
+            None => Sn(0),
         };
         header.sn.since(oldest) < FAR_BEHIND
     }
@@ -338,7 +342,7 @@ impl Sent {
             self.retransmissions += 1;
             return Push::Retransmission;
         }
-        if state.next.is_some() && number < state.una {
+        if state.is_una_known && number < state.una {
             if is_recovered {
                 self.copies += 1;
                 return Push::Copy;
@@ -346,9 +350,10 @@ impl Sent {
             (self.retransmissions, self.spurious) = (self.retransmissions + 1, self.spurious + 1);
             return Push::Spurious;
         }
-        if state.next.is_none() {
-            state.una = number;
+        if !state.is_una_known {
+            state.una = state.first.map_or(number, |first| first.min(number));
         }
+        state.first = Some(state.first.map_or(number, |first| first.min(number)));
         state.next = state.next.max(Some(number + 1));
         let entry = Transmissions {
             first: transmission,
@@ -387,19 +392,24 @@ impl Sent {
     /// The peer expects `una` next.
     fn cumulatively_acknowledged(&mut self, una: Sn) {
         let state = &mut self.state;
-        if state.next.is_none() {
+        let una = state.unwrapped(una);
+        let Some(next) = state.next else {
+            // The capture has begun, and may lack the segments before.
+            (state.una, state.next, state.is_una_known) = (una, Some(una), true);
+            return;
+        };
+        // A number beyond what the capture has: it began late, or lost frames.
+        if una < state.una || una > next + MAX_UNACKED as u64 {
             return;
         }
-        let una = state.unwrapped(una);
-        // A number beyond what the capture has: it began late, or lost frames.
-        let next = state.next.unwrap_or_default();
-        if una <= state.una || una > next + MAX_UNACKED as u64 {
+        state.is_una_known = true;
+        if una == state.una {
             return;
         }
         let rest = state.unacked.split_off(&una);
         let acked = std::mem::replace(&mut state.unacked, rest);
-        let passed = una - state.una;
-        self.not_captured += passed.saturating_sub(acked.len() as u64);
+        let from = state.una.max(state.first.unwrap_or(una)).min(una);
+        self.not_captured += (una - from).saturating_sub(acked.len() as u64);
         state.una = una;
         state.next = state.next.max(Some(una));
     }
@@ -453,9 +463,7 @@ impl Connections {
         let unacked = connection.unacked();
         for (header, payload) in Segments::new(datagram.bytes) {
             let (event, number) = connection.segment(side, datagram, &header);
-            let is_reset = header.command == Command::Control
-                && ControlType::from_frg(header.frg).is_some_and(|type_| RESETS.contains(&type_));
-            if !is_reset {
+            if !is_reset(&header) {
                 connection.sides[side].advertised(header.wnd);
             }
             let in_flight = connection.sides[side].in_flight();
@@ -483,7 +491,7 @@ impl Connections {
             }
         }
         // After the ACKs: those beside it name what it covers.
-        for (header, _) in Segments::new(datagram.bytes) {
+        for (header, _) in Segments::new(datagram.bytes).filter(|(header, _)| !is_reset(header)) {
             connection.sides[1 - side].cumulatively_acknowledged(header.una);
         }
         self.unacked = self.unacked - unacked + connection.unacked();
@@ -547,4 +555,9 @@ impl Connections {
         });
         Some((index, 0))
     }
+}
+
+fn is_reset(header: &Header) -> bool {
+    header.command == Command::Control
+        && ControlType::from_frg(header.frg).is_some_and(|type_| RESETS.contains(&type_))
 }

@@ -187,6 +187,36 @@ fn summary_agrees_with_the_counters_of_the_connection() {
     }
 }
 
+/// A capture that begins late has no acknowledgement of what was sent before.
+#[test]
+fn capture_that_begins_late_has_no_more_in_flight_and_needless_than_the_whole_one() {
+    let said = [Bytes::from(vec![7; 400_000]), Bytes::from(vec![7; 100_000])];
+    let (packets, _) = transfer_of(said, 13, &mut plain);
+    let read = |packets: &[_]| read(pcap(packets), &keys(Algorithm::Null)).unwrap();
+    let whole = read(&packets);
+    let sides = &whole.connections[0].sides;
+    assert!(sides[0].retransmissions > 10, "{sides:?}");
+    let [a, b] = addresses();
+    for skipped in (0..packets.len()).step_by(23) {
+        // PUSH, 2^30 behind, of 8 bytes, with the `una` of the datagram before.
+        let is_a = |(_, packet): &&(u64, Vec<u8>)| packet[12..16] == [192, 0, 2, 1];
+        let before = packets[..skipped].iter().rfind(is_a).unwrap_or(&packets[0]);
+        let mut probe = CONV.to_le_bytes().to_vec();
+        probe.extend([81, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0xc0]);
+        probe.extend_from_slice(&before.1[28 + 16..28 + 20]);
+        probe.extend([8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let probe = ip_packet(a, b, &probe).unwrap();
+        let outcome = read(&[&[(NANOS, probe)], &packets[skipped..]].concat());
+        let Connection { id, sides: [a, b], .. } = &outcome.connections[0];
+        for (from, side) in [(id.a, a), (id.b, b)] {
+            let same = &sides[usize::from(from != whole.connections[0].id.a)];
+            assert!(side.max_in_flight <= same.max_in_flight, "{skipped}: {side:?}");
+            assert!(side.spurious <= same.spurious, "{skipped}: {side:?}");
+        }
+        assert_eq!(a.mtu_probes, 1, "{skipped}");
+    }
+}
+
 #[test]
 fn every_cipher_is_opened_and_a_wrong_key_opens_nothing() {
     for algorithm in Algorithm::ALL {
