@@ -1,6 +1,6 @@
 //! Connections of a capture: what each side sent, sent again and lost, and how it ended.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
 use kcpx::proto::segment::REPAIRED;
@@ -16,6 +16,8 @@ const MAX_CONNECTIONS: usize = 65_536;
 const MAX_UNACKED: usize = 65_536;
 /// The same of all connections together.
 const MAX_UNACKED_OF_ALL: usize = 1 << 20;
+/// Numbers of a direction that are remembered, since FEC may recover them behind their acknowledgement.
+const MAX_MISSING: usize = 256;
 /// A number at least this far behind is a ping's, whose sender subtracts 2^30.
 const FAR_BEHIND: i32 = -(1 << 29);
 /// The first number of a direction in 64 bits: what is sent before the first one of a capture counts down.
@@ -195,6 +197,8 @@ struct Sending {
     is_una_known: bool,
     /// The lowest number of the capture.
     first: Option<u64>,
+    /// The latest numbers that were acknowledged and are not in the capture.
+    missing: BTreeSet<u64>,
     unacked: BTreeMap<u64, Transmissions>,
     wnd: Option<u16>,
 }
@@ -343,6 +347,13 @@ impl Sent {
             return Push::Retransmission;
         }
         if state.is_una_known && number < state.una {
+            if is_recovered && state.missing.remove(&number) {
+                self.not_captured -= 1;
+                self.recovered += 1;
+                (self.segments, self.payload) =
+                    (self.segments + 1, self.payload + u64::from(header.len));
+                return Push::Recovered;
+            }
             if is_recovered {
                 self.copies += 1;
                 return Push::Copy;
@@ -410,6 +421,11 @@ impl Sent {
         let acked = std::mem::replace(&mut state.unacked, rest);
         let from = state.una.max(state.first.unwrap_or(una)).min(una);
         self.not_captured += (una - from).saturating_sub(acked.len() as u64);
+        let latest = from.max(una.saturating_sub(MAX_MISSING as u64))..una;
+        state.missing.extend(latest.filter(|number| !acked.contains_key(number)));
+        while state.missing.len() > MAX_MISSING {
+            state.missing.pop_first();
+        }
         state.una = una;
         state.next = state.next.max(Some(una));
     }

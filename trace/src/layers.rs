@@ -24,6 +24,9 @@ const MAX_MISSES: u32 = 32;
 const MAX_ALL_MISSES: u32 = 1_024;
 /// Directions whose FEC groups are collected. What others lost is not recovered.
 const MAX_DECODERS: usize = 256;
+/// Packets of a direction that wait until the layout of its FEC is known, and their bytes in all directions.
+const MAX_EARLY: usize = 512;
+const MAX_EARLY_BYTES: usize = 16 << 20;
 /// Directions whose batches are remembered.
 const MAX_PATHS: usize = 4_096;
 
@@ -123,12 +126,21 @@ struct Batches {
     misses: u32,
 }
 
+/// The FEC decoder of a direction.
+struct Decoder {
+    fec: FecDecoder,
+    /// The packets so far, until the layout is known: a decoder that knows it reads them again.
+    early: Option<Vec<(Instant, Vec<u8>)>>,
+}
+
 /// Opens the datagrams of a capture.
 pub(crate) struct Layers {
     cipher: Cipher,
     origin: Instant,
     first: Option<u64>,
-    decoders: HashMap<(SocketAddr, SocketAddr), FecDecoder>,
+    decoders: HashMap<(SocketAddr, SocketAddr), Decoder>,
+    /// Bytes of the packets that wait for a layout.
+    early_bytes: usize,
     batches: HashMap<(SocketAddr, SocketAddr), Batches>,
     /// Searches for a batch since the last one that was found.
     misses: u32,
@@ -142,6 +154,7 @@ impl Layers {
             origin: Instant::now(),
             first: None,
             decoders: HashMap::new(),
+            early_bytes: 0,
             batches: HashMap::new(),
             misses: 0,
             counters: Opened::default(),
@@ -258,15 +271,29 @@ impl Layers {
         }
         let first = *self.first.get_or_insert(datagram.at);
         let now = self.origin + Duration::from_nanos(datagram.at.saturating_sub(first));
-        let decoder = self.decoders.entry(path).or_insert_with(|| FecDecoder::new(None));
+        let decoder = self
+            .decoders
+            .entry(path)
+            .or_insert_with(|| Decoder { fec: FecDecoder::new(None), early: Some(Vec::new()) });
         let mut recovered = Vec::new();
-        decoder.input(now, datagram.opened, |bytes| {
-            let is_kcp = kind(bytes) == Some(Kind::Kcp(None));
-            if is_kcp {
-                recovered.push(bytes.to_vec());
+        decoder.fec.input(now, datagram.opened, |bytes| takes(bytes, &mut recovered));
+        if let Some(mut early) = decoder.early.take() {
+            early.push((now, datagram.opened.to_vec()));
+            self.early_bytes += datagram.opened.len();
+            let layout = decoder.fec.layout();
+            if layout.is_none() && early.len() < MAX_EARLY && self.early_bytes < MAX_EARLY_BYTES {
+                decoder.early = Some(early);
+            } else {
+                self.early_bytes -= early.iter().map(|(_, packet)| packet.len()).sum::<usize>();
+                if layout.is_some() {
+                    decoder.fec = FecDecoder::new(layout);
+                    recovered.clear();
+                    for (at, packet) in &early {
+                        decoder.fec.input(*at, packet, |bytes| takes(bytes, &mut recovered));
+                    }
+                }
             }
-            is_kcp
-        });
+        }
         for bytes in recovered {
             self.counters.recovered += 1;
             let (at, from, to) = (datagram.at, datagram.from, datagram.to);
@@ -275,6 +302,15 @@ impl Layers {
         }
         Ok(())
     }
+}
+
+/// Takes what FEC recovered, if it is KCP.
+fn takes(bytes: &[u8], recovered: &mut Vec<Vec<u8>>) -> bool {
+    let is_kcp = kind(bytes) == Some(Kind::Kcp(None));
+    if is_kcp {
+        recovered.push(bytes.to_vec());
+    }
+    is_kcp
 }
 
 /// What an opened datagram is; `None` if it is no KCP.

@@ -303,6 +303,30 @@ fn segments_that_the_capture_lacks_are_recovered_by_fec() {
 }
 
 #[test]
+fn segments_are_recovered_from_the_first_group_on() {
+    let layout = FecConfig::new(4, 2).unwrap();
+    let mut encoders = [FecEncoder::new(layout), FecEncoder::new(layout)];
+    let start = Instant::now();
+    let (packets, _) = transfer(1_000_000, &mut |from, datagram| {
+        let mut packet = [&[0; HEADER_LEN][..], &datagram].concat();
+        let parity = encoders[from].seal(start, &mut packet);
+        // The third data packet of the first group is lost, and of every fifth one.
+        let is_kept = u32::from_le_bytes(*packet.first_chunk().unwrap()) % 30 != 2;
+        let mut sent = if is_kept { vec![packet] } else { Vec::new() };
+        for index in 0..parity {
+            let mut packet = Vec::new();
+            encoders[from].emit_parity(index, &mut packet);
+            sent.push(packet);
+        }
+        sent
+    });
+    let outcome = read(pcap(&packets), &keys(Algorithm::Null)).unwrap();
+    let sent = &outcome.connections[0].sides[0];
+    assert_eq!((sent.payload, sent.not_captured), (400_000, 0), "{sent:?}");
+    assert!(sent.recovered * 30 > sent.segments, "{sent:?}");
+}
+
+#[test]
 fn damaged_files_end_in_an_error_or_in_what_was_read_before() {
     assert!(read(Vec::new(), &keys(Algorithm::Null)).is_err());
     assert!(
@@ -433,6 +457,34 @@ fn number_of_searches_for_a_batch_is_limited() {
     }
     assert_eq!(open(4_000, &batch), (4, 1_023 + 1_024 + 1));
     assert_eq!(open(1, &batch).0, 6, "the size on this path is known");
+}
+
+/// The sender's side has the ACK before the parity of the group.
+#[test]
+fn segment_that_fec_recovers_behind_its_ack_is_no_missing_one() {
+    let (mut connections, [a, b]) = (Connections::default(), addresses());
+    let mut input = |from_a: bool, kind: Kind, command: u8, sn: u32, una: u32, payload: &[u8]| {
+        let mut bytes = CONV.to_le_bytes().to_vec();
+        bytes.extend([command, 0, 0, 1, 0, 0, 0, 0]);
+        let len = payload.len() as u32;
+        bytes.extend([sn, una, len].iter().flat_map(|word| word.to_le_bytes()));
+        bytes.extend_from_slice(payload);
+        let (from, to) = if from_a { (a, b) } else { (b, a) };
+        let (opened, wire_len) = (bytes.as_slice(), bytes.len());
+        let datagram = Datagram { at: 0, from, to, kind, bytes: &bytes, opened, wire_len };
+        connections.input(&datagram, |_, _| {});
+    };
+    for sn in [0, 1, 3, 5] {
+        input(true, Kind::Kcp(None), 81, sn, 0, b"data");
+    }
+    input(false, Kind::Kcp(None), 82, 5, 6, b"");
+    input(true, Kind::Recovered, 81, 2, 0, b"recovered");
+    // Twice, and one that the capture has.
+    input(true, Kind::Recovered, 81, 2, 0, b"recovered");
+    input(true, Kind::Recovered, 81, 3, 0, b"data");
+    let sent = &connections.all[0].sides[0];
+    assert_eq!((sent.segments, sent.payload, sent.recovered), (5, 25, 1), "{sent:?}");
+    assert_eq!((sent.not_captured, sent.copies), (1, 2), "{sent:?}");
 }
 
 #[test]
