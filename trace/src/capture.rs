@@ -3,6 +3,9 @@
 //! Memory is bounded whatever the file says: one buffer for the file, and a fixed number of IP packets in
 //! fragments.
 
+#[cfg(test)]
+mod tests;
+
 use std::fs::File;
 use std::io::{Read, stdin};
 use std::net::{IpAddr, SocketAddr};
