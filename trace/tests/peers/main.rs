@@ -4,122 +4,32 @@
 //! their test says that it is skipped.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use std::collections::VecDeque;
-use std::net::SocketAddr;
-use std::process::Command;
-use std::sync::{Arc, Mutex};
+mod c_library;
+mod dissector;
+mod kcptun;
+mod record;
+
 use std::time::Duration;
 
 use kcpx::{Cipher, Config, ConnectionStats, FecConfig, KcpListener, KcpStream, Redundancy};
 use kcpx_interop::kcp_go::versions;
-use kcpx_netem::{Link, Relay};
 use kcpx_smux::{Session, Version};
-use kcpx_trace::pcap::{ip_packet, write_header, write_record};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use crate::record::{Capture, DEADLINE, agree, number, path};
+
 /// Bytes each way: all of them fit into the buffer of the relay's socket, which must lose nothing itself.
 const TOTAL: usize = 120_000;
-const DELAY: Duration = Duration::from_millis(10);
-/// One in this number of the first datagrams is lost. ACKs at the end arrive.
-const LOSES: u64 = 10;
-const LOSSY: u64 = 90;
-/// So that a stall ends; nothing is measured by it.
-const DEADLINE: Duration = Duration::from_secs(120);
 const KEY: [u8; 16] = *b"0123456789abcdef";
 const KEY_HEX: &str = "30313233343536373839616263646566";
 
-/// Nanoseconds, side, datagram.
-type Recorded = Arc<Mutex<Vec<(u64, usize, Vec<u8>)>>>;
-
-/// A direction that records what is sent into it, and loses some of it.
-struct Recorder {
-    side: usize,
-    recorded: Recorded,
-    sent: u64,
-    under_way: VecDeque<(Duration, Vec<u8>)>,
-}
-
-impl Link for Recorder {
-    type Counts = ();
-
-    fn push(&mut self, now: Duration, packet: &[u8]) {
-        let at = now.as_nanos() as u64;
-        self.recorded.lock().unwrap().push((at, self.side, packet.to_vec()));
-        self.sent += 1;
-        if self.sent > LOSSY || !self.sent.is_multiple_of(LOSES) {
-            self.under_way.push_back((now + DELAY, packet.to_vec()));
-        }
+/// The options of a cipher with [`KEY`].
+fn keys(cipher: &str) -> Vec<&str> {
+    match cipher {
+        "null" => vec!["--crypt", cipher],
+        _ => vec!["--crypt", cipher, "--key-hex", KEY_HEX],
     }
-
-    fn next_due(&self) -> Option<Duration> {
-        self.under_way.front().map(|(due, _)| *due)
-    }
-
-    fn pop_due_within(&mut self, now: Duration, grain: Duration) -> Option<Vec<u8>> {
-        let is_due = self.next_due()? <= now + grain;
-        is_due.then(|| self.under_way.pop_front().map(|(_, packet)| packet)).flatten()
-    }
-
-    fn refused(&mut self, _: usize) {}
-
-    fn counts(&self) {}
-}
-
-/// A path to `server`, and what both sides send into it.
-async fn path(server: SocketAddr) -> (Relay, Recorded) {
-    let recorded = Recorded::default();
-    let link =
-        |side| Recorder { side, recorded: recorded.clone(), sent: 0, under_way: VecDeque::new() };
-    (Relay::over(server, [link(0), link(1)]).await.unwrap(), recorded)
-}
-
-/// What `summary` says of the connection that is recorded so far.
-fn summary(recorded: &Recorded, cipher: &str) -> Value {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("peers.pcap");
-    let mut pcap = Vec::new();
-    write_header(&mut pcap).unwrap();
-    let ends = [1, 2].map(|last| SocketAddr::from(([192, 0, 2, last], 4_000)));
-    for (at, side, datagram) in recorded.lock().unwrap().iter() {
-        let packet = ip_packet(ends[*side], ends[1 - *side], datagram).unwrap();
-        write_record(&mut pcap, *at, &packet).unwrap();
-    }
-    std::fs::write(&file, pcap).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_kcpx-trace"));
-    command.arg("summary").arg(&file).arg("--json").args(["--crypt", cipher]);
-    if cipher != "null" {
-        command.args(["--key-hex", KEY_HEX]);
-    }
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(summary["datagrams"]["undecoded"], 0, "{summary}");
-    assert_eq!(summary["connections"].as_array().unwrap().len(), 1, "{summary}");
-    summary["connections"][0].clone()
-}
-
-/// Waits until `counted` has the numbers that are `expected`: datagrams may still be in the relay's socket.
-async fn agree<T: PartialEq + std::fmt::Debug>(
-    recorded: &Recorded,
-    cipher: &str,
-    counted: impl Fn(&Value) -> T,
-    expected: T,
-) {
-    let deadline = tokio::time::Instant::now() + DEADLINE;
-    loop {
-        let summary = summary(recorded, cipher);
-        let found = counted(&summary);
-        if found == expected {
-            return;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "{found:?}, not {expected:?}: {summary}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-}
-
-fn number(sent: &Value, name: &str) -> u64 {
-    sent[name].as_u64().unwrap_or_else(|| panic!("{name}: {sent}"))
 }
 
 fn config(cipher: &str, fec: Option<[u16; 2]>) -> Config {
@@ -181,7 +91,7 @@ async fn summary_of_kcpx_says_what_its_counters_say() {
         let stats = [drained(&client).await, drained(&server).await];
         assert!(stats[0].retransmits() > 0 || fec.is_some(), "{:?}", stats[0]);
         let sides = |summary: &Value| [0, 1].map(|side| counted(&summary["sides"][side]));
-        agree(&recorded, cipher, sides, stats.each_ref().map(counters)).await;
+        agree(&recorded, &keys(cipher), sides, stats.each_ref().map(counters)).await;
     }
 }
 
@@ -217,9 +127,9 @@ async fn streams(version: Version) -> Value {
         session
     };
     let sessions = tokio::join!(client, server);
-    let summary = summary(&recorded, "aes-128");
+    let sent = recorded.lock().unwrap().sent.clone();
     drop(sessions);
-    summary
+    Capture::of(&sent).connection(&keys("aes-128"))
 }
 
 /// Bytes of the client and of the server, on each stream.
@@ -272,6 +182,6 @@ async fn summary_of_kcp_go_says_what_its_counters_say() {
             ([sent[0], sent[1], sent[2], again], counted(&summary["sides"][1]))
         };
         println!("{version}, {cipher}, FEC {fec}: {theirs:?} and {:?}", counters(&stats));
-        agree(&recorded, cipher, sides, (theirs, counters(&stats))).await;
+        agree(&recorded, &keys(cipher), sides, (theirs, counters(&stats))).await;
     }
 }
