@@ -6,7 +6,9 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{Read, stdin};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -24,6 +26,8 @@ use pcap_parser::{Linktype, PcapBlockOwned, PcapError, create_reader};
 const BUFFER: usize = 1 << 20;
 /// IP packets whose fragments are being collected: 64 KiB each.
 const MAX_FRAGMENTED: u64 = 256;
+/// Datagrams that are remembered, since another interface may have them too.
+const MAX_REMEMBERED: usize = 65_536;
 const NANOS: u64 = 1_000_000_000;
 
 /// A UDP datagram.
@@ -44,6 +48,8 @@ pub(crate) struct Frames {
     pub(crate) frames: u64,
     /// Not UDP, or with a header that is no header.
     pub(crate) others: u64,
+    /// Datagrams that another interface of the same capture had before. They are skipped.
+    pub(crate) repeated: u64,
     /// Parts of IP packets, whole or not in the end.
     pub(crate) fragments: u64,
     /// The file ends within a frame.
@@ -72,13 +78,18 @@ pub(crate) fn read_from(
         )
     })?;
     let (mut links, mut counters) = (Links::default(), Frames::default());
-    let mut fragments = Fragments::default();
+    let (mut fragments, mut repeats) = (Fragments::default(), Repeats::default());
     loop {
         match reader.next() {
             Ok((len, block)) => {
-                if let Some((at, link, frame)) = links.frame(&block) {
+                if let Some(frame) = links.frame(&block) {
                     counters.frames += 1;
-                    fragments.datagram(at, link, frame, &mut counters, &mut each)?;
+                    fragments.datagram(frame, &mut counters, &mut |packet| match repeats
+                        .has(frame.place(), &packet)
+                    {
+                        true => Ok(()),
+                        false => each(packet),
+                    })?;
                 }
                 drop(block);
                 reader.consume(len);
@@ -103,6 +114,7 @@ pub(crate) fn read_from(
             Err(error) => bail!("the capture is damaged before its first frame: {error:?}"),
         }
     }
+    counters.repeated = repeats.count;
     Ok(counters)
 }
 
@@ -115,14 +127,75 @@ struct Links {
     interfaces: Vec<(Linktype, u64, i64)>,
 }
 
+/// An interface.
+type Place = (u32, [u8; 4]);
+
+/// A frame of a capture.
+#[derive(Clone, Copy, Debug)]
+struct Frame<'a> {
+    at: u64,
+    link: Linktype,
+    /// Its number in the section of a pcapng file.
+    interface: u32,
+    bytes: &'a [u8],
+}
+
+impl Frame<'_> {
+    /// What tells the interfaces of the system apart that had the frame. Linux "any" is one interface of a file:
+    /// version 2 has the number of the interface, version 1 the direction at least.
+    fn place(&self) -> Place {
+        let cooked = match self.link {
+            Linktype::LINUX_SLL => self.bytes.get(..2).map(|type_| [type_[0], type_[1], 0, 0]),
+            Linktype::LINUX_SLL2 => self.bytes.get(4..8).and_then(|index| index.try_into().ok()),
+            _ => None,
+        };
+        (self.interface, cooked.unwrap_or_default())
+    }
+}
+
+/// Datagrams that several interfaces of a host had, such as a bridge and its ports: copies of a sender pass the
+/// same interface.
+#[derive(Debug, Default)]
+struct Repeats {
+    /// By addresses and payload: where and when the first one was.
+    seen: HashMap<u64, (Place, u64)>,
+    order: VecDeque<u64>,
+    count: u64,
+}
+
+impl Repeats {
+    /// Whether another interface has had this datagram in the last second.
+    fn has(&mut self, place: Place, packet: &Packet<'_>) -> bool {
+        let mut hasher = DefaultHasher::new();
+        (packet.from, packet.to, packet.payload).hash(&mut hasher);
+        let hash = hasher.finish();
+        if let Some((first, at)) = self.seen.get(&hash)
+            && packet.at.abs_diff(*at) < NANOS
+        {
+            let is_repeat = *first != place;
+            self.count += u64::from(is_repeat);
+            return is_repeat;
+        }
+        if self.seen.insert(hash, (place, packet.at)).is_none() {
+            self.order.push_back(hash);
+        }
+        if self.order.len() > MAX_REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.seen.remove(&oldest);
+        }
+        false
+    }
+}
+
 /// Interfaces of one section that are remembered.
 const MAX_INTERFACES: usize = 4_096;
 /// Magic numbers of pcap files with nanoseconds, as the reader gives them.
 const NANOSECOND_MAGIC: [u32; 2] = [0xa1b2_3c4d, 0x4d3c_b2a1];
 
 impl Links {
-    /// Time, link type and bytes of a frame; `None` for other blocks.
-    fn frame<'a>(&mut self, block: &'a PcapBlockOwned<'a>) -> Option<(u64, Linktype, &'a [u8])> {
+    /// The frame of a block; `None` for other blocks.
+    fn frame<'a>(&mut self, block: &'a PcapBlockOwned<'a>) -> Option<Frame<'a>> {
         match block {
             PcapBlockOwned::LegacyHeader(header) => {
                 let is_fine = NANOSECOND_MAGIC.contains(&header.magic_number);
@@ -133,7 +206,7 @@ impl Links {
                 let (link, ticks) = self.only?;
                 let at =
                     u64::from(frame.ts_sec) * NANOS + u64::from(frame.ts_usec) * (NANOS / ticks);
-                Some((at, link, frame.data))
+                Some(Frame { at, link, interface: 0, bytes: frame.data })
             }
             PcapBlockOwned::NG(Block::SectionHeader(_)) => {
                 self.interfaces.clear();
@@ -146,14 +219,15 @@ impl Links {
             PcapBlockOwned::NG(Block::EnhancedPacket(frame)) => {
                 let &(link, ticks, offset) = self.interfaces.get(frame.if_id as usize)?;
                 let at = u64::from(frame.ts_high) << 32 | u64::from(frame.ts_low);
-                let data = frame.data.get(..frame.caplen as usize).unwrap_or(frame.data);
-                Some((nanos(at, ticks, offset), link, data))
+                let bytes = frame.data.get(..frame.caplen as usize).unwrap_or(frame.data);
+                let at = nanos(at, ticks, offset);
+                Some(Frame { at, link, interface: frame.if_id, bytes })
             }
             // It has no time.
             PcapBlockOwned::NG(Block::SimplePacket(frame)) => {
                 let &(link, ..) = self.interfaces.first()?;
-                let data = frame.data.get(..frame.origlen as usize).unwrap_or(frame.data);
-                Some((0, link, data))
+                let bytes = frame.data.get(..frame.origlen as usize).unwrap_or(frame.data);
+                Some(Frame { at: 0, link, interface: 0, bytes })
             }
             PcapBlockOwned::NG(_) => None,
         }
@@ -221,7 +295,7 @@ impl<'a> Network<'a> {
 /// IP packets whose fragments are being collected.
 #[derive(Debug, Default)]
 struct Fragments {
-    pool: IpDefragPool<u64, ()>,
+    pool: IpDefragPool<u64, Place>,
     seen: u64,
 }
 
@@ -229,13 +303,11 @@ impl Fragments {
     /// Calls `each` with the datagram of a frame, if it is UDP and whole.
     fn datagram(
         &mut self,
-        at: u64,
-        link: Linktype,
-        frame: &[u8],
+        frame: Frame<'_>,
         counters: &mut Frames,
         each: &mut impl FnMut(Packet<'_>) -> Result<()>,
     ) -> Result<()> {
-        let network = Network::of(link, frame);
+        let network = Network::of(frame.link, frame.bytes);
         let sliced = network.as_ref().and_then(Network::slice);
         let net = sliced.as_ref().and_then(|sliced| sliced.net.as_ref());
         let (Some(network), Some(ends)) = (network, net.and_then(addresses)) else {
@@ -245,19 +317,19 @@ impl Fragments {
         let payload = net.and_then(LaxNetSlice::ip_payload_ref);
         if payload.is_some_and(|payload| payload.fragmented) {
             counters.fragments += 1;
-            return self.fragment(at, &network, ends, counters, each);
+            return self.fragment(&frame, &network, ends, counters, each);
         }
         let transport = sliced.as_ref().and_then(|sliced| sliced.transport.as_ref());
         let Some(TransportSlice::Udp(udp)) = transport else {
             counters.others += 1;
             return Ok(());
         };
-        each(packet(at, ends, udp))
+        each(packet(frame.at, ends, udp))
     }
 
     fn fragment(
         &mut self,
-        at: u64,
+        frame: &Frame<'_>,
         network: &Network<'_>,
         ends: Ends,
         counters: &mut Frames,
@@ -269,13 +341,13 @@ impl Fragments {
         if seen.is_multiple_of(MAX_FRAGMENTED) {
             self.pool.retain(|since| seen - since < MAX_FRAGMENTED);
         }
-        let Ok(Some(whole)) = self.pool.process_sliced_packet(&sliced, seen, ()) else {
+        let Ok(Some(whole)) = self.pool.process_sliced_packet(&sliced, seen, frame.place()) else {
             return Ok(());
         };
         if whole.ip_number == IpNumber::UDP
             && let Ok(udp) = UdpSlice::from_slice_lax(&whole.payload)
         {
-            each(packet(at, ends, &udp))?;
+            each(packet(frame.at, ends, &udp))?;
         } else {
             counters.others += 1;
         }

@@ -43,6 +43,10 @@ pub(crate) fn print(out: &mut impl Write, read: &Read, most: usize) -> Result<()
         (opened.batched, "datagrams were in batches of the system, and are counted one by one"),
         (opened.recovered, "datagrams are not in the capture, and FEC recovered them"),
         (
+            frames.repeated,
+            "datagrams passed several interfaces of the capture, and are counted once",
+        ),
+        (
             frames.fragments,
             "frames are IP fragments: the datagrams are larger than the MTU of the path",
         ),

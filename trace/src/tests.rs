@@ -488,6 +488,29 @@ fn segment_that_fec_recovers_behind_its_ack_is_no_missing_one() {
 }
 
 #[test]
+fn numbers_before_the_capture_and_numbers_of_a_rst_are_not_missed() {
+    let (mut connections, [a, b]) = (Connections::default(), addresses());
+    let mut input = |from_a: bool, [command, frg]: [u8; 2], sn: u32, una: u32| {
+        let mut bytes = CONV.to_le_bytes().to_vec();
+        bytes.extend([command, frg, 0, 1, 0, 0, 0, 0]);
+        bytes.extend([sn, una, 0].iter().flat_map(|word| word.to_le_bytes()));
+        let (from, to) = if from_a { (a, b) } else { (b, a) };
+        let (kind, opened, wire_len) = (Kind::Kcp(None), bytes.as_slice(), bytes.len());
+        let datagram = Datagram { at: 0, from, to, kind, bytes: &bytes, opened, wire_len };
+        connections.input(&datagram, |_, _| {});
+    };
+    // B has 100 segments, and 50 are under way when the capture begins.
+    input(false, [82, 0], 99, 100);
+    input(true, [81, 0], 150, 0);
+    input(false, [82, 0], 150, 151);
+    // CONTROL, RST.
+    input(false, [85, 3], 0, 500);
+    // B's datagram was the first one.
+    let sent = &connections.all[0].sides[1];
+    assert_eq!((sent.segments, sent.not_captured, sent.max_in_flight), (1, 0, 51), "{sent:?}");
+}
+
+#[test]
 fn keys_that_make_no_sense_are_errors_that_say_so() {
     let error = |keys: Keys| Layers::new(&keys).err().unwrap().to_string();
     let none = Keys { crypt: Algorithm::Aes128, key: None, key_hex: None, salt: None };

@@ -34,6 +34,26 @@ fn pcap(link: u32, frames: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
+/// A pcapng file of raw IP, with another interface from a frame on.
+fn pcapng(frames: &[Vec<u8>], second_from: usize) -> Vec<u8> {
+    let words =
+        |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+    let block = |type_: u32, body: &[u8]| {
+        let len = (body.len() as u32 + 12).to_le_bytes();
+        [&type_.to_le_bytes()[..], &len, body, &len].concat()
+    };
+    let mut file = block(0x0a0d_0d0a, &words(&[0x1a2b_3c4d, 1, u32::MAX, u32::MAX]));
+    file.extend([101, 101].map(|link| block(1, &words(&[link, 262_144]))).concat());
+    for (at, frame) in frames.iter().enumerate() {
+        let len = frame.len() as u32;
+        let mut body = words(&[u32::from(at >= second_from), 0, 1_000, len, len]);
+        body.extend_from_slice(frame);
+        body.resize(body.len().next_multiple_of(4), 0);
+        file.extend(block(6, &body));
+    }
+    file
+}
+
 /// Counters, and address and payload of each datagram.
 fn datagrams(file: Vec<u8>) -> (Frames, Vec<(SocketAddr, SocketAddr, Vec<u8>)>) {
     let mut all = Vec::new();
@@ -80,4 +100,32 @@ fn frames_of_each_link_layer_have_the_datagram() {
             assert_eq!((frames.frames, frames.others), (2, 0), "{name}");
         }
     }
+}
+
+/// A bridge and its ports, or the interfaces of a router. Linux "any" has all of them.
+#[test]
+fn datagrams_of_several_interfaces_are_read_once_and_copies_of_the_sender_each_time() {
+    let [from, to] = ends(false);
+    let sll = |direction: u8| vec![0, direction, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0, 8, 0];
+    let sll2 = |index: u8| vec![8, 0, 0, 0, 0, 0, 0, index, 0, 1, 4, 6, 2, 0, 0, 0, 0, 1, 0, 0];
+    let frames = |headers: [Vec<u8>; 2]| -> Vec<Vec<u8>> {
+        // The sender sends the first datagram twice, and the second one once.
+        let payloads = [&b"one"[..], b"one", b"two"];
+        let frame = |header: &Vec<u8>, payload: &[u8]| {
+            [header.clone(), ip_packet(from, to, payload).unwrap()].concat()
+        };
+        headers.iter().flat_map(|header| payloads.map(|payload| frame(header, payload))).collect()
+    };
+    for file in [
+        pcap(113, &frames([sll(3), sll(4)])),
+        pcap(276, &frames([sll2(1), sll2(2)])),
+        pcapng(&frames([Vec::new(), Vec::new()]), 3),
+    ] {
+        let (frames, all) = datagrams(file);
+        let payloads: Vec<&[u8]> = all.iter().map(|(.., payload)| &payload[..]).collect();
+        assert_eq!(payloads, [&b"one"[..], b"one", b"two"]);
+        assert_eq!((frames.frames, frames.repeated), (6, 3));
+    }
+    let (frames, all) = datagrams(pcap(276, &frames([sll2(1), sll2(1)])));
+    assert_eq!((all.len(), frames.repeated), (6, 0));
 }
