@@ -7,8 +7,8 @@ use kcpx_interop::peer::{Peer, Preset, Settings};
 use kcpx_interop::tshark::Tshark;
 use serde_json::Value;
 
-use crate::dissector::Shown;
-use crate::record::{Capture, Datagram, PORT, number};
+use crate::dissector::shows_all;
+use crate::record::{Capture, Datagram, number};
 
 const CONV: u32 = 0x00c0_ffee;
 const NANOS_IN_MILLI: u64 = 1_000_000;
@@ -138,9 +138,7 @@ fn summary_of_the_c_library_says_what_its_datagrams_say() {
             assert!(number(rtt, "samples") > 10 && number(rtt, "min_us") >= least, "{connection}");
         }
         if let Some(tshark) = &tshark {
-            let shown = Shown::of_file(tshark, &capture.decrypted(&KEYS), PORT);
-            let expected = Shown::of_events(&capture.events(&KEYS), &connection);
-            shown.assert_has_all_of(&expected, false);
+            shows_all(tshark, &capture, &KEYS);
         }
     }
 }

@@ -5,6 +5,8 @@ use std::path::Path;
 use kcpx_interop::tshark::Tshark;
 use serde_json::Value;
 
+use crate::record::{Capture, PORT};
+
 const FIELDS: [&str; 8] = [
     "_ws.expert.message",
     "kcp.fec.type",
@@ -26,22 +28,35 @@ const NOTES: [&str; 5] = [
 const PARITY: u64 = 0xF2;
 const PUSH: u64 = 81;
 const ACK: u64 = 82;
+const CONTROL: u64 = 85;
+/// Numbers of pings are 2^30 behind.
+const FAR_BEHIND: u64 = 1 << 31;
 
-/// A segment: command, number, timestamp and length. Number and timestamp of a window probe or update mean nothing.
+/// A segment: command, number, timestamp and length. The number of a ping, and both of other segments than PUSH and
+/// ACK, are 0.
 type Segment = [u64; 4];
 
 /// What is shown of all datagrams.
 #[derive(Debug, Default)]
-pub(crate) struct Shown {
+struct Shown {
     segments: Vec<Segment>,
     parity: u64,
     again: u64,
     smux_frames: u64,
 }
 
+/// The dissector shows all that the program says of the only connection, and nothing malformed.
+pub(crate) fn shows_all(tshark: &Tshark, capture: &Capture, keys: &[&str]) {
+    let connection = capture.connection(keys);
+    let shown = Shown::of_file(tshark, &capture.decrypted(keys), PORT);
+    let is_compressed = connection["smux"]["is_compressed"] == true;
+    let expected = Shown::of_events(&capture.events(keys), &connection);
+    shown.assert_has_all_of(&expected, is_compressed);
+}
+
 impl Shown {
     /// By the dissector. `port` is one whose datagrams are KCP.
-    pub(crate) fn of_file(tshark: &Tshark, capture: &Path, port: u16) -> Self {
+    fn of_file(tshark: &Tshark, capture: &Path, port: u16) -> Self {
         let decode_as = format!("udp.port=={port},kcp");
         let mut arguments =
             vec!["-d", &decode_as, "-T", "fields", "-E", "separator=/t", "-E", "aggregator=|"];
@@ -64,6 +79,7 @@ impl Shown {
             shown.segments.extend((0..count).map(|at| {
                 let [command, sn, ts, len] = std::array::from_fn(|field| columns[field][at]);
                 match command {
+                    PUSH if sn >= FAR_BEHIND => [command, 0, ts, len],
                     PUSH | ACK => [command, sn, ts, len],
                     _ => [command, 0, 0, len],
                 }
@@ -75,7 +91,7 @@ impl Shown {
 
 impl Shown {
     /// The dissector shows the frames of a segment each time that it was sent, and none that are compressed.
-    pub(crate) fn assert_has_all_of(&self, expected: &Self, is_compressed: bool) {
+    fn assert_has_all_of(&self, expected: &Self, is_compressed: bool) {
         assert_eq!(self.segments, expected.segments);
         assert_eq!((self.parity, self.again), (expected.parity, expected.again));
         match is_compressed {
@@ -85,7 +101,7 @@ impl Shown {
     }
 
     /// By `kcpx-trace json` and the summary of the only connection.
-    pub(crate) fn of_events(events: &[Value], connection: &Value) -> Self {
+    fn of_events(events: &[Value], connection: &Value) -> Self {
         let both = |names: &[&str]| {
             let sides = connection["sides"].as_array().unwrap();
             let number = |side: &Value, name: &str| side[name].as_u64().unwrap();
@@ -95,9 +111,13 @@ impl Shown {
             let field = |name: &str| event[name].as_u64().unwrap_or_default();
             let command = match event["event"].as_str().unwrap() {
                 "push" => PUSH,
+                "ping" => return Some([PUSH, 0, field("cookie"), field("len")]),
                 "ack" => ACK,
-                "window_probe" => 83,
-                "window_update" => 84,
+                "window_probe" => return Some([83, 0, 0, 0]),
+                "window_update" => return Some([84, 0, 0, 0]),
+                "fin" | "fin_ack" | "reset" | "reset_ack" | "hello" | "hello_ack" => {
+                    return Some([CONTROL, 0, 0, 0]);
+                }
                 "smux" => return None,
                 other => panic!("{other}: these peers do not send it"),
             };

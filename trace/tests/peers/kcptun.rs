@@ -14,8 +14,8 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::dissector::Shown;
-use crate::record::{Capture, DEADLINE, PORT, Recorded, number, path};
+use crate::dissector::shows_all;
+use crate::record::{Capture, DEADLINE, Recorded, number, path};
 
 const PASSPHRASE: &str = "a passphrase of the test";
 /// Bytes of the client and of the server, on each stream.
@@ -162,21 +162,14 @@ impl Side {
     fn of_captures(side: usize, keys: &[&str], sent: &Capture, arrived: &Capture) -> Self {
         let (connection, received) = (sent.connection(keys), arrived.connection(keys));
         let (ours, theirs) = (&connection["sides"][side], &received["sides"][1 - side]);
-        let segments = |capture: &Capture, from: usize| {
-            let events = capture.events(keys);
-            let from = format!("192.0.2.{}:{PORT}", from + 1);
-            let is_segment =
-                |event: &&Value| event["event"] != "smux" && event["from"] == from.as_str();
-            events.iter().filter(is_segment).count() as u64
-        };
         Self {
             datagrams_sent: number(ours, "datagrams"),
             bytes_sent: number(ours, "bytes"),
-            segments_sent: segments(sent, side),
+            segments_sent: sent.segments(side, keys),
             data_sent: number(ours, "payload"),
             sent_again: number(ours, "retransmissions") + number(ours, "copies"),
             datagrams_received: number(theirs, "datagrams"),
-            segments_received: segments(arrived, 1 - side),
+            segments_received: arrived.segments(1 - side, keys),
             parity_received: number(theirs, "parity"),
         }
     }
@@ -233,9 +226,7 @@ async fn summary_of_kcptun_says_what_its_counters_say() {
             (&json!(case.smux.parse::<u8>().unwrap()), &json!(case.compresses), &json!(false))
         );
         if let Some(tshark) = &tshark {
-            let shown = Shown::of_file(tshark, &capture.decrypted(&keys), PORT);
-            let expected = Shown::of_events(&capture.events(&keys), &connection);
-            shown.assert_has_all_of(&expected, case.compresses);
+            shows_all(tshark, &capture, &keys);
         }
     }
 }

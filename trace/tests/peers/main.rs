@@ -13,10 +13,12 @@ use std::time::Duration;
 
 use kcpx::{Cipher, Config, ConnectionStats, FecConfig, KcpListener, KcpStream, Redundancy};
 use kcpx_interop::kcp_go::versions;
+use kcpx_interop::tshark::Tshark;
 use kcpx_smux::{Session, Version};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use crate::dissector::shows_all;
 use crate::record::{Capture, DEADLINE, agree, number, path};
 
 /// Bytes each way: all of them fit into the buffer of the relay's socket, which must lose nothing itself.
@@ -77,6 +79,7 @@ fn counters(stats: &ConnectionStats) -> [u64; 4] {
 
 #[tokio::test]
 async fn summary_of_kcpx_says_what_its_counters_say() {
+    let tshark = Tshark::find().unwrap();
     for (cipher, fec) in CELLS {
         let config = config(cipher, fec);
         let listener = KcpListener::bind_with("127.0.0.1:0", config.clone()).await.unwrap();
@@ -91,7 +94,11 @@ async fn summary_of_kcpx_says_what_its_counters_say() {
         let stats = [drained(&client).await, drained(&server).await];
         assert!(stats[0].retransmits() > 0 || fec.is_some(), "{:?}", stats[0]);
         let sides = |summary: &Value| [0, 1].map(|side| counted(&summary["sides"][side]));
-        agree(&recorded, &keys(cipher), sides, stats.each_ref().map(counters)).await;
+        let expected = stats.each_ref().map(counters);
+        let capture = agree(&recorded, &keys(cipher), sides, expected).await;
+        if let Some(tshark) = &tshark {
+            shows_all(tshark, &capture, &keys(cipher));
+        }
     }
 }
 
@@ -157,6 +164,7 @@ async fn summary_of_smux_has_the_streams_their_bytes_and_who_closed_first() {
 
 #[tokio::test]
 async fn summary_of_kcp_go_says_what_its_counters_say() {
+    let tshark = Tshark::find().unwrap();
     for (version, (cipher, fec)) in
         versions().into_iter().flat_map(|version| CELLS.map(|cell| (version, cell)))
     {
@@ -182,6 +190,10 @@ async fn summary_of_kcp_go_says_what_its_counters_say() {
             ([sent[0], sent[1], sent[2], again], counted(&summary["sides"][1]))
         };
         println!("{version}, {cipher}, FEC {fec}: {theirs:?} and {:?}", counters(&stats));
-        agree(&recorded, &keys(cipher), sides, (theirs, counters(&stats))).await;
+        let capture = agree(&recorded, &keys(cipher), sides, (theirs, counters(&stats))).await;
+        assert_eq!(capture.segments(0, &keys(cipher)), snmp("OutSegs"), "{report}");
+        if let Some(tshark) = &tshark {
+            shows_all(tshark, &capture, &keys(cipher));
+        }
     }
 }

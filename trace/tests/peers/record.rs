@@ -132,6 +132,14 @@ impl Capture {
         lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
     }
 
+    /// Segments of a side, of all types.
+    pub(crate) fn segments(&self, side: usize, keys: &[&str]) -> u64 {
+        let from = format!("192.0.2.{}:{PORT}", side + 1);
+        let is_segment =
+            |event: &&Value| event["event"] != "smux" && event["from"] == from.as_str();
+        self.events(keys).iter().filter(is_segment).count() as u64
+    }
+
     /// The capture without cipher.
     pub(crate) fn decrypted(&self, keys: &[&str]) -> PathBuf {
         let output = self.folder.path().join("plain.pcap");
@@ -146,14 +154,15 @@ pub(crate) async fn agree<T: PartialEq + std::fmt::Debug>(
     keys: &[&str],
     counted: impl Fn(&Value) -> T,
     expected: T,
-) {
+) -> Capture {
     let deadline = tokio::time::Instant::now() + DEADLINE;
     loop {
         let sent = recording.lock().unwrap().sent.clone();
-        let connection = Capture::of(&sent).connection(keys);
+        let capture = Capture::of(&sent);
+        let connection = capture.connection(keys);
         let found = counted(&connection);
         if found == expected {
-            return;
+            return capture;
         }
         assert!(
             tokio::time::Instant::now() < deadline,
