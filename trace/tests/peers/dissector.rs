@@ -1,11 +1,12 @@
 //! What the dissector of `wireshark/` shows of a capture without cipher.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use kcpx_interop::tshark::Tshark;
 use serde_json::Value;
 
-use crate::record::{Capture, PORT};
+use crate::record::Capture;
 
 const FIELDS: [&str; 8] = [
     "_ws.expert.message",
@@ -48,18 +49,16 @@ struct Shown {
 /// The dissector shows all that the program says of the only connection, and nothing malformed.
 pub(crate) fn shows_all(tshark: &Tshark, capture: &Capture, keys: &[&str]) {
     let connection = capture.connection(keys);
-    let shown = Shown::of_file(tshark, &capture.decrypted(keys), PORT);
+    let shown = Shown::of_file(tshark, &capture.decrypted(keys));
     let is_compressed = connection["smux"]["is_compressed"] == true;
     let expected = Shown::of_events(&capture.events(keys), &connection);
     shown.assert_has_all_of(&expected, is_compressed);
 }
 
 impl Shown {
-    /// By the dissector. `port` is one whose datagrams are KCP.
-    fn of_file(tshark: &Tshark, capture: &Path, port: u16) -> Self {
-        let decode_as = format!("udp.port=={port},kcp");
-        let mut arguments =
-            vec!["-d", &decode_as, "-T", "fields", "-E", "separator=/t", "-E", "aggregator=|"];
+    /// By the dissector, which knows KCP by its look.
+    fn of_file(tshark: &Tshark, capture: &Path) -> Self {
+        let mut arguments = vec!["-T", "fields", "-E", "separator=/t", "-E", "aggregator=|"];
         arguments.extend(FIELDS.iter().flat_map(|field| ["-e", field]));
         let text = tshark.read(&std::fs::read(capture).unwrap(), &arguments).unwrap();
         let mut shown = Self::default();
@@ -125,7 +124,13 @@ impl Shown {
         };
         let segments: Vec<Segment> = events.iter().filter_map(segment).collect();
         let smux_frames = (events.len() - segments.len()) as u64;
-        let again = both(&["retransmissions", "copies"]);
+        let mut pings = HashSet::new();
+        let is_repeated_ping = |event: &&Value| {
+            let ping = [&event["from"], &event["cookie"]].map(Value::to_string);
+            event["event"] == "ping" && !pings.insert(ping)
+        };
+        let pings_again = events.iter().filter(is_repeated_ping).count() as u64;
+        let again = both(&["retransmissions", "copies"]) + pings_again;
         Self { segments, parity: both(&["parity"]), again, smux_frames }
     }
 }

@@ -12,8 +12,8 @@ use kcpx_trace::pcap::{ip_packet, write_header, write_record};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Of both ends of a capture.
-pub(crate) const PORT: u16 = 4_000;
+/// Of both ends of a capture. Wireshark expects another protocol on port 4000.
+const PORT: u16 = 40_000;
 const DELAY: Duration = Duration::from_millis(10);
 /// One in this number of the first datagrams is lost. ACKs at the end arrive.
 const LOSES: u64 = 10;
