@@ -88,13 +88,21 @@ impl PortRelease {
 
 impl Drop for PortRelease {
     fn drop(&mut self) {
-        let requests = self.requests.close();
+        let requests = self.requests.close().unwrap_or_default();
         let (to, time_wait) = (self.to.take(), std::mem::take(&mut self.time_wait));
         let undecided = std::mem::take(&mut self.undecided);
         // These wake tasks, and a panic of a waker has no caller left to report to. The endpoint that waits
         // for the port may have given up.
         drop(catch_unwind(AssertUnwindSafe(|| drop(to.map(|to| to.send(time_wait))))));
-        drop(catch_unwind(AssertUnwindSafe(|| drop((undecided, requests)))));
+        drop_each(undecided);
+        drop_each(requests);
+    }
+}
+
+/// A second panic while the first one unwinds would end the process.
+fn drop_each<T>(senders: Vec<T>) {
+    for sender in senders {
+        drop(catch_unwind(AssertUnwindSafe(|| drop(sender))));
     }
 }
 
@@ -131,4 +139,62 @@ fn hold(now: Instant) -> Instant {
     let begin = first.filter(is_shared).unwrap_or(now);
     *first = Some(begin);
     begin + MAX_EXIT_TIME
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::task::{Context, Wake, Waker};
+
+    use tokio::sync::oneshot::error::TryRecvError;
+
+    use super::*;
+    use crate::shared::requests::Request;
+
+    /// The waker of a task whose executor fails.
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("the executor is gone");
+        }
+    }
+
+    fn waits<T>(mut reply: oneshot::Receiver<T>) -> oneshot::Receiver<T> {
+        let waker = Waker::from(Arc::new(Panics));
+        assert!(Pin::new(&mut reply).poll(&mut Context::from_waker(&waker)).is_pending());
+        reply
+    }
+
+    #[test]
+    fn wakers_that_panic_do_not_keep_a_released_port_from_others() {
+        let requests = RequestQueue::new();
+        let mut release = PortRelease::new(requests.clone());
+        let (to, next) = oneshot::channel();
+        let mut next = waits(next);
+        release.to = Some(to);
+        assert!(release.is_requested());
+        let undecided = [(); 2].map(|()| {
+            let (asks, asked) = oneshot::channel();
+            release.undecided.push(asks);
+            waits(asked)
+        });
+        let unanswered = [(); 2].map(|()| {
+            let (idle, waiter) = oneshot::channel();
+            requests.push(Request::WaitIdle(idle));
+            waits(waiter)
+        });
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(release))).is_ok());
+        assert!(next.try_recv().unwrap().is_empty());
+        let closed = TryRecvError::Closed;
+        assert_eq!(
+            undecided.map(|mut reply| reply.try_recv()),
+            [Err(closed.clone()), Err(closed.clone())]
+        );
+        assert_eq!(
+            unanswered.map(|mut reply| reply.try_recv()),
+            [Err(closed.clone()), Err(closed)]
+        );
+    }
 }
