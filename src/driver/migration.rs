@@ -108,18 +108,12 @@ impl<S: Socket> Driver<S> {
         }
     }
 
-    /// Changes the path of a connection to `path`, which is validated, with another address of the peer. The
-    /// connection keeps its path if the source of that address is at its limit.
+    /// Changes the path of a connection to `path`, which is validated, with another address of the peer.
     fn migrate(&mut self, now: Instant, id: ConnId, path: Path) {
         let to = path.peer;
         let Some(conn) = self.routing.get(id) else { return };
         let (old, conv) = conn.key();
         let is_opened_by_peer = conn.is_opened_by_peer();
-        let limits = &self.config.limits;
-        if is_opened_by_peer && !self.admission.may_move(old.ip(), to.ip(), limits) {
-            Refusal::MaxPerSource.count(&mut self.stats);
-            return;
-        }
         // The address may have another connection with this conversation id.
         if !self.routing.demux.rekey((old, conv), (to, conv), id) {
             return;

@@ -648,6 +648,33 @@ fn peer_that_announces_a_hundred_paths_has_three_more() {
 }
 
 #[test]
+fn path_from_a_source_at_its_limit_is_not_taken() {
+    let mut server = aead();
+    server.limits.max_per_source = Some(1);
+    let mut pair = on_two_paths(1, [50, 60], [&aead(), &server]);
+    // Another client behind the second address.
+    let Pair { world, listener, .. } = &mut pair;
+    world.set_outside(addr(77), SocketAddr::new(second().ip(), 50_000));
+    let endpoint = world.endpoint(77, &aead());
+    let (client, far) = world.finish(SECOND, async {
+        let mut client = endpoint.connect(addr(SERVER)).await.unwrap();
+        client.write_all(b"hi").await.unwrap();
+        (client, listener.accept().await.unwrap().0)
+    });
+    world.run_for(SECOND);
+    let before = pair.listener.stats().refused.max_per_source;
+    add_path(&mut pair, second()).unwrap();
+    pair.world.run_for(3 * SECOND);
+    assert_eq!(paths(&mut pair, SERVER).len(), 1);
+    assert!(pair.listener.stats().refused.max_per_source > before);
+    drop((client, far));
+    pair.world.run_for(20 * SECOND);
+    assert_eq!(paths(&mut pair, SERVER).len(), 2);
+    let gaps = messages(&mut pair, SECOND, Vec::new());
+    assert!(gaps.iter().all(|gap| *gap <= 20), "{gaps:?}");
+}
+
+#[test]
 fn announcement_that_is_replayed_from_elsewhere_gains_no_path() {
     let mut pair = two_paths(1, [50, 60], &aead());
     pair.world.log();
