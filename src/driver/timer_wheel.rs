@@ -165,7 +165,6 @@ impl TimerWheel {
     pub(super) fn expire(&mut self, now: Instant, expired: &mut Vec<usize>) {
         let now = self.nanos(now);
         if !self.has_buckets() {
-            self.tick = self.tick.max(now / TICK);
             for (slot, entry) in self.entries.iter_mut().enumerate() {
                 if entry.bucket != IDLE && entry.deadline <= now {
                     entry.bucket = IDLE;
