@@ -261,4 +261,50 @@ mod tests {
         assert_eq!(unusable.heard(now, from(1)), TimeoutCause::Unreadable(1));
         assert_eq!(unusable.heard(now + 2 * UNUSABLE_PERIOD, from(1)), TimeoutCause::Nothing);
     }
+
+    #[test]
+    fn counts_of_unusable_datagrams_stay_at_255() {
+        let now = Instant::now();
+        let mut unusable = Unusable::default();
+        for _ in 0..300 {
+            unusable.on_unmatched(now, from(1));
+            unusable.on_unreadable(now, from(2), true);
+        }
+        assert_eq!(unusable.heard(now, from(1)), TimeoutCause::OtherConnections(255));
+        assert_eq!(unusable.heard(now, from(2)), TimeoutCause::Unreadable(255));
+    }
+
+    #[test]
+    fn cause_of_a_timeout_is_remembered_for_a_minute_after_its_first_sign() {
+        const MINUTE: Duration = Duration::from_secs(60);
+        let start = Instant::now();
+        let mut input = Input::new(0);
+        for (at, total) in [(Duration::ZERO, 1), (MINUTE / 2, 1)] {
+            input.on_refusals(start + at, total, || Some(from(1)));
+            input.unusable.on_unmatched(start + at, from(2));
+        }
+        let causes =
+            |input: &Input, at| [1, 2].map(|port| input.unusable.heard(start + at, from(port)));
+        let before = [TimeoutCause::Refusal, TimeoutCause::OtherConnections(2)];
+        let last = MINUTE - Duration::from_nanos(1);
+        assert_eq!(causes(&input, last), before);
+        assert_eq!(causes(&input, MINUTE + Duration::from_nanos(1)), [TimeoutCause::Nothing; 2]);
+        // A further refusal counts from its own time, and concerns an endpoint with one peer.
+        input.on_refusals(start + MINUTE, 2, || Some(from(1)));
+        assert_eq!(causes(&input, MINUTE + last)[0], TimeoutCause::Refusal);
+        input.on_refusals(start + 3 * MINUTE, 3, || None);
+        input.on_refusals(start + 3 * MINUTE, 3, || Some(from(1)));
+        assert_eq!(causes(&input, 3 * MINUTE)[0], TimeoutCause::Nothing);
+    }
+
+    #[test]
+    fn turn_after_100_ms_receives_everything_but_not_twice_in_a_row() {
+        let mut input = Input::new(0);
+        let [short, long] = [99_999, 100_000].map(Duration::from_micros);
+        assert_eq!([short, long, long].map(|pause| input.catches_up(pause)), [false, true, true]);
+        input.has_caught_up = true;
+        assert_eq!([long, long].map(|pause| input.catches_up(pause)), [false, true]);
+        input.has_caught_up = true;
+        assert_eq!([short, long].map(|pause| input.catches_up(pause)), [false, true]);
+    }
 }
