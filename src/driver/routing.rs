@@ -1109,6 +1109,33 @@ mod tests {
         assert!(!demux.contains(&(from(1), 0)) && demux.contains(&(from(1), 9_999)));
     }
 
+    #[test]
+    fn opener_is_known_for_ten_seconds_after_its_last_attempt() {
+        let (mut demux, now) = (Demux::default(), Instant::now());
+        let key = (from(1), 9);
+        demux.on_conv_in_use(now, key);
+        let others = [(from(2), 9), (from(1), 8)];
+        assert!(others.iter().all(|other| !demux.is_opener(now, other)));
+        let [last, over] = [9_999, 10_001].map(Duration::from_millis);
+        assert!(demux.is_opener(now + last, &key) && !demux.is_opener(now + over, &key));
+        let again = now + Duration::from_secs(6);
+        demux.on_conv_in_use(again, key);
+        assert!(demux.is_opener(again + last, &key) && !demux.is_opener(again + over, &key));
+        demux.expire(again + over);
+        assert_eq!(demux.openers.len(), 0);
+    }
+
+    #[test]
+    fn table_of_openers_is_bounded_and_drops_the_oldest() {
+        let (mut demux, now) = (Demux::default(), Instant::now());
+        for conv in 0..3_000 {
+            demux.on_conv_in_use(now, (from(1), conv));
+        }
+        assert_eq!(demux.openers.len(), 1_024);
+        let known = |conv| demux.is_opener(now, &(from(1), conv));
+        assert_eq!([0, 3_000 - 1_025, 3_000 - 1_024, 2_999].map(known), [false, false, true, true]);
+    }
+
     fn addr(port: u16) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], port))
     }
