@@ -288,7 +288,7 @@ pub(super) fn unix_micros() -> u64 {
 #[cfg(test)]
 mod tests {
     use std::io::ErrorKind;
-    use std::sync::mpsc::Sender;
+    use std::sync::mpsc::{RecvTimeoutError, Sender};
 
     use super::*;
     use crate::core::qlog::log::RECORD_SEPARATOR;
@@ -296,16 +296,57 @@ mod tests {
     use crate::error::ConnectionError;
     use crate::testkit::folder::Folder;
 
-    /// Appends events until the writer has ended.
+    /// Longest wait for the thread.
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    /// Appends events until the writer has ended, and waits for the end of its thread.
     fn append_until_ended(writer: &Writer, log: &mut Log) {
         loop {
             add_event(log);
             match writer.append(log) {
-                Err(Refused::Ended) => return,
+                Err(Refused::Ended) => break,
                 Err(Refused::Full | Refused::TooMany) => log.drop_records(),
                 Ok(()) => thread::yield_now(),
             }
         }
+        let ended = writer.ended.recv_timeout(DEADLINE);
+        assert_eq!(ended, Err(RecvTimeoutError::Disconnected), "the thread goes on");
+    }
+
+    #[test]
+    fn queue_takes_four_mebibytes_and_no_more() {
+        const LIMIT: usize = 4 << 20;
+        for (over, taken) in [(0, Ok(())), (1, Err(Refused::Full))] {
+            let mut log = log(1, true);
+            add_event(&mut log);
+            let head = log.head.as_ref().map_or(0, |head| head.record.len());
+            // The creation of the file and the records are a step each.
+            let added = head + log.records().len() + 2 * 256;
+            let before = LIMIT - added + over;
+            let mut queue = Queue { bytes: vec![0; before], ..Queue::default() };
+            assert_eq!(queue.append(&mut log), taken);
+            assert_eq!(queue.len(), if taken.is_ok() { LIMIT } else { before });
+            assert_eq!(log.records().is_empty(), taken.is_ok());
+        }
+        let half = |len| Queue { bytes: vec![0; len], ..Queue::default() }.is_half_full();
+        assert_eq!([LIMIT / 2 - 1, LIMIT / 2].map(half), [false, true]);
+    }
+
+    #[test]
+    fn records_in_a_row_of_one_log_are_one_step() {
+        let mut queue = Queue::default();
+        let mut logs = [1, 2].map(|id| log(id, true));
+        let mut bytes = 0;
+        for at in [0, 0, 0, 1, 1, 0] {
+            add_event(&mut logs[at]);
+            let head = logs[at].head.as_ref().map_or(0, |head| head.record.len());
+            bytes += head + logs[at].records().len();
+            queue.append(&mut logs[at]).unwrap();
+        }
+        // Two creations, and three runs of records.
+        assert_eq!(queue.len(), bytes + 5 * FILE_COST);
+        assert_eq!(queue.append(&mut logs[0]), Ok(()), "no records");
+        assert_eq!(queue.len(), bytes + 5 * FILE_COST);
     }
 
     #[test]
