@@ -3,7 +3,7 @@
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
@@ -16,7 +16,7 @@ use crate::error::ConnectionError;
 use crate::shared::requests::RequestQueue;
 use crate::stream::KcpStream;
 use crate::sys::{RxBatch, Socket, Transmit};
-use crate::util::sync::{Arc, AtomicUsize, Ordering};
+use crate::util::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
 
 /// Socket calls beyond which the task spins.
 const MAX_CALLS: usize = 20_000;
@@ -70,7 +70,7 @@ impl Socket for FailingSocket {
     }
 }
 
-fn start(socket: FailingSocket) -> Endpoint {
+fn start(socket: impl Socket + Unpin + Send + 'static) -> Endpoint {
     let requests = RequestQueue::new();
     let now = tokio::time::Instant::now().into_std();
     // No peer answers on this socket.
@@ -130,6 +130,94 @@ async fn linger_timeout_on_a_blocked_socket_is_in_time() {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     let took = before.elapsed();
     assert!((linger..linger + Duration::from_millis(20)).contains(&took), "{took:?}");
+}
+
+/// A socket that is blocked at its first send.
+#[derive(Clone, Debug, Default)]
+struct Gate(Arc<Mutex<GateState>>);
+
+#[derive(Debug, Default)]
+struct GateState {
+    is_open: bool,
+    /// It opens before the task waits for it, and otherwise on [`Gate::open`].
+    opens_early: bool,
+    /// The task that waits for the socket.
+    waker: Option<Waker>,
+    /// When the first datagram left.
+    sent: Option<tokio::time::Instant>,
+}
+
+impl Gate {
+    fn open(&self) {
+        let mut gate = lock(&self.0);
+        gate.is_open = true;
+        gate.waker.take().expect("the task waits").wake();
+    }
+}
+
+impl Socket for Gate {
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(SocketAddr::from(([127, 0, 0, 1], 1)))
+    }
+
+    fn max_gso_segments(&self) -> usize {
+        1
+    }
+
+    fn recv(&mut self, _: &mut RxBatch) -> io::Result<()> {
+        Err(ErrorKind::WouldBlock.into())
+    }
+
+    fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<usize> {
+        let mut gate = lock(&self.0);
+        if !gate.is_open {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        gate.sent.get_or_insert_with(tokio::time::Instant::now);
+        Ok(transmit.contents.len())
+    }
+
+    fn poll_recv_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+
+    fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut gate = lock(&self.0);
+        gate.is_open |= gate.opens_early;
+        if gate.is_open {
+            return Poll::Ready(Ok(()));
+        }
+        gate.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn socket_that_is_writable_again_before_the_task_waits_for_it_is_used_at_once() {
+    let gate = Gate::default();
+    lock(&gate.0).opens_early = true;
+    let began = tokio::time::Instant::now();
+    let endpoint = start(gate.clone());
+    let stream = endpoint.connect(SocketAddr::from(([127, 0, 0, 1], 2))).await.unwrap();
+    stream.try_write(b"hello").unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(lock(&gate.0).sent, Some(began));
+}
+
+#[tokio::test(start_paused = true)]
+async fn datagrams_leave_as_soon_as_the_socket_is_writable_again() {
+    let gate = Gate::default();
+    let endpoint = start(gate.clone());
+    let stream = endpoint.connect(SocketAddr::from(([127, 0, 0, 1], 2))).await.unwrap();
+    stream.try_write(b"hello").unwrap();
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(lock(&gate.0).sent, None);
+    let opened = tokio::time::Instant::now();
+    gate.open();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(lock(&gate.0).sent, Some(opened));
 }
 
 /// The runtime that the socket is registered with has ended: the endpoint reports it and ends.
