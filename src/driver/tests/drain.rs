@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, cause, is_about, push};
+use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, cause, is_about, micros, push};
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
@@ -92,6 +92,30 @@ fn drain_is_done_within_a_second_of_the_exit_of_the_last_client() {
     let expected = 500_000.max(8 * rto);
     assert!((expected - 20_000..expected + 20_000).contains(&took), "{took}, RTO {rto}");
     assert!(took < 1_000_000);
+}
+
+#[test]
+fn drain_waits_eight_rtos_for_the_last_acknowledgement_but_not_beyond_linger() {
+    for (delay, linger) in [(100, 30 * SECOND), (100, SECOND), (10, SECOND / 5)] {
+        let mut config = Config::new();
+        config.linger = linger;
+        let world = World::new(1, LinkConfig::delay(delay * 1_000));
+        let Pair { mut world, listener, client: _client, mut server, .. } =
+            Pair::on(world, &Config::new(), &config);
+        let listener = Rc::new(listener);
+        let done = begin(&mut world, &listener);
+        world.exit(CLIENT);
+        world.finish(SECOND, async {
+            assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);
+            server.shutdown().await.unwrap();
+        });
+        let rto = server.stats().path.rto;
+        drop(server);
+        let expected = micros((8 * rto).max(SECOND / 2).min(linger));
+        let took = finish(&mut world, &done);
+        let around = expected - 20_000..expected + 20_000;
+        assert!(around.contains(&took), "{took} for {expected}, RTO {rto:?}");
+    }
 }
 
 /// A RST is valid only with a number of the peer. A silent peer gives it in answer to the first RST.
