@@ -26,6 +26,27 @@ fn connect_returns_when_the_peer_has_answered() {
     assert_eq!(server.conv(), client.conv());
 }
 
+/// The log warns of a second connection to such a peer.
+#[test]
+fn peer_is_of_another_implementation_if_it_answers_and_supports_no_fin() {
+    let mut stock = Config::new();
+    stock.kcp.close_notify = false;
+    for (server, is_other) in [(Some(&Config::new()), false), (Some(&stock), true), (None, false)] {
+        let mut world = World::new(1, LinkConfig::delay(10_000));
+        let _listener = server.map(|config| world.listener(SERVER, config));
+        world.port(PEER);
+        let endpoint = world.endpoint(CLIENT, &Config::new());
+        let host = if server.is_some() { SERVER } else { PEER };
+        let client = world.finish(SECOND, endpoint.connect(addr(host))).unwrap();
+        client.try_write(b"hi").unwrap();
+        world.run_for(SECOND);
+        let conns = &world.driver_of(CLIENT).routing.conns;
+        let others: Vec<_> =
+            conns.iter().map(|(_, conn)| conn.is_with_other_implementation()).collect();
+        assert_eq!(others, [is_other]);
+    }
+}
+
 #[test]
 fn connect_fails_after_the_connect_timeout() {
     let default = (Config::new(), SECOND * 10);
