@@ -131,6 +131,47 @@ fn writes_to_all_connections_between_two_turns_keep_to_the_limit() {
     assert!(data(&mut world) > LIMIT / 4, "each may write something");
 }
 
+/// The window of the segment that answers data of a peer. `ends`: a connection with unread bytes ends in the
+/// same turn, before.
+fn window_beside_an_unread_connection(ends: bool) -> u16 {
+    const LAST: u32 = 1_200;
+    let (mut world, listener) = server(1 << 20);
+    let mut peer = open(&mut world, &listener, FIRST, 128);
+    let endpoint = world.endpoint(2, &Config::new());
+    let (client, _unread) = world.finish(SECOND, async {
+        let client = endpoint.connect(addr(SERVER)).await.unwrap();
+        client.try_write(&[1; 200_000]).unwrap();
+        (client, listener.accept().await.unwrap().0)
+    });
+    world.run_for(2 * SECOND);
+    world.finish(SECOND, peer.read_exact(&mut [0; 1])).unwrap();
+    // Passes the window that was advertised before the peer was validated.
+    for sn in 1..LAST {
+        world.inject(addr(FIRST), SERVER, &push(7, sn, b"x"));
+        world.finish(SECOND, peer.read_exact(&mut [0; 1])).unwrap();
+    }
+    world.arrived(FIRST);
+    let ended = |world: &mut World| world.driver_of(SERVER).routing.conns.len() == 1;
+    if ends {
+        client.abort();
+        world.run_ready();
+    }
+    assert!(!ended(&mut world));
+    world.inject(addr(FIRST), SERVER, &push(7, LAST, b"x"));
+    world.run_for(Duration::from_millis(1));
+    assert_eq!(ended(&mut world), ends);
+    world.run_for(SECOND / 20);
+    let arrived = world.arrived(FIRST);
+    let mut headers = arrived.iter().flat_map(|datagram| Segments::new(datagram)).map(|(h, _)| h);
+    headers.find(|header| header.command == Command::Ack && header.sn == Sn(LAST)).unwrap().wnd
+}
+
+#[test]
+fn unread_bytes_of_a_connection_that_ends_count_for_the_next_in_the_same_turn() {
+    let [before, after] = [false, true].map(window_beside_an_unread_connection);
+    assert!(before < 200 && after.abs_diff(before) <= 3, "{before}, then {after}");
+}
+
 /// A turn serves a few connections, and the others may be written to again before their turn.
 #[test]
 fn writes_to_all_connections_over_many_turns_keep_to_the_limit() {
