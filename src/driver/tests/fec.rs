@@ -230,3 +230,46 @@ fn peer_without_the_same_configuration_learns_the_layout() {
         assert_eq!(stats.mismatched_shards, 0);
     }
 }
+
+#[test]
+fn shard_whose_datagram_no_connection_takes_joins_no_group() {
+    const KCP: usize = fec::HEADER_LEN;
+    let mut pair = learned(6, 3);
+    exchange(&mut pair, 1, 1_000, SECOND / 100);
+    let Pair { world, listener, .. } = &mut pair;
+    let sent = world.log().into_iter().filter(|sent| sent.from == addr(CLIENT));
+    let mut shards = sent.map(|sent| sent.datagram).filter(|d| fec_flag(d) == FecFlag::Data);
+    let shard = shards.next().unwrap();
+    let altered = |alter: fn(&mut Vec<u8>)| {
+        let mut shard = shard.clone();
+        alter(&mut shard);
+        shard
+    };
+    let (unknown, command): (fn(&mut Vec<u8>), fn(&mut Vec<u8>)) =
+        (|shard| shard[KCP] ^= 1, |shard| shard[KCP + 4] = 7);
+    let refused = [
+        altered(unknown),
+        altered(command),
+        altered(|shard| {
+            shard[KCP] ^= 1;
+            shard[KCP + 4] = 7;
+        }),
+        altered(|shard| shard.truncate(KCP + 10)),
+    ];
+    let before = listener.stats();
+    for shard in &refused {
+        world.inject(addr(CLIENT), SERVER, shard);
+        world.run_for(SECOND / 50);
+        assert_eq!(listener.stats().fec, before.fec);
+    }
+    let (dropped, after) = (before.dropped, listener.stats().dropped);
+    assert_eq!(after.no_connection - dropped.no_connection, 1);
+    assert_eq!(after.malformed - dropped.malformed, 2);
+    assert_eq!(after.truncated - dropped.truncated, 1);
+    // The shard itself is a duplicate.
+    world.inject(addr(CLIENT), SERVER, &shard);
+    world.run_for(SECOND / 50);
+    let duplicates = before.fec.duplicate_shards + before.fec.late_shards + 1;
+    let fec = listener.stats().fec;
+    assert_eq!(fec.duplicate_shards + fec.late_shards, duplicates);
+}

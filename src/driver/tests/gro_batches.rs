@@ -10,7 +10,7 @@ use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, pattern, read_patter
 use super::sim_world::{World, addr};
 use crate::config::{AckPolicy, Config, Redundancy};
 use crate::crypto::{Algorithm, Cipher};
-use crate::fec::FecConfig;
+use crate::fec::{FecConfig, FecFlag, fec_flag};
 use crate::listener::KcpListener;
 use crate::stats::EndpointStats;
 use crate::stream::KcpStream;
@@ -226,4 +226,43 @@ fn replayed_datagram_within_a_gro_batch_is_dropped_alone() {
         assert!((replayed..=replayed + 1).contains(&dropped), "{dropped} of {replayed}");
         assert_eq!((after.dropped.checksum, after.dropped.malformed), (0, 0));
     }
+}
+
+#[test]
+fn parity_recovers_the_loss_behind_datagrams_of_its_group_that_were_taken_together() {
+    const DATA: usize = 10;
+    let mut config = Config::new().windows(1_024, 1_024);
+    config.kcp.redundancy = Redundancy::Fec(FecConfig::new(DATA, 3).unwrap());
+    let Pair { mut world, mut client, mut server, listener, .. } = Pair::new(&config, &config);
+    let len = 100_000;
+    world.finish(MINUTE, async {
+        client.write_all(&pattern(len)).await.unwrap();
+        read_pattern(&mut server, len).await;
+    });
+    world.run_for(SECOND);
+    let recovered = listener.stats().fec.recovered_shards;
+    let together = world.driver_of(SERVER).counts.taken_together[1];
+    // Recorded, and lost.
+    world.log();
+    world.set_path(LinkConfig { loss: 1_000_000, ..LinkConfig::delay(1_000) });
+    client.try_write(&pattern(60_000)).unwrap();
+    world.run_ready();
+    let sent = world.log().into_iter().filter(|sent| sent.from == addr(CLIENT));
+    let burst: Vec<_> = sent.map(|sent| sent.datagram).collect();
+    world.set_path(LinkConfig::delay(1_000));
+    // The last data of each group is lost for good.
+    let kinds: Vec<_> = burst.iter().map(|datagram| fec_flag(datagram)).collect();
+    let is_last = |at: usize| kinds[at..].starts_with(&[FecFlag::Data, FecFlag::Parity]);
+    for (at, datagram) in burst.iter().enumerate().filter(|(at, _)| !is_last(*at)) {
+        world.inject(addr(CLIENT), SERVER, datagram);
+        assert!(matches!(kinds[at], FecFlag::Data | FecFlag::Parity));
+    }
+    let groups = (0..burst.len()).filter(|at| is_last(*at)).count();
+    assert!(groups >= 3, "{kinds:?}");
+    world.run_for(Duration::from_millis(2));
+    assert_eq!(listener.stats().fec.recovered_shards - recovered, groups as u64, "{kinds:?}");
+    // The first of a batch is taken alone.
+    let together = world.driver_of(SERVER).counts.taken_together[1] - together;
+    assert!(together >= groups * (DATA - 3), "{together} in {groups} groups");
+    world.finish(SECOND, read_pattern(&mut server, 60_000));
 }
