@@ -194,6 +194,52 @@ fn bytes_written_right_before_a_runtime_ends_arrive_with_the_end() {
     }
 }
 
+#[test]
+fn thread_without_a_clock_is_not_held_for_lost_data() {
+    let Pair { mut world, client, server: _server, .. } = Pair::plain();
+    client.try_write(b"lost").unwrap();
+    world.exit(CLIENT);
+    assert!(!world.was_held(CLIENT));
+}
+
+/// A thread is held for undelivered bytes.
+#[test]
+fn bytes_are_undelivered_until_the_peer_has_them_or_the_connection_is_aborted() {
+    fn undelivered(world: &mut World) -> Vec<bool> {
+        let conns = &world.driver_of(CLIENT).routing.conns;
+        conns.iter().map(|(_, conn)| conn.is_undelivered()).collect()
+    }
+    for (written, in_flight) in [(0, false), (5, true), (200_000, true)] {
+        let Pair { mut world, client, server: _server, listener, .. } = Pair::plain();
+        client.try_write(&pattern(written)).unwrap();
+        world.run_ready();
+        assert_eq!(undelivered(&mut world), [in_flight], "{written}");
+        if written == 200_000 {
+            client.abort();
+            world.run_ready();
+            assert_eq!(undelivered(&mut world), [false]);
+        } else {
+            world.run_for(SECOND);
+            assert_eq!(undelivered(&mut world), [false]);
+        }
+        drop(listener);
+    }
+    // A peer that nothing was written to.
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    world.port(9);
+    let endpoint = world.waiting_endpoint(CLIENT, &Config::new());
+    world.spawn(async move { drop(endpoint.connect(addr(9)).await) });
+    world.run_for(SECOND / 10);
+    assert_eq!(undelivered(&mut world), [false]);
+    // One that early data was written to.
+    let endpoint = world.endpoint(3, &Config::new());
+    let client = world.finish(SECOND, endpoint.connect(addr(9))).unwrap();
+    client.try_write(b"hello").unwrap();
+    world.run_ready();
+    let conns = &world.driver_of(3).routing.conns;
+    assert!(conns.iter().all(|(_, conn)| conn.is_undelivered()));
+}
+
 /// At most the congestion window leaves, at once, and the peer learns that there was more.
 #[test]
 fn what_the_congestion_window_takes_leaves_before_the_reset() {

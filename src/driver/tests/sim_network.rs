@@ -96,6 +96,8 @@ pub(super) struct Net {
     pub(super) sources: HashMap<(SocketAddr, SocketAddr), Option<IpAddr>>,
     /// Sockets that permit IP fragmentation.
     pub(super) ip_fragmentation: HashSet<SocketAddr>,
+    /// Sockets whose drivers wanted to hold their threads.
+    pub(super) held: HashSet<SocketAddr>,
     /// Everything sent since the last `log` call; `None` before the first.
     pub(super) log: Option<Vec<Sent>>,
     /// Everything that drivers received since the last `received` call; `None` before the first.
@@ -128,6 +130,7 @@ impl Net {
             blocked: HashMap::new(),
             sources: HashMap::new(),
             ip_fragmentation: HashSet::new(),
+            held: HashSet::new(),
             log: None,
             received: None,
             alarms: BTreeMap::new(),
@@ -315,6 +318,11 @@ impl Socket for SimSocket {
             net.send(from, transmit.dst, datagram);
         }
         Ok(transmit.contents.len())
+    }
+
+    fn leave_runtime(&mut self) -> bool {
+        lock(&self.net).held.insert(self.addr);
+        false
     }
 
     fn poll_recv_ready(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {

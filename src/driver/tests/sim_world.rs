@@ -328,6 +328,11 @@ impl World {
         }
     }
 
+    /// Whether the driver of `host` wanted to hold its thread at its end.
+    pub(super) fn was_held(&self, host: u8) -> bool {
+        lock(&self.net).held.contains(&addr(host))
+    }
+
     /// Lets every task run again, after a change that wakes none.
     pub(super) fn wake_tasks(&self) {
         self.tasks.iter().for_each(|task| task.waker.wake_by_ref());
