@@ -58,6 +58,11 @@ impl SocketTimeWait {
         self.is_refused = waits && self.place.is_none();
     }
 
+    #[cfg(test)]
+    pub(in super::super) fn is_waiting(&self) -> bool {
+        self.place.is_some()
+    }
+
     /// Whether the socket closes at once, since too many others wait.
     pub(super) fn is_refused(&self) -> bool {
         self.is_refused

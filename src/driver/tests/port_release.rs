@@ -176,6 +176,28 @@ fn unvalidated_peer_does_not_hold_a_port() {
     assert!(release(&mut world).is_some());
 }
 
+/// Such sockets are limited in number.
+#[test]
+fn socket_waits_for_its_peers_alone_from_the_last_delivery_until_the_end_of_time_wait() {
+    let Pair { mut world, endpoint, client, server, .. } = Pair::plain();
+    let waits = |world: &mut World| world.driver_of(CLIENT).socket_time_wait.is_waiting();
+    drop(endpoint);
+    world.run_for(SECOND);
+    assert!(!waits(&mut world), "the stream is open");
+    client.try_write(&pattern(1_000)).unwrap();
+    drop(client);
+    world.run_ready();
+    assert!(!waits(&mut world), "data is in flight");
+    world.run_for(SECOND / 10);
+    assert!(waits(&mut world), "for the end of the peer's stream");
+    drop(server);
+    world.run_for(SECOND / 10);
+    assert!(world.driver_of(CLIENT).routing.conns.is_empty());
+    assert!(waits(&mut world), "in TIME-WAIT");
+    world.run_for(SECOND);
+    assert!(!world.drivers.iter().flatten().any(|driver| driver.local() == addr(CLIENT)));
+}
+
 #[test]
 fn driver_stays_whose_port_is_waited_for_no_more() {
     let Pair { mut world, listener, client, server, .. } = Pair::plain();
