@@ -66,7 +66,8 @@ impl Entry {
 #[derive(Debug)]
 pub(super) struct TimerWheel {
     origin: Instant,
-    /// The current millisecond. Invariant: no entry is in a bucket of an earlier millisecond.
+    /// The millisecond of the latest [`Self::expire`] with buckets. Invariant: no entry is in a bucket of an
+    /// earlier one.
     tick: u64,
     entries: Vec<Entry>,
     /// First entry of each bucket's list. Empty until a slot beyond [`FEW`] is armed, as is `earliest`.
