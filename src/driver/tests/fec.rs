@@ -245,11 +245,9 @@ fn shard_whose_datagram_no_connection_takes_joins_no_group() {
         alter(&mut shard);
         shard
     };
-    let (unknown, command): (fn(&mut Vec<u8>), fn(&mut Vec<u8>)) =
-        (|shard| shard[KCP] ^= 1, |shard| shard[KCP + 4] = 7);
     let refused = [
-        altered(unknown),
-        altered(command),
+        altered(|shard| shard[KCP] ^= 1),
+        altered(|shard| shard[KCP + 4] = 7),
         altered(|shard| {
             shard[KCP] ^= 1;
             shard[KCP + 4] = 7;

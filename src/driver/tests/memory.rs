@@ -140,7 +140,7 @@ fn window_beside_an_unread_connection(ends: bool) -> u16 {
     let endpoint = world.endpoint(2, &Config::new());
     let (client, _unread) = world.finish(SECOND, async {
         let client = endpoint.connect(addr(SERVER)).await.unwrap();
-        client.try_write(&[1; 200_000]).unwrap();
+        client.try_write(&vec![1; 200_000]).unwrap();
         (client, listener.accept().await.unwrap().0)
     });
     world.run_for(2 * SECOND);

@@ -70,7 +70,7 @@ impl Socket for FailingSocket {
     }
 }
 
-fn start(socket: impl Socket + Unpin + Send + 'static) -> Endpoint {
+fn start(socket: impl Socket + Unpin + 'static) -> Endpoint {
     let requests = RequestQueue::new();
     let now = tokio::time::Instant::now().into_std();
     // No peer answers on this socket.
