@@ -44,9 +44,15 @@ pub(crate) struct FecSender {
 }
 
 impl FecSender {
+    #[cfg(any(test, fuzzing, feature = "_testkit"))]
     pub(crate) fn new(config: FecConfig) -> Self {
+        Self::starting_at(config, 0)
+    }
+
+    /// The first packet has this seqid, or the next one that begins a group.
+    pub(crate) fn starting_at(config: FecConfig, seqid: u32) -> Self {
         Self {
-            encoder: FecEncoder::new(config),
+            encoder: FecEncoder::starting_at(config, seqid),
             group: None,
             closed: None,
             closing: None,

@@ -144,9 +144,10 @@ impl<S: Socket> Driver<S> {
         notifier.set_local(socket.local_addr()?);
         let capability = if config.kcp.close_notify { CONTROL_CAPABLE } else { 0 };
         let retry_key = [rng.next_u64(), rng.next_u64()];
+        let seqids = rng.next_u64();
         Ok(Self {
             socket,
-            routing: Routing::new(&config, accept.is_some()),
+            routing: Routing::new(&config, accept.is_some(), seqids),
             admission: Admission::new(now, &config.limits, accept, retry_key, capability),
             input: Input::new(config.replay_window),
             output: Output::new(PacketCodec::new(&config, secret)),

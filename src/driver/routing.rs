@@ -72,11 +72,12 @@ pub(super) fn conn_mut(conns: &mut Slab<Box<Conn>>, id: ConnId) -> Option<&mut C
 }
 
 impl Routing {
-    pub(super) fn new(config: &Config, is_listener: bool) -> Self {
+    /// `seed`: see [`PeerTable::new`].
+    pub(super) fn new(config: &Config, is_listener: bool, seed: u64) -> Self {
         Self {
             conns: Slab::new(),
             demux: Demux::new(is_listener),
-            peers: PeerTable::new(config),
+            peers: PeerTable::new(config, seed),
             ready: VecDeque::new(),
             generations: 0,
         }
@@ -625,14 +626,26 @@ pub(super) struct PeerTable {
     decoders: usize,
     /// Sum of the statistics of all decoders.
     stats: FecStats,
+    /// State from which the seqids come at which encoders start.
+    seqids: u64,
+}
+
+/// Where an encoder starts. The decoder of the peer may have packets of an earlier encoder: that of a process that has
+/// ended, or of connections that have. With equal seqids the two would share groups, from which wrong packets are
+/// recovered. Below 2^30, which kcp-go counts as ahead of its own start.
+fn next_seqid(state: &mut u64) -> u32 {
+    // MMIX by Donald Knuth; its upper bits.
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 34) as u32
 }
 
 impl PeerTable {
-    pub(super) fn new(config: &Config) -> Self {
+    /// `seed`: random, for the seqids at which encoders start.
+    pub(super) fn new(config: &Config, seed: u64) -> Self {
         let fec = config.kcp.redundancy.fec();
         let max_shard_len = usize::from(config.kcp.mtu).max(KCP_GO_MTU_LIMIT);
         let (links, map, stats) = (Vec::new(), HashMap::new(), FecStats::default());
-        Self { links, map, fec, max_shard_len, decoders: 0, stats }
+        Self { links, map, fec, max_shard_len, decoders: 0, stats, seqids: seed }
     }
 
     pub(super) fn join(&mut self, addr: SocketAddr, slot: u32) {
@@ -728,7 +741,9 @@ impl PeerTable {
         if peer.fec.is_none() {
             peer.count_encoder(config, self.max_shard_len, memory);
         }
-        Some(peer.fec.get_or_insert_with(|| Box::new(FecSender::new(config))))
+        let seqids = &mut self.seqids;
+        let new = || Box::new(FecSender::starting_at(config, next_seqid(seqids)));
+        Some(peer.fec.get_or_insert_with(new))
     }
 
     /// When the connection `conv` closes the FEC group towards `addr`, unless the group is full by then.
@@ -924,6 +939,7 @@ impl LiveConvs {
 mod tests {
     use super::*;
     use crate::config::Redundancy;
+    use crate::core::connection::fec::FlowTiming;
     use crate::core::open::OpenedBy;
     use crate::core::segment::Command;
     use crate::core::seq::{Sn, Ts};
@@ -1148,7 +1164,7 @@ mod tests {
 
     #[test]
     fn slots_of_an_address_are_its_connections_only() {
-        let mut peers = PeerTable::new(&Config::new());
+        let mut peers = PeerTable::new(&Config::new(), 1);
         let mut memory = Memory::new(&Config::new(), Notifier::new().memory().clone());
         for slot in 0..6 {
             peers.join(addr(1 + slot % 2), u32::from(slot));
@@ -1174,7 +1190,7 @@ mod tests {
     fn parity_of_an_address_counts_from_its_first_datagram_until_its_last_connection() {
         let fec = |data, parity| FecConfig::new(data, parity).unwrap();
         let config = Config::new().redundancy(Redundancy::Fec(fec(10, 3)));
-        let mut peers = PeerTable::new(&config);
+        let mut peers = PeerTable::new(&config, 1);
         let mut memory = Memory::new(&config, Notifier::new().memory().clone());
         peers.join(addr(1), 0);
         peers.join(addr(1), 1);
@@ -1191,6 +1207,27 @@ mod tests {
         assert_eq!(memory.held(), 0);
     }
 
+    /// Equal seqids would put packets of two encoders into one group at the peer.
+    /// Rule: W-175.
+    #[test]
+    fn encoder_after_the_last_connection_of_an_address_starts_elsewhere() {
+        let config = Config::new().redundancy(Redundancy::Fec(FecConfig::new(10, 3).unwrap()));
+        let mut peers = PeerTable::new(&config, 1);
+        let mut memory = Memory::new(&config, Notifier::new().memory().clone());
+        let mut starts = Vec::new();
+        for _ in 0..100 {
+            peers.join(addr(1), 0);
+            let sender = peers.fec_sender(addr(1), &mut memory).unwrap();
+            let mut packet = [0; 100];
+            sender.seal(Instant::now(), &FlowTiming::default(), &mut packet);
+            starts.push(u32::from_le_bytes(packet[..4].try_into().unwrap()));
+            peers.leave(addr(1), 0, &mut memory);
+        }
+        assert!(starts.iter().all(|start| start % 13 == 0 && *start < 1 << 30), "{starts:?}");
+        starts.sort_unstable();
+        assert!(starts.windows(2).all(|pair| pair[1] - pair[0] > 64 * 13), "{starts:?}");
+    }
+
     #[test]
     fn decoder_of_an_address_counts_until_it_is_above_its_quota_or_the_last_connection_is_gone() {
         const LEN: usize = 1_000;
@@ -1203,7 +1240,7 @@ mod tests {
             shard
         };
         for is_validated in [false, true] {
-            let mut peers = PeerTable::new(&config);
+            let mut peers = PeerTable::new(&config, 1);
             let mut memory = Memory::new(&config, Notifier::new().memory().clone());
             peers.join(addr(1), 0);
             let holder = if is_validated {
