@@ -28,7 +28,7 @@ use super::reader::{Content, Kind, Packet, Reader};
 use crate::config::{Config, Migration};
 use crate::core::open::InitialSegment;
 use crate::core::path::set::MAX_PATHS;
-use crate::core::segment::{Command, ControlType};
+use crate::core::segment::{Command, ControlType, Header};
 use crate::fuzz::wire::SERVER_SIDE;
 use crate::stats::ConnectionStats;
 
@@ -74,7 +74,7 @@ struct Unvalidated {
     /// Number of periods with such datagrams, and the start of the last one.
     periods: usize,
     period_start: Option<Instant>,
-    /// `conv`, `sn` and `ts` of sent segments whose ACK validates the address.
+    /// `conv`, `sn` and `ts` of sent segments whose ACK or FIN-ACK validates the address.
     pushes: HashSet<(u32, u32, u32)>,
     is_validated: bool,
 }
@@ -267,6 +267,10 @@ impl Responses {
     }
 }
 
+fn is_control(header: &Header, control: ControlType) -> bool {
+    header.command == Command::Control && ControlType::from_frg(header.frg) == Some(control)
+}
+
 impl Unvalidated {
     fn on_received(&mut self, now: Instant, len: usize, content: Option<&Content>) {
         self.received += len;
@@ -277,7 +281,7 @@ impl Unvalidated {
         // Parity may recover an ACK.
         let validates = content.kind == Kind::Parity
             || content.headers().any(|header| {
-                header.command == Command::Ack
+                (header.command == Command::Ack || is_control(&header, ControlType::FinAck))
                     && self.pushes.contains(&(header.conv, header.sn.0, header.ts.0))
             });
         if validates {
@@ -311,7 +315,10 @@ impl Unvalidated {
             self.received,
             granted
         );
-        let pushes = content.headers().filter(|header| header.command == Command::Push);
+        let asks_for_an_ack = |header: &Header| {
+            header.command == Command::Push || is_control(header, ControlType::Fin)
+        };
+        let pushes = content.headers().filter(asks_for_an_ack);
         self.pushes.extend(pushes.map(|header| (header.conv, header.sn.0, header.ts.0)));
     }
 }
