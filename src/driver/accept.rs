@@ -211,11 +211,12 @@ impl<S: Socket> Driver<S> {
             Err(refusal) => {
                 refusal.count(&mut self.stats);
                 let migrates = self.config.allowed_migration() != Migration::Off;
+                let without_data = initial_without_data(datagram);
                 if refusal == Refusal::ConvInUse && migrates {
-                    self.routing.demux.on_conv_in_use(now, key);
+                    self.routing.demux.on_conv_in_use(now, key, without_data.is_none());
                 }
                 if refusal.is_final()
-                    && let Some(initial) = initial_without_data(datagram)
+                    && let Some(initial) = without_data
                 {
                     self.send_stateless_reset(now, key.0, &initial);
                 }

@@ -32,11 +32,14 @@ impl<S: Socket> Driver<S> {
             return false;
         }
         let Ok(header) = Header::parse(datagram) else { return false };
-        let (demux, key) = (&mut self.routing.demux, (from, header.conv));
-        let Some(id) = demux.migratable(header.conv) else { return false };
-        if capable_ping(datagram).is_some() {
-            demux.on_other_pinged(now, key);
-        } else if demux.is_opener(now, &key) {
+        let key = (from, header.conv);
+        let Some(id) = self.routing.demux.migratable(header.conv) else { return false };
+        let waiting = self.routing.get(id).filter(|conn| conn.awaits_first_data());
+        if let Some(conn) = waiting.filter(|_| capable_ping(datagram).is_some()) {
+            let alive_at = now.checked_sub(conn.kcp.time_since_alive(now)).unwrap_or(now);
+            self.routing.demux.on_other_pinged(now, key, alive_at);
+        }
+        if self.routing.demux.is_opener(now, &key) {
             return false;
         }
         let path = Path { peer: from, local: self.input.local_ip };

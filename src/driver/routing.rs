@@ -42,6 +42,9 @@ pub(super) const PREFETCH_BATCH: usize = 8;
 /// the id itself can open again after that.
 const CONV_IN_USE: Duration = Duration::from_secs(10);
 
+/// How long datagrams of a peer that has moved may still arrive from its old address.
+const MOVE_TIME: Duration = Duration::from_secs(1);
+
 /// Most addresses in `Demux::openers`; beyond that the oldest is dropped.
 const MAX_OPENERS: usize = 1_024;
 
@@ -244,10 +247,12 @@ pub(super) enum Route {
 /// Who is at an address that uses the conversation id of a connection at another address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Opener {
-    /// Its initial segment was refused: it opens a connection of its own, and does not migrate with the other one.
+    /// Another peer: it opens a connection of its own, and does not migrate with the other one.
     Opens,
-    /// It has pinged: it may be the peer of the other one.
-    Pings,
+    /// The same until it pings: its first data was refused.
+    Data { since: Instant },
+    /// Perhaps the peer of the other connection.
+    Peer,
 }
 
 /// Table of the connections of one endpoint, open and in TIME-WAIT.
@@ -378,16 +383,23 @@ impl Demux {
         self.further.range((peer, 0)..=(peer, u32::MAX)).map(|(_, id)| *id)
     }
 
-    /// An initial segment under `key` was refused, since a live peer at another address uses the id.
-    pub(super) fn on_conv_in_use(&mut self, now: Instant, key: Key) {
-        let known = self.openers.get_live(now, &key).copied();
-        self.insert_opener(now, key, known.unwrap_or(Opener::Opens));
+    /// An initial segment under `key` was refused, since a live peer at another address uses the id. `has_data`: it may
+    /// be the first data of that peer.
+    pub(super) fn on_conv_in_use(&mut self, now: Instant, key: Key, has_data: bool) {
+        let known = self.openers.get_live(now, &key).copied().filter(|_| has_data);
+        let opener = if has_data { Opener::Data { since: now } } else { Opener::Opens };
+        self.insert_opener(now, key, known.unwrap_or(opener));
     }
 
-    /// A ping under `key` came while a live peer at another address uses the id: it is that peer's, since an
-    /// address that opens a connection has no peer yet to ping. Its first data looks like an initial segment.
-    pub(super) fn on_other_pinged(&mut self, now: Instant, key: Key) {
-        self.insert_opener(now, key, Opener::Pings);
+    /// A ping came under `key`, while the connection with this id at another address awaits its first data, which
+    /// looks like an initial segment. The ping is of the peer of that connection, unless another initial segment came
+    /// under `key`, or datagrams of the peer still come to the other address, the latest at `alive_at`.
+    pub(super) fn on_other_pinged(&mut self, now: Instant, key: Key, alive_at: Instant) {
+        match self.openers.get_live(now, &key) {
+            Some(Opener::Opens) => {}
+            Some(Opener::Data { since }) if alive_at > *since + MOVE_TIME => {}
+            _ => self.insert_opener(now, key, Opener::Peer),
+        }
     }
 
     fn insert_opener(&mut self, now: Instant, key: Key, opener: Opener) {
@@ -399,7 +411,7 @@ impl Demux {
 
     /// Whether the peer under `key` tries to open a connection while another address uses the id.
     pub(super) fn is_opener(&self, now: Instant, key: &Key) -> bool {
-        self.openers.get_live(now, key) == Some(&Opener::Opens)
+        matches!(self.openers.get_live(now, key), Some(Opener::Opens | Opener::Data { .. }))
     }
 
     /// The connection with conversation id `conv` that may migrate; `None` if there are several.
@@ -1129,23 +1141,46 @@ mod tests {
     fn opener_is_known_for_ten_seconds_after_its_last_attempt() {
         let (mut demux, now) = (Demux::default(), Instant::now());
         let key = (from(1), 9);
-        demux.on_conv_in_use(now, key);
+        demux.on_conv_in_use(now, key, false);
         let others = [(from(2), 9), (from(1), 8)];
         assert!(others.iter().all(|other| !demux.is_opener(now, other)));
         let [last, over] = [9_999, 10_001].map(Duration::from_millis);
         assert!(demux.is_opener(now + last, &key) && !demux.is_opener(now + over, &key));
         let again = now + Duration::from_secs(6);
-        demux.on_conv_in_use(again, key);
+        demux.on_conv_in_use(again, key, false);
         assert!(demux.is_opener(again + last, &key) && !demux.is_opener(again + over, &key));
         demux.expire(again + over);
         assert_eq!(demux.openers.len(), 0);
     }
 
     #[test]
+    fn address_that_pings_is_no_opener_if_it_may_be_the_peer_of_the_connection() {
+        let (now, key) = (Instant::now(), (addr(1), 7));
+        let is_opener = |before: Option<bool>, later: Duration, after: Option<bool>| {
+            let mut demux = Demux::new(true);
+            if let Some(has_data) = before {
+                demux.on_conv_in_use(now, key, has_data);
+                assert!(demux.is_opener(now, &key));
+            }
+            demux.on_other_pinged(now + later, key, now + later);
+            if let Some(has_data) = after {
+                demux.on_conv_in_use(now + later, key, has_data);
+            }
+            demux.is_opener(now + later, &key)
+        };
+        let (soon, late) = (Duration::from_millis(900), Duration::from_millis(1_100));
+        assert!(!is_opener(None, soon, None) && !is_opener(None, soon, Some(true)));
+        assert!(!is_opener(Some(true), soon, None) && !is_opener(Some(true), soon, Some(true)));
+        assert!(is_opener(Some(true), late, None), "the peer is still at the other address");
+        assert!(is_opener(Some(false), soon, None), "a window probe is no first data");
+        assert!(is_opener(None, soon, Some(false)));
+    }
+
+    #[test]
     fn table_of_openers_is_bounded_and_drops_the_oldest() {
         let (mut demux, now) = (Demux::default(), Instant::now());
         for conv in 0..3_000 {
-            demux.on_conv_in_use(now, (from(1), conv));
+            demux.on_conv_in_use(now, (from(1), conv), false);
         }
         assert_eq!(demux.openers.len(), 1_024);
         let known = |conv| demux.is_opener(now, &(from(1), conv));

@@ -1,6 +1,8 @@
 //! Connection migration (RFC 9000 9): datagrams of a connection from another address.
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -9,7 +11,7 @@ use super::fixtures::{
     CLIENT, MINUTE, Pair, SECOND, SERVER, answer, micros, pattern, push, read_pattern,
 };
 use super::sim_world::{World, addr};
-use crate::config::{Config, Migration};
+use crate::config::{Config, KeepaliveInterval, Migration};
 use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::crypto::{Algorithm, Cipher};
 use crate::driver::connection::ApparentMigration;
@@ -471,4 +473,46 @@ fn migration_does_not_challenge_an_address_that_opens_with_an_id_in_use() {
     }
     assert!(world.arrived(AWAY).is_empty());
     assert_eq!(stream.peer_addr().unwrap(), addr(HOME));
+}
+
+/// Two clients with one conversation id and key, of which the second one pings although nothing has come.
+#[test]
+fn client_with_the_id_of_another_gets_nothing_of_its_connection_however_it_pings() {
+    let slow = aead().keepalive(KeepaliveInterval::After(3 * SECOND));
+    for (config, writes) in [(aead(), true), (aead(), false), (slow.clone(), true), (slow, false)] {
+        let mut world = World::new(1, LinkConfig::delay(10_000));
+        let listener = world.listener(SERVER, &aead());
+        let [first, second] = [HOME, AWAY].map(|host| world.endpoint(host, &config));
+        let (mut client, mut server) = world.finish(SECOND, async {
+            let client = first.connect_with_conv(addr(SERVER), 7).await.unwrap();
+            (client, listener.accept().await.unwrap().0)
+        });
+        let other = Rc::new(RefCell::new(Vec::new()));
+        let read = other.clone();
+        world.spawn(async move {
+            if let Ok(mut stream) = second.connect_with_conv(addr(SERVER), 7).await {
+                let _ = stream.write_all(b"second").await;
+                while let Ok(chunk) = stream.read_chunk().await
+                    && !chunk.is_empty()
+                {
+                    read.borrow_mut().extend_from_slice(&chunk);
+                }
+            }
+        });
+        for tenth in 0..300 {
+            world.run_for(SECOND / 10);
+            if writes {
+                client.try_write(&[tenth as u8]).unwrap();
+                let mut buf = [0; 64];
+                drop(server.try_read(&mut buf));
+            }
+        }
+        assert_eq!(listener.stats().connections.migrations, 0);
+        assert_eq!(server.peer_addr().unwrap(), addr(HOME));
+        world.finish(SECOND, async {
+            server.write_all(b"for the first").await.unwrap();
+            assert_eq!(client.read_chunk().await.unwrap(), "for the first");
+        });
+        assert!(other.borrow().is_empty());
+    }
 }
