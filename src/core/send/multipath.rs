@@ -203,7 +203,7 @@ impl Sender {
         if !self.carrying_paths().any(may_have_lost) {
             return None;
         }
-        let oldest = self.lost_una(now, no_new_data, |segment| self.path_of(segment));
+        let oldest = self.lost(self.una(), now, no_new_data, |segment| self.path_of(segment));
         let loss = oldest.or_else(|| {
             let mut lost = self.carrying_paths().filter_map(|(slot, path)| {
                 self.find_lost(now, path, sent.oldest_in_slot(slot), no_new_data)

@@ -84,7 +84,7 @@ impl Sender {
         if !path.may_have_lost(now, sent.oldest_per_list()) {
             return None;
         }
-        let loss = match self.lost_una(now, no_new_data, |_| path) {
+        let loss = match self.lost(self.una(), now, no_new_data, |_| path) {
             Some(loss) => loss,
             None => {
                 let first = self.find_lost(now, path, sent.oldest_per_list(), no_new_data)?;
@@ -106,14 +106,8 @@ impl Sender {
     ) -> Option<SegmentLoss> {
         let from = self.search_from();
         let between = first.offset_from(from).filter(|_| self.retransmits_in_order())?;
-        (0..between.min(MAX_SEARCH)).find_map(|offset| {
-            let sn = from.advance(offset);
-            let segment = self.sent_segments.get(sn).filter(|segment| !segment.acked)?;
-            let path = path_of(&segment);
-            let in_flight = self.outstanding_on(path);
-            let loss = self.redundancy.loss_of(&in_flight, sn, &segment, no_new_data);
-            path.may_retransmit(now, &loss).then_some(loss)
-        })
+        (0..between.min(MAX_SEARCH))
+            .find_map(|offset| self.lost(from.advance(offset), now, no_new_data, &path_of))
     }
 
     /// Where [`Self::lost_before`] begins: behind the latest retransmission in order of number.
@@ -122,18 +116,18 @@ impl Sender {
         if self.searched.since(behind_una) > 0 { self.searched } else { behind_una }
     }
 
-    /// SND.UNA, if it may be retransmitted now.
+    /// The segment `sn`, if it may be retransmitted now.
     #[inline]
-    pub(super) fn lost_una<'a>(
+    pub(super) fn lost<'a>(
         &self,
+        sn: Sn,
         now: Micros,
         no_new_data: bool,
         path_of: impl FnOnce(&SentSegment) -> &'a SendPath,
     ) -> Option<SegmentLoss> {
-        let segment = self.sent_segments.get(self.una()).filter(|oldest| !oldest.acked)?;
+        let segment = self.sent_segments.get(sn).filter(|segment| !segment.acked)?;
         let path = path_of(&segment);
-        let in_flight = self.outstanding_on(path);
-        let loss = self.redundancy.loss_of(&in_flight, self.una(), &segment, no_new_data);
+        let loss = self.redundancy.loss_of(&self.outstanding_on(path), sn, &segment, no_new_data);
         path.may_retransmit(now, &loss).then_some(loss)
     }
 
@@ -328,7 +322,7 @@ impl Sender {
         let oldest = if self.sent_segments.uses_slots() || sn == self.una() {
             None
         } else {
-            self.lost_una(now, false, |_| &self.path)
+            self.lost(self.una(), now, false, |_| &self.path)
         };
         let oldest = oldest.filter(|_| self.retransmit_budget.may_retransmit(now));
         let (sn, transmission) = match oldest {

@@ -340,24 +340,26 @@ fn ping_after_a_late_pong_waits_for_a_quarter_longer_and_at_most_2_s() {
     }
 }
 
+/// The estimates of a path after a first round trip of `srtt` microseconds.
+fn rtt_of(srtt: u64) -> RttEstimator {
+    let mut rtt = RttEstimator::new(Duration::from_secs(5));
+    rtt.on_sample(Micros(1_000_000), srtt);
+    rtt
+}
+
 #[test]
 fn data_moves_to_a_path_that_is_shorter_by_a_quarter_and_5_ms() {
     let now = Micros(1_000_000);
     let mut rtt = RttEstimator::new(Duration::from_secs(5));
     let mut set = two_paths(now, &mut rtt);
-    let of = |srtt| {
-        let mut rtt = RttEstimator::new(Duration::from_secs(5));
-        rtt.on_sample(now, srtt);
-        rtt
-    };
-    set.send_mut(PathId(1)).unwrap().rtt = of(100_000);
+    set.send_mut(PathId(1)).unwrap().rtt = rtt_of(100_000);
     let switch = |resend| Change::Switch { to: PathId(1), resend };
-    assert_eq!(set.prefer_better(&of(130_000)), Change::None);
-    assert_eq!(set.prefer_better(&of(130_001)), switch(false));
+    assert_eq!(set.prefer_better(&rtt_of(130_000)), Change::None);
+    assert_eq!(set.prefer_better(&rtt_of(130_001)), switch(false));
     set.on_overdue(now, Slot(1));
-    assert_eq!(set.prefer_better(&of(130_001)), Change::None, "it is in doubt");
+    assert_eq!(set.prefer_better(&rtt_of(130_001)), Change::None, "it is in doubt");
     set.entry_mut(PathId::FIRST).unwrap().on_silent(now);
-    assert_eq!(set.prefer_better(&of(1_000)), switch(true));
+    assert_eq!(set.prefer_better(&rtt_of(1_000)), switch(true));
 }
 
 #[test]
@@ -365,16 +367,11 @@ fn answer_to_a_copy_may_take_2_ms_longer_than_the_longest_round_trip() {
     let now = Micros(1_000_000);
     let mut rtt = RttEstimator::new(Duration::from_secs(5));
     let mut set = two_paths(now, &mut rtt);
-    let of = |srtt| {
-        let mut rtt = RttEstimator::new(Duration::from_secs(5));
-        rtt.on_sample(now, srtt);
-        rtt
-    };
-    set.send_mut(PathId(1)).unwrap().rtt = of(100_000);
-    let waits = [30_000, 101_999, 102_000, 200_000].map(|srtt| set.copy_wait(&of(srtt)));
+    set.send_mut(PathId(1)).unwrap().rtt = rtt_of(100_000);
+    let waits = [30_000, 101_999, 102_000, 200_000].map(|srtt| set.copy_wait(&rtt_of(srtt)));
     assert_eq!(waits, [72_000, 1, 0, 0]);
     set.entry_mut(PathId(1)).unwrap().on_silent(now);
-    assert_eq!(set.copy_wait(&of(30_000)), 0);
+    assert_eq!(set.copy_wait(&rtt_of(30_000)), 0);
 }
 
 #[test]
