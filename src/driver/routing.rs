@@ -642,9 +642,9 @@ pub(super) struct PeerTable {
     seqids: u64,
 }
 
-/// Where an encoder starts. The decoder of the peer may have packets of an earlier encoder: that of a process that has
-/// ended, or of connections that have. With equal seqids the two would share groups, from which wrong packets are
-/// recovered. Below 2^30, which kcp-go counts as ahead of its own start.
+/// The seqid at which an encoder starts. The peer may still hold packets of an earlier encoder, whose connections or
+/// process have ended. With equal seqids both encoders would share groups, and the peer would recover wrong packets.
+/// The seqid is below 2^30, which kcp-go counts as ahead of its own start.
 fn next_seqid(state: &mut u64) -> u32 {
     // MMIX by Donald Knuth; its upper bits.
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
