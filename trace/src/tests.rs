@@ -270,6 +270,25 @@ fn batches_that_the_system_sends_in_one_piece_are_taken_apart() {
     assert_eq!(outcome.connections[0].sides[0].payload, 400_000);
 }
 
+/// The datagram with its FEC header, if its seqid is kept, and the parity that is due.
+fn protected(
+    encoder: &mut FecEncoder,
+    now: Instant,
+    datagram: &[u8],
+    is_kept: impl FnOnce(u32) -> bool,
+) -> Vec<Vec<u8>> {
+    let mut packet = [&[0; HEADER_LEN][..], datagram].concat();
+    let parity = encoder.seal(now, &mut packet);
+    let seqid = u32::from_le_bytes(*packet.first_chunk().unwrap());
+    let mut sent = if is_kept(seqid) { vec![packet] } else { Vec::new() };
+    for index in 0..parity {
+        let mut packet = Vec::new();
+        encoder.emit_parity(index, &mut packet);
+        sent.push(packet);
+    }
+    sent
+}
+
 #[test]
 fn segments_that_the_capture_lacks_are_recovered_by_fec() {
     let layout = FecConfig::new(4, 2).unwrap();
@@ -277,18 +296,10 @@ fn segments_that_the_capture_lacks_are_recovered_by_fec() {
     let start = Instant::now();
     let mut count = 0_u64;
     let (packets, _) = transfer(1_000_000, &mut |from, datagram| {
-        let mut packet = [&[0; HEADER_LEN][..], &datagram].concat();
-        let parity = encoders[from].seal(start, &mut packet);
         count += 1;
         // The capture begins after the layout can be learned, and misses one packet in ten.
         let is_kept = count < 40 || !count.is_multiple_of(10);
-        let mut sent = if is_kept { vec![packet] } else { Vec::new() };
-        for index in 0..parity {
-            let mut packet = Vec::new();
-            encoders[from].emit_parity(index, &mut packet);
-            sent.push(packet);
-        }
-        sent
+        protected(&mut encoders[from], start, &datagram, |_| is_kept)
     });
     let outcome = read(pcap(&packets), &keys(Algorithm::Null)).unwrap();
     let sent = &outcome.connections[0].sides[0];
@@ -308,17 +319,8 @@ fn segments_are_recovered_from_the_first_group_on() {
     let mut encoders = [FecEncoder::new(layout), FecEncoder::new(layout)];
     let start = Instant::now();
     let (packets, _) = transfer(1_000_000, &mut |from, datagram| {
-        let mut packet = [&[0; HEADER_LEN][..], &datagram].concat();
-        let parity = encoders[from].seal(start, &mut packet);
         // The third data packet of the first group is lost, and of every fifth one.
-        let is_kept = u32::from_le_bytes(*packet.first_chunk().unwrap()) % 30 != 2;
-        let mut sent = if is_kept { vec![packet] } else { Vec::new() };
-        for index in 0..parity {
-            let mut packet = Vec::new();
-            encoders[from].emit_parity(index, &mut packet);
-            sent.push(packet);
-        }
-        sent
+        protected(&mut encoders[from], start, &datagram, |seqid| seqid % 30 != 2)
     });
     let outcome = read(pcap(&packets), &keys(Algorithm::Null)).unwrap();
     let sent = &outcome.connections[0].sides[0];

@@ -16,6 +16,7 @@ use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
 use crate::core::seq::{Sn, Ts};
 use crate::error::ConnectionError;
 use crate::listener::{KcpListener, Shutdown};
+use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
 
 const NEWCOMER: u8 = 9;
@@ -76,16 +77,20 @@ fn drain_aborts_connections_that_were_not_accepted() {
     finish(&mut world, &done);
 }
 
+fn read_end_and_shut_down(world: &mut World, server: &mut KcpStream) {
+    world.finish(SECOND, async {
+        assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);
+        server.shutdown().await.unwrap();
+    });
+}
+
 #[test]
 fn drain_is_done_within_a_second_of_the_exit_of_the_last_client() {
     let Pair { mut world, listener, client: _client, mut server, .. } = Pair::plain();
     let listener = Rc::new(listener);
     let done = begin(&mut world, &listener);
     world.exit(CLIENT);
-    world.finish(SECOND, async {
-        assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);
-        server.shutdown().await.unwrap();
-    });
+    read_end_and_shut_down(&mut world, &mut server);
     let rto = u64::try_from(server.stats().path.rto.as_micros()).unwrap();
     drop(server);
     let took = finish(&mut world, &done);
@@ -105,10 +110,7 @@ fn drain_waits_eight_rtos_for_the_last_acknowledgement_but_not_beyond_linger() {
         let listener = Rc::new(listener);
         let done = begin(&mut world, &listener);
         world.exit(CLIENT);
-        world.finish(SECOND, async {
-            assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);
-            server.shutdown().await.unwrap();
-        });
+        read_end_and_shut_down(&mut world, &mut server);
         let rto = server.stats().path.rto;
         drop(server);
         let expected = micros((8 * rto).max(SECOND / 2).min(linger));
