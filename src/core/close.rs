@@ -91,7 +91,7 @@ pub(crate) struct CloseState {
     recv: RecvClose,
     reset: ResetState,
     read: ReadSide,
-    /// FIN-ACK or RST-ACK that the next datagram carries.
+    /// FIN-ACK, RST-ACK, or RST of [`Self::refuse`] that the next datagram carries.
     reply: Option<ControlSegment>,
     /// Number and timestamp of the peer's latest PUSH, which our RST copies.
     last_push: Option<(Sn, Ts)>,
@@ -400,6 +400,14 @@ impl CloseState {
         self.reset.is_orderly() && self.is_recv_complete()
     }
 
+    /// RST is due, once, for a segment of a connection that is not this one.
+    pub(crate) fn refuse(&mut self, segment: &Header) {
+        if self.peer_supports_control() {
+            let (sn, ts) = (segment.sn, segment.ts);
+            self.reply = Some(ControlSegment { kind: ControlType::Reset, sn, ts });
+        }
+    }
+
     /// A RST-ACK arrived. Returns whether it names our RST.
     pub(crate) fn on_reset_ack(&mut self, sn: Sn, ts: Ts) -> bool {
         let valid = self.last_push == Some((sn, ts));
@@ -417,12 +425,12 @@ impl CloseState {
         self.control != ControlSupport::Disabled
     }
 
-    /// Whether a FIN-ACK or RST-ACK is due. `withholds`: nothing is acknowledged, so FIN-ACK waits.
+    /// Whether a reply is due. `withholds`: nothing is acknowledged, so FIN-ACK waits.
     pub(crate) fn has_reply(&self, withholds: bool) -> bool {
         self.reply.is_some_and(|reply| !(withholds && reply.kind == ControlType::FinAck))
     }
 
-    /// The FIN-ACK or RST-ACK to send now, if one is due; `withholds` as in [`Self::has_reply`].
+    /// The reply to send now, if one is due; `withholds` as in [`Self::has_reply`].
     pub(crate) fn poll_reply(&mut self, withholds: bool) -> Option<ControlSegment> {
         if self.has_reply(withholds) { self.reply.take() } else { None }
     }

@@ -203,7 +203,36 @@ impl Establishment {
 pub(crate) struct PeerState {
     freshness: Freshness,
     restart: RestartCheck,
+    /// `None` before data arrived.
+    process: Option<PeerProcess>,
 }
+
+/// The process that has sent the latest data. Its timestamps count from a random epoch, so those of another
+/// process at the same address are hours away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PeerProcess {
+    /// Timestamp of the data minus its arrival, milliseconds.
+    epoch: Ts,
+    /// Whether it had received data. If not, another process has the same `una`.
+    has_received: bool,
+}
+
+impl PeerProcess {
+    /// The process that has sent a segment with `ts` and `una`, which arrived at `now`.
+    fn of(now: Micros, ts: Ts, una: Sn) -> Self {
+        let epoch = Ts(ts.0.wrapping_sub((now.0 / 1_000) as u32));
+        Self { epoch, has_received: una != Sn(0) }
+    }
+
+    fn is(self, other: Self) -> bool {
+        let distance = self.epoch.since(other.epoch).unsigned_abs();
+        distance < MAX_EPOCH_DISTANCE || (self.has_received && other.has_received)
+    }
+}
+
+/// Milliseconds between the epochs of two segments of one process: their delays, the drift of clocks, and the time
+/// for which a host was suspended. Another process is nearer once in 600 times.
+const MAX_EPOCH_DISTANCE: u32 = 3_600_000;
 
 /// Whether the peer's `una` is current.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,7 +271,23 @@ pub(crate) enum Restart {
 
 impl PeerState {
     pub(crate) fn new() -> Self {
-        Self { freshness: Freshness::Unheard, restart: RestartCheck::Idle }
+        Self { freshness: Freshness::Unheard, restart: RestartCheck::Idle, process: None }
+    }
+
+    /// Whether another process has sent a segment with `ts` and `una` than the one that has sent the data before.
+    pub(crate) fn is_another_process(&self, now: Micros, ts: Ts, una: Sn) -> bool {
+        self.process.is_some_and(|known| !known.is(PeerProcess::of(now, ts, una)))
+    }
+
+    /// A FIN with `ts` and `una` arrived. After data it changes nothing, since it may be forged.
+    pub(crate) fn on_fin(&mut self, now: Micros, ts: Ts, una: Sn) {
+        self.process.get_or_insert(PeerProcess::of(now, ts, una));
+    }
+
+    /// Data with `ts` and `una` arrived.
+    #[inline]
+    pub(crate) fn on_data(&mut self, now: Micros, ts: Ts, una: Sn) {
+        self.process = Some(PeerProcess::of(now, ts, una));
     }
 
     /// A datagram arrived, or FEC recovered it.

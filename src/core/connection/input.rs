@@ -282,16 +282,19 @@ impl Kcp {
     ) -> bool {
         // Our RST names the latest PUSH. The peer does not accept a RST that names an MTU probe.
         let is_mtu_probe = !payload.is_empty() && self.recv.nxt().since(header.sn) > MAX_WINDOW;
+        let is_data = !payload.is_empty() && !is_mtu_probe;
+        if is_data && self.is_of_another_process(now, header) {
+            self.on_another_process(now, header);
+            self.stats.anomalies.out_of_window_segments += 1;
+            return false;
+        }
         if origin == PacketType::Regular && !is_mtu_probe {
             self.close_state.on_push(header.sn, header.ts);
         }
         if self.close_reason.is_some() {
             return false;
         }
-        if let Some(paths) = &mut self.send.paths
-            && !payload.is_empty()
-            && !is_mtu_probe
-        {
+        if let Some(paths) = self.send.paths.as_mut().filter(|_| is_data) {
             if header.sn.since(self.recv.nxt()) >= 0 && self.recv.is_missing(header.sn) {
                 paths.on_data(now, self.arrival, &mut self.acks);
             } else {
@@ -343,7 +346,11 @@ impl Kcp {
             }
             Err(error) => self.close_reason = Some(error),
         }
-        matches!(outcome, Ok(RecvOutcome::InOrder | RecvOutcome::OutOfOrder))
+        let is_new = matches!(outcome, Ok(RecvOutcome::InOrder | RecvOutcome::OutOfOrder));
+        if is_new {
+            self.peer.on_data(now, header.ts, header.una);
+        }
+        is_new
     }
 
     /// A ping, an MTU probe or a segment that was received before arrived.
@@ -403,6 +410,7 @@ impl Kcp {
             if next != (Header { ts, sn, len, ..header })
                 || sn == Sn(0)
                 || (has_started && self.send.has_sent(&self.clock, sn, ts))
+                || self.is_of_another_process(now, &next)
                 || !matches!(self.recv.input(sn, next.frg, payload), Ok(RecvOutcome::InOrder))
             {
                 break;
@@ -428,6 +436,7 @@ impl Kcp {
         self.stats.received.segments += segments as u64;
         self.stats.received.payload_bytes += payload_bytes as u64;
         self.close_state.on_push(header.sn, header.ts);
+        self.peer.on_data(now, header.ts, header.una);
         self.peer.on_state_shown();
         if had_gap {
             self.acks.forbid_delay();

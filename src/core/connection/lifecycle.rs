@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::core::clock::{Micros, micros};
 use crate::core::close::{ALL_READ, ControlSegment, RESET_LIFETIME};
 use crate::core::connection::Kcp;
-use crate::core::keepalive::{PingId, dataless_sn};
+use crate::core::keepalive::{PingId, Role, dataless_sn};
 use crate::core::open::{InitialHash, OpenedBy, Restart};
 use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, HEADER_LEN, Header};
 use crate::core::seq::{Sn, Ts};
@@ -127,6 +127,23 @@ impl Kcp {
             let lost = ConnectionError::PeerStateLost;
             self.close_reason = Some(if restarted { ConnectionError::PeerRestarted } else { lost });
         }
+    }
+
+    /// Whether data, or a FIN, comes from another process than the data before: a late copy of our initial
+    /// segment has opened a connection there, whose numbers fit by chance.
+    pub(super) fn is_of_another_process(&self, now: Micros, header: &Header) -> bool {
+        self.close_state.may_send_reset()
+            && self.peer.is_another_process(now, header.ts, header.una)
+    }
+
+    /// Such a segment was dropped. The peer's new connection ends by a RST, then this one by a ping, which nobody
+    /// answers. The side that has accepted sends no RST: it would end the next connection of a client that has
+    /// restarted.
+    pub(super) fn on_another_process(&mut self, now: Micros, header: &Header) {
+        if self.role == Role::Active {
+            self.close_state.refuse(header);
+        }
+        self.keepalive.request_ping(now);
     }
 
     /// Whether RCV.NXT is 0: no data in order has arrived.
@@ -395,8 +412,16 @@ impl Kcp {
         }
         let (sn, ts) = (header.sn, header.ts);
         let valid = match ControlType::from_frg(header.frg) {
+            Some(ControlType::Fin) if self.is_of_another_process(now, header) => {
+                self.on_another_process(now, header);
+                false
+            }
             Some(ControlType::Fin) => {
-                una_is_valid && self.close_state.on_fin(sn, ts, self.recv.nxt())
+                let valid = una_is_valid && self.close_state.on_fin(sn, ts, self.recv.nxt());
+                if valid {
+                    self.peer.on_fin(now, ts, header.una);
+                }
+                valid
             }
             Some(ControlType::FinAck) => self.on_fin_ack(sn, ts),
             Some(ControlType::Reset) => self.on_reset(now, header),

@@ -5,8 +5,8 @@ use super::scripted_peer::{ScriptedPeer, config, header};
 use super::sim::Sim;
 use super::sim_plan::{DAY, HOUR, MILLIS, Plan, SECOND, Set};
 use crate::config::{CongestionControl, KcpConfig};
-use crate::core::segment::{CONTROL_CAPABLE, Command, Header};
-use crate::core::seq::Sn;
+use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, Header};
+use crate::core::seq::{Sn, Ts};
 use crate::error::{ConnectionError, TimeoutCause};
 use crate::testkit::link::{CERTAIN, LinkConfig};
 use crate::testkit::rng::Rng;
@@ -425,5 +425,79 @@ fn pong_that_does_not_acknowledge_an_acknowledged_segment_ends_the_connection() 
         let (ping, _) = sent.iter().find(|(header, _)| header.command == Command::Push).unwrap();
         script.give(answer(Command::Ack, *ping), b"");
         assert_eq!(script.kcp.close_reason(), ended, "frg {frg}, una {una}");
+    }
+}
+
+/// A client that waits for data, to a peer that has received nothing of it. Returns what the client sends when the
+/// segment arrives, and what its application reads.
+fn segment_after_the_first_data(wait: u64, epoch: u32, segment: Header) -> (Vec<Header>, Vec<u8>) {
+    let mut client = ScriptedPeer::new(&config());
+    let now = client.instant();
+    client.kcp.open(now);
+    client.out();
+    client.give(Header { frg: CONTROL_CAPABLE, ..header(Command::WindowUpdate, 0, 0) }, b"");
+    client.push(0, b"one");
+    client.out();
+    client.now = wait;
+    let ts = Ts(epoch.wrapping_add((wait / MILLIS) as u32));
+    let payload: &[u8] = if segment.command == Command::Push { b"two" } else { b"" };
+    client.give(Header { ts, ..segment }, payload);
+    let sent = client.run(wait + SECOND);
+    let read = client.read_all();
+    (sent.into_iter().map(|(_, (header, _))| header).collect(), read)
+}
+
+/// The server restarts before it has received data, and a late copy of the initial segment opens a connection at its
+/// new process. That sends as many segments as the client had, so each `una` is valid.
+///
+/// Rules: W-176.
+#[test]
+fn data_of_another_process_is_dropped_and_draws_a_reset_and_a_ping() {
+    let hours = (HOUR / MILLIS) as u32;
+    for epoch in [hours, 0_u32.wrapping_sub(hours), 1 << 31] {
+        for segment in [header(Command::Push, 1, 0), header(Command::Push, 0, 0), fin(1)] {
+            let (sent, read) = segment_after_the_first_data(SECOND, epoch, segment);
+            assert_eq!(read, b"one", "{segment:?}");
+            let resets = sent.iter().filter(|sent| {
+                let is_reset = sent.frg == ControlType::Reset as u8;
+                sent.command == Command::Control && is_reset && sent.sn == segment.sn
+            });
+            assert_eq!(resets.count(), 1, "{sent:?}");
+            assert!(sent.iter().any(|sent| sent.command == Command::Push), "a ping: {sent:?}");
+        }
+    }
+}
+
+/// A server exits before its only segment has arrived. Its FIN waits, and the segment of the next process may not take
+/// the place of the one that is lost.
+///
+/// Rules: W-176.
+#[test]
+fn data_of_another_process_than_the_fin_is_dropped() {
+    let mut client = ScriptedPeer::new(&config());
+    let now = client.instant();
+    client.kcp.open(now);
+    client.give(Header { frg: CONTROL_CAPABLE, ..header(Command::WindowUpdate, 0, 0) }, b"");
+    client.give(fin(1), b"");
+    client.give(header(Command::Push, 0, (HOUR / MILLIS) as u32), b"other");
+    assert!(client.read_all().is_empty());
+    client.push(0, b"lost");
+    assert_eq!(client.read_all(), b"lost");
+    assert!(client.kcp.peer_has_closed());
+}
+
+fn fin(sn: u32) -> Header {
+    Header { frg: ControlType::Fin as u8, ..header(Command::Control, sn, 0) }
+}
+
+/// Rules: W-176.
+#[test]
+fn data_of_the_same_process_is_taken_after_any_time() {
+    let nearly = (HOUR / MILLIS) as u32 - 1;
+    for epoch in [0, nearly, 0_u32.wrapping_sub(nearly)] {
+        for wait in [SECOND, DAY, 60 * DAY] {
+            let (_, read) = segment_after_the_first_data(wait, epoch, header(Command::Push, 1, 0));
+            assert_eq!(read, b"onetwo", "{epoch} {wait}");
+        }
     }
 }

@@ -190,22 +190,19 @@ impl Ledger {
         true
     }
 
-    /// Whether another process of the server than the one that `end` reads from has read its stream, or has
-    /// accepted a stream of which it read nothing: the server restarted before it had acknowledged anything, so
-    /// nothing tells their answers apart. Nor if `end` moved before its first data arrived, and connections do not
-    /// follow their peers: that data opens another connection.
+    /// Whether another process of the server than the one that `end` reads from has read its stream. Or `end` moved
+    /// before its first data arrived, and connections do not follow their peers: that data opens another
+    /// connection.
     fn is_mixed(&self, end: usize) -> bool {
         let me = &self.ends[end];
         let writer = me.peer.map(|peer| &self.ends[peer]);
         let has_moved = self.facts[usize::from(me.host)].has_moved && !self.follows();
         let is_unread = |other: &End| {
-            other.peer.is_none()
+            has_moved
+                && other.peer.is_none()
                 && other.since >= me.since
-                && writer.is_some_and(|writer| {
-                    let is_later =
-                        writer.process > other.process || (has_moved && writer.since > other.since);
-                    writer.host == other.host && is_later
-                })
+                && writer
+                    .is_some_and(|writer| writer.host == other.host && writer.since > other.since)
         };
         let mut others = self.ends.iter().enumerate();
         others.any(|(index, other)| {
