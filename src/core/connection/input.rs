@@ -161,11 +161,13 @@ impl Kcp {
                 continue;
             }
             // Only the last ACK of a datagram is an RTT sample, as in kcp-go `Input`: it
-            // acknowledges the latest arrival. The others may be delayed or second copies.
-            let sample = match (is_regular, acks.peek()) {
+            // acknowledges the latest arrival. The others may be delayed. A peer that receives each
+            // segment twice acknowledges both copies.
+            let is_last = acks.peek().is_none_or(|next| (next.sn, next.ts) == (sn, ts));
+            let sample = match (is_regular, is_last) {
                 (false, _) => AckSample::None,
-                (true, Some(_)) => AckSample::Wait,
-                (true, None) => AckSample::Rtt,
+                (true, false) => AckSample::Wait,
+                (true, true) => AckSample::Rtt,
             };
             match self.send.on_ack(now, &self.clock, sn, ts, sample, &mut self.stats) {
                 outcome @ (AckOutcome::NewlyAcked | AckOutcome::AckedBefore) => {

@@ -1,7 +1,9 @@
 //! Simulations of dead peers, restarts, suspended hosts, outages and replayed datagrams.
 
+use std::time::Duration;
+
 use super::report::{each_seed, explained};
-use super::scripted_peer::{ScriptedPeer, config, header};
+use super::scripted_peer::{ScriptedPeer, config, datagram, header};
 use super::sim::Sim;
 use super::sim_plan::{DAY, HOUR, MILLIS, Plan, SECOND, Set};
 use crate::config::{CongestionControl, KcpConfig};
@@ -425,6 +427,26 @@ fn pong_that_does_not_acknowledge_an_acknowledged_segment_ends_the_connection() 
         let (ping, _) = sent.iter().find(|(header, _)| header.command == Command::Push).unwrap();
         script.give(answer(Command::Ack, *ping), b"");
         assert_eq!(script.kcp.close_reason(), ended, "frg {frg}, una {una}");
+    }
+}
+
+/// A peer that gets each segment twice acknowledges both copies, in one datagram.
+#[test]
+fn rtt_is_sampled_by_the_last_ack_of_a_datagram_or_its_copies() {
+    for (acks, sampled) in [(&[0, 1][..], 1), (&[0, 1, 1], 1), (&[0, 0, 0], 0)] {
+        let mut script = ScriptedPeer::new(&config());
+        let mut sent = Vec::new();
+        for _ in 0..2 {
+            script.now += 10 * MILLIS;
+            script.write(&b"a"[..]);
+            sent.extend(script.out());
+        }
+        let left = [10 * MILLIS, 20 * MILLIS];
+        script.now = 100 * MILLIS;
+        let ack = |sn: &usize| (header(Command::Ack, *sn as u32, sent[*sn].0.ts.0), &b""[..]);
+        script.input(&datagram(&acks.iter().map(ack).collect::<Vec<_>>())).unwrap();
+        let srtt = script.kcp.stats().path.srtt;
+        assert_eq!(srtt, Duration::from_micros(100 * MILLIS - left[sampled]), "{acks:?}");
     }
 }
 

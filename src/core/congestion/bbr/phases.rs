@@ -38,6 +38,9 @@ const CRUISE_ROUNDS: (u64, u64) = (4, 5);
 const BURST_LOSS_TIME: u64 = 60_000_000;
 /// Duration of an RTT probe, microseconds (draft `BBR.ProbeRTTDuration`).
 const PROBE_RTT_TIME: u64 = 200_000;
+/// How much later an RTT probe ends in which no round does: the round trips may be shorter than the shortest RTT of a
+/// slower path, and such acknowledgements count as no sample.
+const PROBE_RTT_GRACE: u64 = 1_000_000;
 
 impl Bbr {
     pub(super) fn enter(&mut self, now: Micros, phase: Phase) {
@@ -227,7 +230,9 @@ impl Bbr {
                 self.enter(acked.now, Phase::ProbeRtt { window, until });
             }
             Phase::ProbeRtt { until: Some(until), .. }
-                if acked.now >= until && self.rounds_in_phase() >= 1 =>
+                if acked.now >= until
+                    && (self.rounds_in_phase() >= 1
+                        || acked.now.since(until) >= PROBE_RTT_GRACE) =>
             {
                 if self.min_rtt.end_probe(acked.now, self.is_probe_drained) {
                     // The path has changed.

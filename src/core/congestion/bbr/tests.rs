@@ -422,6 +422,29 @@ fn probe_of_the_shortest_rtt_ends_after_200_ms_and_one_round() {
 }
 
 #[test]
+fn probe_of_the_shortest_rtt_ends_a_second_late_without_a_round() {
+    let mut driver = Driver::in_cruise();
+    driver.now = driver.now.add_micros(11 * SECOND);
+    driver.in_flight = 0;
+    (0..2).for_each(|_| driver.ack(RATE, RTT * 3 / 2, false));
+    for (wait, goes_on) in [(200_000 + SECOND - 1, true), (1, false)] {
+        driver.now = driver.now.add_micros(wait);
+        driver.bbr.on_acked(&Acked {
+            now: driver.now,
+            segments: 1,
+            bytes: SEGMENT,
+            delivered: driver.delivered,
+            in_flight: 0,
+            rtt: None,
+            longest_wait: 0,
+            rate: None,
+        });
+        let probes = matches!(driver.bbr.phase, Phase::ProbeRtt { .. });
+        assert_eq!(probes, goes_on, "{wait}");
+    }
+}
+
+#[test]
 fn configured_rate_paces_at_least_the_initial_window_per_second() {
     for (configured, rate) in
         [(0, None), (1, Some(44_800)), (44_800, Some(44_800)), (44_801, Some(44_801))]
