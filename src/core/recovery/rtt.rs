@@ -56,6 +56,9 @@ pub(crate) struct RttEstimator {
     min_at: Micros,
     /// `min` is of another path: the next sample replaces it. Set when the path changes.
     min_is_stale: bool,
+    /// All samples are of earlier transmissions, so they may include a time in which the peer held its ACKs
+    /// back. The first other sample replaces them.
+    is_provisional: bool,
     /// KCP's flush interval: the least variance term of the RTO, as in kcp-go `update_ack`.
     interval: u32,
     min_rto: u32,
@@ -75,6 +78,7 @@ impl RttEstimator {
             min: u64::MAX,
             min_at: Micros(0),
             min_is_stale: false,
+            is_provisional: false,
             interval: 0,
             min_rto: saturated(MIN_RTO),
             max_rto: micros_u32(max_rto),
@@ -99,6 +103,9 @@ impl RttEstimator {
 
     /// One RTT sample, microseconds (RFC 6298 2.2, 2.3).
     pub(crate) fn on_sample(&mut self, now: Micros, rtt: u64) {
+        if self.is_provisional {
+            *self = self.with_settings();
+        }
         let rtt = rtt.min(self.max_rto.into());
         if rtt <= self.min || self.replaces_min(now) {
             (self.min, self.min_at, self.min_is_stale) = (rtt, now, false);
@@ -121,6 +128,7 @@ impl RttEstimator {
         if rtt > self.max_rto.into() {
             return;
         }
+        self.is_provisional |= self.srtt.is_none();
         if self.srtt.is_none() || self.replaces_min(now) {
             (self.min, self.min_at, self.min_is_stale) = (rtt, now, false);
         }
@@ -310,6 +318,20 @@ mod tests {
         // An equal sample renews it.
         assert_eq!((min_after(9, 50_000), min_after(19, 80_000)), (50_000, 50_000));
         assert_eq!((min_after(20, 80_000), min_after(21, 60_000)), (80_000, 60_000));
+    }
+
+    /// A peer holds its ACKs back until it is validated.
+    #[test]
+    fn first_sample_of_a_latest_transmission_replaces_all_of_earlier_ones() {
+        let mut rtt = rtt(true, 10);
+        rtt.on_sample_of_earlier(Micros(0), 7_000_000);
+        rtt.on_sample_of_earlier(Micros(1), 6_000_000);
+        assert!(rtt.rto() > 6_000_000);
+        rtt.on_sample(Micros(2), 100_000);
+        assert_eq!((rtt.srtt(), rtt.min(), rtt.rto()), (Some(100_000), 100_000, 300_000));
+        rtt.on_sample_of_earlier(Micros(3), 200_000);
+        rtt.on_sample(Micros(4), 100_000);
+        assert!(rtt.srtt() > Some(100_000), "later ones count as the others");
     }
 
     /// Its timestamp has a resolution of 1 ms.
