@@ -302,20 +302,22 @@ fn keepalive_prevents_the_idle_timeout() {
 #[test]
 fn runtime_shutdown_wakes_waiters_on_other_runtimes() {
     for driving in [one_thread(), two_threads()] {
-        // The driver of a socket lives in the runtime that opened it; the waiting tasks do not.
+        // The driver of a socket lives in the runtime that opened it; the waiting tasks do not. The listener
+        // lives in a third one: its driver would reset the clients if it ended first.
+        let serving = two_threads();
         // What one side writes is more than the other, which does not read, can hold.
         let config = Config::new().windows(4, 4).recv_buffer(1);
-        let (pair, unread, mut unfinished) = driving.block_on(guarded(async {
-            let pair = pair(config.clone()).await;
-            let addr = pair.listener.local_addr().unwrap();
-            let (unread, mut unfinished) = open(&pair.listener, addr, config).await;
+        let listener = serving.block_on(listener(config.clone()));
+        let (client, unread, mut unfinished) = driving.block_on(guarded(async {
+            let addr = listener.local_addr().unwrap();
+            let (client, server) = open(&listener, addr, config.clone()).await;
+            let (mut unfinished, unread) = open(&listener, addr, config).await;
             unfinished.write_all(&vec![0; 128 * 1024]).await.unwrap();
-            (pair, unread, unfinished)
+            (client, (server, unread), unfinished)
         }));
-        let Pair { client, server: _server, listener } = pair;
         let (mut reader, mut writer) = client.into_split();
         let waiting = two_threads();
-        let tasks = [
+        let clients = vec![
             waiting.spawn(async move { cause(reader.read_u8().await) }),
             waiting.spawn(async move {
                 let error = loop {
@@ -326,15 +328,17 @@ fn runtime_shutdown_wakes_waiters_on_other_runtimes() {
                 cause::<()>(Err(error))
             }),
             waiting.spawn(async move { cause(unfinished.shutdown().await) }),
-            waiting.spawn(async move { cause(listener.accept().await) }),
         ];
-        drop(driving);
-        waiting.block_on(async {
-            for task in tasks {
-                let cause = guarded(task).await.unwrap();
-                assert_eq!(cause, ConnectionError::RuntimeShutdown);
-            }
-        });
+        let servers = vec![waiting.spawn(async move { cause(listener.accept().await) })];
+        for (runtime, tasks) in [(driving, clients), (serving, servers)] {
+            drop(runtime);
+            waiting.block_on(async {
+                for task in tasks {
+                    let cause = guarded(task).await.unwrap();
+                    assert_eq!(cause, ConnectionError::RuntimeShutdown);
+                }
+            });
+        }
         drop(unread);
     }
 }

@@ -353,7 +353,9 @@ impl Ledger {
             ConnectionError::ConnectTimeout(_)
             | ConnectionError::DeadPeer(_)
             | ConnectionError::IdleTimeout
-            | ConnectionError::LingerTimeout => lost || unreachable || refuses || forged,
+            | ConnectionError::LingerTimeout => {
+                lost || unreachable || refuses || forged || is_forgotten
+            }
             ConnectionError::Refused => lost || refuses,
             ConnectionError::PortUnreachable => kinds.has(Kind::RecvErrors),
             ConnectionError::Aborted => end.gives_up,
