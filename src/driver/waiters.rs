@@ -7,13 +7,14 @@ use tokio::sync::oneshot;
 use crate::driver::connection::DrainState;
 use crate::driver::routing::Routing;
 use crate::shared::notifier::ConnId;
+use crate::util::task::Replies;
 
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     /// Connections for which `Conn::is_lingering` holds; `wait_idle` waits until this is 0.
     pub(super) lingering: usize,
-    idle: Vec<oneshot::Sender<()>>,
-    drained: Vec<oneshot::Sender<()>>,
+    idle: Replies<()>,
+    drained: Replies<()>,
     /// A connection that the drain waited for in the last turn. Most turns inspect it alone.
     blocker: Option<ConnId>,
     /// When the last FIN or RST is given up, while the drain waits for nothing else.
@@ -33,19 +34,14 @@ impl Waiters {
 
     /// Replies to `wait_idle` once no connection lingers and the last datagrams have left.
     pub(super) fn answer_idle(&mut self, is_flushed: bool) {
-        if self.idle.is_empty() || !is_flushed || self.lingering > 0 {
-            return;
-        }
-        for reply in self.idle.drain(..) {
-            // The caller may be gone.
-            let _ = reply.send(());
+        if is_flushed && self.lingering == 0 && !self.idle.is_empty() {
+            self.idle.answer(());
         }
     }
 
     /// Replies to a drain once no connection is in use and everything is delivered, or given up.
     pub(super) fn answer_drained(&mut self, now: Instant, is_flushed: bool, routing: &Routing) {
         self.deadline = None;
-        self.drained.retain(|reply| !reply.is_closed());
         if self.drained.is_empty() || !is_flushed || self.is_blocked(now, routing) {
             return;
         }
@@ -60,10 +56,7 @@ impl Waiters {
             }
         }
         if self.deadline.is_none() {
-            for reply in self.drained.drain(..) {
-                // The caller may be gone.
-                let _ = reply.send(());
-            }
+            self.drained.answer(());
         }
     }
 

@@ -1,9 +1,11 @@
 //! Polling and waking tasks.
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::mem::take;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::{Context, Poll, Waker, ready};
 
+use tokio::sync::oneshot;
 use tokio::task::coop::poll_proceed;
 
 /// Polls within the task's budget, so that a task whose polls are always ready yields to other tasks and
@@ -26,19 +28,73 @@ pub(crate) fn cooperate<T>(
 ///
 /// The panic of the first waker that panicked. All others are still woken.
 pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) -> Result<(), Box<dyn Any + Send>> {
+    each(wakers, Waker::wake)
+}
+
+/// Calls that wait for the same answer. Their wakers may panic, several of them too: a second panic while the first
+/// one unwinds would end the process.
+#[derive(Debug)]
+pub(crate) struct Replies<T>(Vec<oneshot::Sender<T>>);
+
+impl<T> Default for Replies<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: Copy> Replies<T> {
+    pub(crate) fn push(&mut self, reply: oneshot::Sender<T>) {
+        self.0.push(reply);
+    }
+
+    /// Whether no call waits. Forgets calls that were dropped.
+    pub(crate) fn is_empty(&mut self) -> bool {
+        self.0.retain(|reply| !reply.is_closed());
+        self.0.is_empty()
+    }
+
+    /// Answers all calls.
+    ///
+    /// # Panics
+    ///
+    /// With the panic of the first waker that panicked, after all others were woken.
+    pub(crate) fn answer(&mut self, answer: T) {
+        let answered = each(take(&mut self.0).into_iter(), |reply| {
+            // A call that was dropped takes no answer.
+            let _ = reply.send(answer);
+        });
+        answered.unwrap_or_else(|panic| resume_unwind(panic));
+    }
+}
+
+impl<T> Drop for Replies<T> {
+    fn drop(&mut self) {
+        drop_each(take(&mut self.0));
+    }
+}
+
+/// Drops senders, which wakes tasks. A panic of a waker has no caller left to report to.
+pub(crate) fn drop_each<T>(senders: Vec<T>) {
+    drop(each(senders.into_iter(), drop));
+}
+
+fn each<T>(items: impl Iterator<Item = T>, act: impl Fn(T)) -> Result<(), Box<dyn Any + Send>> {
     let mut result = Ok(());
-    for waker in wakers {
-        let woken = catch_unwind(AssertUnwindSafe(|| waker.wake()));
-        result = result.and(woken);
+    for item in items {
+        result = result.and(catch_unwind(AssertUnwindSafe(|| act(item))));
     }
     result
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future;
+    use std::pin::Pin;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
+
+    use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;
 
@@ -58,5 +114,49 @@ mod tests {
         assert!(wake_all(wakers).is_err());
         assert_eq!(counting.0.load(Ordering::Relaxed), 5);
         assert!(wake_all(std::iter::empty()).is_ok());
+    }
+
+    /// The waker of a task whose executor fails.
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("the executor is gone");
+        }
+    }
+
+    fn waiting<T>(replies: &mut Replies<T>) -> [oneshot::Receiver<T>; 3]
+    where
+        T: Copy,
+    {
+        [(); 3].map(|()| {
+            let (reply, mut call) = oneshot::channel();
+            replies.push(reply);
+            let waker = Waker::from(Arc::new(Panics));
+            assert!(Pin::new(&mut call).poll(&mut Context::from_waker(&waker)).is_pending());
+            call
+        })
+    }
+
+    #[test]
+    fn replies_reach_all_calls_although_several_wakers_panic() {
+        let mut replies = Replies::default();
+        let calls = waiting(&mut replies);
+        let answered = catch_unwind(AssertUnwindSafe(|| replies.answer(7)));
+        assert!(answered.is_err() && replies.is_empty());
+        assert_eq!(calls.map(|mut call| call.try_recv()), [const { Ok(7) }; 3]);
+        let calls = waiting(&mut replies);
+        drop(replies);
+        assert_eq!(calls.map(|mut call| call.try_recv()), [const { Err(TryRecvError::Closed) }; 3]);
+    }
+
+    #[test]
+    fn replies_forget_calls_that_were_dropped() {
+        let mut replies = Replies::<()>::default();
+        let [one, other, last] = waiting(&mut replies);
+        drop((one, other));
+        assert!(!replies.is_empty());
+        drop(last);
+        assert!(replies.is_empty());
     }
 }

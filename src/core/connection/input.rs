@@ -161,9 +161,12 @@ impl Kcp {
                 continue;
             }
             // Only the last ACK of a datagram is an RTT sample, as in kcp-go `Input`: it
-            // acknowledges the latest arrival. The others may be delayed. A peer that receives each
-            // segment twice acknowledges both copies.
-            let is_last = acks.peek().is_none_or(|next| (next.sn, next.ts) == (sn, ts));
+            // acknowledges the latest arrival. The others may be delayed or second copies. If each
+            // segment leaves twice, and the peer acknowledges both copies at once, there is no other
+            // sample, and one a second comes from the first of them.
+            let is_last = acks.peek().is_none_or(|next| {
+                (next.sn, next.ts) == (sn, ts) && self.send.path.rtt.lacks_samples(now)
+            });
             let sample = match (is_regular, is_last) {
                 (false, _) => AckSample::None,
                 (true, false) => AckSample::Wait,
@@ -285,7 +288,8 @@ impl Kcp {
         // Our RST names the latest PUSH. The peer does not accept a RST that names an MTU probe.
         let is_mtu_probe = !payload.is_empty() && self.recv.nxt().since(header.sn) > MAX_WINDOW;
         let is_data = !payload.is_empty() && !is_mtu_probe;
-        if is_data && self.is_of_another_process(now, header) {
+        let is_ahead = header.sn.since(self.recv.nxt()) >= 0;
+        if is_data && is_ahead && self.is_of_another_process(now, header) {
             self.on_another_process(now, header);
             self.stats.anomalies.out_of_window_segments += 1;
             return false;

@@ -24,6 +24,8 @@ const MIN_RTO: u64 = 100_000;
 /// Window of the minimum RTT filter, microseconds: the 10 s of BBR's min_rtt filter.
 const MIN_RTT_WINDOW: u64 = 10_000_000;
 
+/// Time without a sample after which delayed ones are taken, microseconds.
+const SAMPLE_INTERVAL: u64 = 1_000_000;
 /// Longest ACK delay beyond two round trips that counts, microseconds. kcp-go and C KCP acknowledge every 100
 /// ms by default.
 const MAX_ACK_DELAY: u64 = 150_000;
@@ -199,6 +201,12 @@ impl RttEstimator {
         let longest = u64::from(self.longest[0].max(self.longest[1]));
         let longest = longest.min(2 * srtt + MAX_ACK_DELAY);
         (srtt + margin).max(longest + srtt / 8).clamp(self.min_rto.into(), self.max_rto.into())
+    }
+
+    /// Whether there was no sample for about a second.
+    #[inline]
+    pub(crate) fn lacks_samples(&self, now: Micros) -> bool {
+        self.srtt.is_none() || now.since(self.round_start) > SAMPLE_INTERVAL
     }
 
     /// Smoothed RTT, microseconds; `None` before the first sample.

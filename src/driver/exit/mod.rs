@@ -119,15 +119,11 @@ impl<S: Socket> Driver<S> {
 
     /// Replies to the endpoints that ask whether the port may be released, as soon as that is decided.
     pub(super) fn answer_can_release_port(&mut self) {
-        self.release.undecided.retain(|reply| !reply.is_closed());
         if self.release.undecided.is_empty() {
             return;
         }
         if let Some(can_release) = self.can_release_port() {
-            for reply in self.release.undecided.drain(..) {
-                // The caller may be gone.
-                let _ = reply.send(can_release);
-            }
+            self.release.undecided.answer(can_release);
         }
     }
 

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::shared::requests::{RequestQueue, TimeWaitEntry};
 use crate::util::sync::{Arc, AtomicUsize, Ordering};
+use crate::util::task::{Replies, drop_each};
 
 /// Most sockets of this process that wait for peers alone, as Linux bounds its own (`tcp_max_tw_buckets`,
 /// `tcp_max_orphans`): a quarter of the descriptors that a process usually has. One more closes at once.
@@ -75,14 +76,14 @@ impl SocketTimeWait {
 pub(in super::super) struct PortRelease {
     requests: Arc<RequestQueue>,
     /// Endpoints that ask whether the port may be released, once that is decided.
-    pub(in super::super) undecided: Vec<oneshot::Sender<bool>>,
+    pub(in super::super) undecided: Replies<bool>,
     pub(super) to: Option<oneshot::Sender<Vec<TimeWaitEntry>>>,
     pub(super) time_wait: Vec<TimeWaitEntry>,
 }
 
 impl PortRelease {
     pub(in super::super) fn new(requests: Arc<RequestQueue>) -> Self {
-        Self { requests, undecided: Vec::new(), to: None, time_wait: Vec::new() }
+        Self { requests, undecided: Replies::default(), to: None, time_wait: Vec::new() }
     }
 
     /// Whether an endpoint waits for the port.
@@ -95,19 +96,10 @@ impl Drop for PortRelease {
     fn drop(&mut self) {
         let requests = self.requests.close().unwrap_or_default();
         let (to, time_wait) = (self.to.take(), std::mem::take(&mut self.time_wait));
-        let undecided = std::mem::take(&mut self.undecided);
         // These wake tasks, and a panic of a waker has no caller left to report to. The endpoint that waits
         // for the port may have given up.
         drop(catch_unwind(AssertUnwindSafe(|| drop(to.map(|to| to.send(time_wait))))));
-        drop_each(undecided);
         drop_each(requests);
-    }
-}
-
-/// A second panic while the first one unwinds would end the process.
-fn drop_each<T>(senders: Vec<T>) {
-    for sender in senders {
-        drop(catch_unwind(AssertUnwindSafe(|| drop(sender))));
     }
 }
 
