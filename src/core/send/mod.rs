@@ -432,6 +432,9 @@ impl Sender {
                 (sn, if has_moved { SentAs::Moved } else { SentAs::RedundantCopy })
             }
             Transmission::PathProbe(sn) => {
+                if self.left_on_doubted_path(sn) {
+                    self.retransmit_budget.on_retransmit(now, self.path.rtt.srtt_or_rto());
+                }
                 let counts = self.path.loss.probes().is_some_and(PathProbes::fills_window);
                 let has_moved = self.move_segment(now, sn, None) || counts;
                 self.retransmit_on_new_path(now, sn, stats);

@@ -342,7 +342,11 @@ impl Sender {
 
     #[cold]
     fn oldest_stranded(&self) -> Option<(Sn, Micros)> {
-        self.oldest_of_silent_paths().map(|sn| (sn, Micros(0))).or_else(|| self.blocking_segment())
+        let silent = self.oldest_of_silent_paths().map(|sn| {
+            let counts = self.left_on_doubted_path(sn);
+            (sn, if counts { self.retransmit_budget.available_at() } else { Micros(0) })
+        });
+        silent.or_else(|| self.blocking_segment())
     }
 
     /// A segment of [`Self::next_stranded`] that leaves now: the reader waits for it more than for `lost`.
@@ -376,6 +380,18 @@ impl Sender {
         let oldest = silent.flat_map(|slot| self.sent_segments.oldest_in_slot(slot));
         let sn = oldest.map(|(sn, _)| sn).min_by_key(|sn| sn.since(una))?;
         sn.offset_from(una).filter(|offset| *offset < window).map(|_| sn)
+    }
+
+    /// Whether `sn` left on another path that may still answer. Then it counts against the limit of retransmissions:
+    /// two paths with short queues may be in doubt in turn, each for what the other one has lost.
+    pub(super) fn left_on_doubted_path(&self, sn: Sn) -> bool {
+        let (Some(paths), Some(segment)) = (&self.paths, self.sent_segments.get(sn)) else {
+            return false;
+        };
+        let slot = segment.slot();
+        self.sent_segments.uses_slots()
+            && slot != self.sent_segments.slot()
+            && paths.is_usable(slot)
     }
 
     /// The oldest segment, if it left on another path and nothing new leaves until it is acknowledged (MPTCP's

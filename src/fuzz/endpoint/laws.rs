@@ -32,8 +32,9 @@ use crate::core::segment::{Command, ControlType, Header};
 use crate::fuzz::wire::SERVER_SIDE;
 use crate::stats::ConnectionStats;
 
-/// Unprompted datagrams without data per second and connection: pings, window probes, FIN.
-const SPONTANEOUS: usize = 10;
+/// Unprompted datagrams without data per second and connection. An RTO of 30 ms that doubles makes six transmissions of
+/// FIN in the first second, and six of HELLO. There are two pings at most, and a window probe.
+const SPONTANEOUS: usize = 6 + 6 + 2 + 1;
 const SECOND: Duration = Duration::from_secs(1);
 /// Pings after a RST in addition to the ping that the RST asks for. The first is sent within a
 /// second, the others 200 ms apart. With a longer RTO fewer fall into one second.

@@ -245,3 +245,33 @@ fn answer_is_overdue_a_quarter_or_one_round_trip_late_and_at_least_10_ms() {
         assert_eq!(after(true), 2 * rtt + variation);
     }
 }
+
+/// With short queues, each of two paths may be in doubt in turn for what the other one has lost. A path that is silent
+/// is left at once.
+#[test]
+fn segments_of_a_path_in_doubt_leave_within_the_limit_of_retransmissions() {
+    for (is_silent, at_once) in [(false, 64 + 4), (true, 90)] {
+        let mut flow = Flow::new(CongestionControl::Off, true);
+        flow.sender.use_path(flow.now, OTHER);
+        let mut sent = Vec::new();
+        for _ in 0..90 {
+            flow.write(1);
+            flow.wait(1_000);
+            sent.extend(flow.send());
+        }
+        let slot = flow.sender.sent_segments.slot();
+        let paths = flow.sender.paths.as_mut().unwrap();
+        if is_silent {
+            paths.leave_active(flow.now);
+        } else {
+            paths.on_overdue(flow.now, slot);
+        }
+        flow.sender.use_path(flow.now, PathId::FIRST);
+        // For less than the time after which a few more may leave.
+        let again = (0..25).map(|_| {
+            flow.wait(1_000);
+            flow.send().len()
+        });
+        assert_eq!((sent.len(), again.sum::<usize>()), (90, at_once));
+    }
+}

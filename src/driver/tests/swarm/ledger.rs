@@ -194,24 +194,26 @@ impl Ledger {
         true
     }
 
-    /// Whether another process of the server than the one that `end` reads from has read its stream. Or `end` moved
-    /// before its first data arrived, and connections do not follow their peers: that data opens another
-    /// connection.
+    /// Whether another process of the server than the one that `end` reads from has read its stream. Or the server
+    /// has two connections of `end`, and did not follow it.
     fn is_mixed(&self, end: usize) -> bool {
-        let me = &self.ends[end];
-        let writer = me.peer.map(|peer| &self.ends[peer]);
-        let has_moved = self.facts[usize::from(me.host)].has_moved && !self.follows();
-        let is_unread = |other: &End| {
-            has_moved
-                && other.peer.is_none()
-                && other.since >= me.since
-                && writer
-                    .is_some_and(|writer| writer.host == other.host && writer.since > other.since)
-        };
+        let own = self.ends[end].peer;
         let mut others = self.ends.iter().enumerate();
-        others.any(|(index, other)| {
-            other.peer == Some(end) && me.peer != Some(index) || is_unread(other)
-        })
+        others.any(|(index, other)| other.peer == Some(end) && own != Some(index))
+            || (!self.follows() && self.is_left_behind(end))
+    }
+
+    /// Whether the server has another connection of `end`, without data: `end` moved before its first data arrived,
+    /// which opened a second one. A conversation id with two addresses is not followed to a third.
+    fn is_left_behind(&self, end: usize) -> bool {
+        let me = &self.ends[end];
+        let is_unread = |writer: &End, other: &End| {
+            let is_earlier = (me.since..writer.since).contains(&other.since);
+            other.peer.is_none() && writer.host == other.host && is_earlier
+        };
+        let writer = me.peer.map(|peer| &self.ends[peer]);
+        self.facts[usize::from(me.host)].has_moved
+            && writer.is_some_and(|writer| self.ends.iter().any(|other| is_unread(writer, other)))
     }
 
     /// Whether connections of the server follow their peers to another address.
@@ -324,8 +326,10 @@ impl Ledger {
         let is_opening = end.peer.is_none_or(|peer| self.ends[peer].peer.is_none());
         let is_done = end.peer.is_some_and(|peer| self.ends[peer].halves == 0);
         let is_forgotten = has_moved && is_done;
+        let is_left_behind =
+            self.is_left_behind(index) || end.peer.is_some_and(|peer| self.is_left_behind(peer));
         let unreachable = involved.iter().map(|facts| facts.outage).sum::<u64>() > HARMLESS_OUTAGE
-            || (has_moved && (is_opening || !follows));
+            || (has_moved && (is_opening || !follows || is_left_behind));
         let gives_up = match end.peer {
             Some(peer) => self.ends[peer].gives_up,
             None => kinds.has(Kind::Drops) || kinds.has(Kind::Cancellation),
@@ -347,6 +351,11 @@ impl Ledger {
             // may be sent to it.
             ConnectionError::DeadPeer(TimeoutCause::Unvalidated)
                 if abandoned || has_moved || (is_done && kinds.has(Kind::SendErrors)) =>
+            {
+                true
+            }
+            ConnectionError::DeadPeer(TimeoutCause::Refusal)
+                if abandoned && kinds.has(Kind::RecvErrors) =>
             {
                 true
             }
