@@ -208,6 +208,21 @@ mod tests {
         assert_eq!(reply_to(&ended(OpenedBy::default()), &[ack]), None);
     }
 
+    /// No window is larger. What is further back is no duplicate, and means that the peer does not know of the end.
+    #[test]
+    fn time_wait_acknowledges_duplicates_of_the_last_65_535_numbers() {
+        let state = TimeWait { rcv_nxt: Sn(100), ..ended(OpenedBy::default()) };
+        for (back, answer) in [
+            (0, Command::Control),
+            (1, Command::Ack),
+            (65_535, Command::Ack),
+            (65_536, Command::Control),
+        ] {
+            let push = segment(Command::Push, 0, state.rcv_nxt.back(back).0, 6);
+            assert_eq!(reply_to(&state, &[push]).unwrap().command, answer, "{back} back");
+        }
+    }
+
     /// Rule: W-95.
     #[test]
     fn time_wait_acknowledges_the_last_fin_and_any_reset() {

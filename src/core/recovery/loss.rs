@@ -722,6 +722,17 @@ mod tests {
         assert_eq!(loss.lost_at(&third, &rtt, 4, false).1, LossTrigger::Rto);
     }
 
+    /// As between two state machines in one process.
+    #[test]
+    fn segment_on_a_path_without_delay_is_lost_as_soon_as_later_acks_show_it() {
+        let (mut loss, rtt, sent) = setup(&Timing::FAST3);
+        (2..=3).for_each(|later| loss.on_ack(later, 0));
+        let first = sent.get(Sn(0)).unwrap();
+        let lost = (first.last_sent, LossTrigger::FastRetransmit);
+        assert_eq!(loss.lost_at(&first, &rtt, 4, false), lost);
+        assert_eq!(loss.least_wait(&rtt), 0);
+    }
+
     /// Rule: P-7.
     #[test]
     fn early_retransmit_without_new_data_needs_one_later_ack() {

@@ -408,6 +408,19 @@ mod tests {
     }
 
     #[test]
+    fn new_segments_count_for_each_redundancy_in_use() {
+        let using = |change: fn(&mut Redundancy)| {
+            let mut redundancy = Redundancy::default();
+            change(&mut redundancy);
+            redundancy
+        };
+        assert!(Redundancy::default().ignores_new_segments());
+        assert!(!using(|all| all.set_bundling_rate(1, Sn(0))).ignores_new_segments());
+        assert!(!using(|all| all.set_repair_rate(1, Sn(0), || 7)).ignores_new_segments());
+        assert!(!using(|all| _ = all.copies_from(Micros(0))).ignores_new_segments());
+    }
+
+    #[test]
     fn redundant_bytes_are_the_sum_of_symbols_and_copies() {
         let mut redundancy = Redundancy::default();
         redundancy.set_repair_rate(250_000, Sn(0), || 7);

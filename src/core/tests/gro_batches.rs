@@ -307,3 +307,35 @@ fn gro_batch_is_taken_up_to_a_gap_and_again_behind_it() {
     let payloads = all.iter().flat_map(|datagram| datagram[HEADER_LEN..].to_vec());
     assert!(received.iter().copied().eq(payloads));
 }
+
+#[test]
+fn gro_batch_holds_whole_segments_of_data_alone_in_their_datagrams() {
+    const DATA: &[u8] = &[7; 10];
+    type Case = (&'static str, fn(&Peer, u32) -> Vec<u8>);
+    let cases: [Case; 4] = [
+        ("two segments", |peer, sn| {
+            let two = [sn, sn + 1].map(|sn| (peer.segment(Command::Push, sn, 10), DATA));
+            datagram(&two)
+        }),
+        ("a cut-off segment", |peer, sn| {
+            let mut cut_off = datagram(&[(peer.segment(Command::Push, sn, 10), DATA)]);
+            cut_off.pop();
+            cut_off
+        }),
+        ("a ping", |peer, sn| datagram(&[(peer.segment(Command::Push, sn, 10), b"")])),
+        ("an ACK", |peer, sn| datagram(&[(peer.segment(Command::Ack, sn, 10), b"")])),
+    ];
+    for (name, other) in cases {
+        let ([_, mut script], mut peer) = validated_pair(&config());
+        let first = peer.datagram(Datagram::Data, 10);
+        input(&mut script, &first, true);
+        assert!(script.kcp.may_input_more(&first));
+        let now = script.instant();
+        let [before, next] = [peer.sn - 1, peer.sn].map(|sn| other(&peer, sn));
+        assert!(!script.kcp.may_input_more(&before), "{name} begins a batch");
+        for previous in [&first, &before] {
+            let taken = script.kcp.input_more(now, previous, std::iter::once(&next[..]));
+            assert_eq!(taken, 0, "{name} continues a batch");
+        }
+    }
+}

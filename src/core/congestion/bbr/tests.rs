@@ -344,6 +344,20 @@ fn two_rounds_that_lose_most_with_a_queue_shrink_the_model() {
     }
 }
 
+#[test]
+fn queue_overflows_with_more_than_one_lost_segment_in_fifty() {
+    // Acknowledged segments beside one that is lost.
+    for (acked, rtt, overflows) in [(49, 2 * RTT, false), (48, 2 * RTT, true), (48, RTT, false)] {
+        let mut driver = Driver::in_cruise();
+        let (sent_at, by_timeout) = (Some(driver.now), false);
+        driver.now = driver.now.add_micros(RTT);
+        driver.bbr.on_lost(&Lost { now: driver.now, sent_at, by_timeout });
+        // One acknowledgement stands for a tenth of the segments of a round trip.
+        driver.ack(10 * acked * SEGMENT * SECOND / RTT, rtt, false);
+        assert_eq!(driver.bbr.overflows(), overflows, "{acked} acknowledged, RTT {rtt} us");
+    }
+}
+
 /// A model may begin after an idle time of any length.
 #[test]
 fn timeout_of_the_first_segment_keeps_the_configured_rate() {

@@ -452,6 +452,22 @@ fn connection_has_at_most_four_paths_and_keeps_one_that_answered() {
     }
 }
 
+/// What is in flight leaves again at once, since nothing will answer for it on the removed path.
+#[test]
+fn removed_active_path_hands_its_data_to_a_usable_path_and_else_to_a_silent_one() {
+    let switch = |to| Some(Change::Switch { to: PathId(to), resend: true });
+    for (second, follows) in [(PathState::Usable, switch(2)), (PathState::Silent, switch(1))] {
+        let now = Micros(1_000_000);
+        let mut set = PathSet::new(now, true);
+        for (slot, state) in [(1, PathState::Silent), (2, second)] {
+            let path = SendPath::new(&KcpConfig::default());
+            assert_eq!(set.add(now, Slot(slot), path), Some(PathId(slot)));
+            set.entry_mut(PathId(slot)).unwrap().state = state;
+        }
+        assert_eq!(set.remove(now, PathId::FIRST), follows, "{second:?}");
+    }
+}
+
 #[test]
 fn reset_leaves_on_each_path_that_has_ever_answered_in_turn() {
     let now = Micros(1_000_000);
