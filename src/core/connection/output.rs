@@ -235,8 +235,7 @@ impl Kcp {
         out: &mut Vec<u8>,
     ) -> usize {
         let each_counts = self.is_rate_limited() || self.has_repair_due(now);
-        if each_counts || !self.may_send_new() || HEADER_LEN + self.send.mss() != self.current_mtu()
-        {
+        if each_counts || !self.may_send_new() {
             return 0;
         }
         let count = self.send.transmit_run(now, template, max, framing, out, &mut self.stats);
