@@ -219,6 +219,7 @@ struct PeerProcess {
 
 impl PeerProcess {
     /// The process that has sent a segment with `ts` and `una`, which arrived at `now`.
+    #[expect(clippy::cast_possible_truncation, reason = "timestamps wrap by design")]
     fn of(now: Micros, ts: Ts, una: Sn) -> Self {
         let epoch = Ts(ts.0.wrapping_sub((now.0 / 1_000) as u32));
         Self { epoch, has_received: una != Sn(0) }
@@ -281,7 +282,7 @@ impl PeerState {
 
     /// A FIN with `ts` and `una` arrived. After data it changes nothing, since it may be forged.
     pub(crate) fn on_fin(&mut self, now: Micros, ts: Ts, una: Sn) {
-        self.process.get_or_insert(PeerProcess::of(now, ts, una));
+        self.process.get_or_insert_with(|| PeerProcess::of(now, ts, una));
     }
 
     /// Data with `ts` and `una` arrived.
