@@ -651,4 +651,20 @@ mod tests {
         assert!(flow.has_lost());
         assert_eq!((flow.in_flight(), flow.member.rate.sent_at(3)), (10_000, Some(Micros(MILLIS))));
     }
+
+    #[test]
+    fn segments_that_the_peer_acknowledges_while_data_leaves_elsewhere_arrived_here() {
+        // Segments of this path that `una` passes, and segments from it on.
+        for (covered, left) in [(0, 10), (4, 6), (10, 0), (10, 3), (25, 3)] {
+            let mut flow = in_flight();
+            flow.pause_at(Sn(u32::MAX));
+            flow.catch_up(Micros(60 * MILLIS), Sn(u32::MAX).advance(covered), left);
+            let in_flight = 10_u32.saturating_sub(covered);
+            assert_eq!(flow.in_flight(), 1_000 * u64::from(in_flight), "{covered} covered");
+            let delivered = flow.inspect(|path, _| path.totals.delivered());
+            assert_eq!(delivered, 1_000 * u64::from(10 - in_flight), "{covered} covered");
+            let segments = u32::try_from(left).unwrap();
+            flow.check_invariants(true, (0..segments).map(|index| index < in_flight));
+        }
+    }
 }

@@ -290,8 +290,8 @@ impl UnaProof {
         self.probe == Some(nxt)
     }
 
-    /// If the timeout has expired, writes off segments and lets `nxt` leave; both together at most `max`.
-    /// Returns how many were written off.
+    /// If the timeout has expired, writes off segments and lets `nxt` leave; both together at most `max`, but at
+    /// least one each. Returns how many were written off.
     #[inline]
     pub(crate) fn expire(&mut self, now: Micros, una: Sn, nxt: Sn, rto: u64, max: u32) -> u32 {
         if self.deadline(una, rto).is_none_or(|at| now < at) {
@@ -327,6 +327,18 @@ mod tests {
         assert!(!proof.may_probe(Sn(51)), "one segment");
         // The timeout doubles without proof.
         assert_eq!(proof.deadline(una, RTO), Some(Micros(7 + 3 * RTO)));
+    }
+
+    /// Segments may be longer than the initial window.
+    #[test]
+    fn timeout_writes_off_one_segment_if_the_limit_has_no_place_for_more() {
+        for (max, written_off) in [(0, 1), (1, 1), (2, 1), (3, 2)] {
+            let mut proof = UnaProof::new(Sn(0));
+            let (una, nxt) = (Sn(40), Sn(50));
+            proof.on_una(Micros(0), una, 0);
+            assert_eq!(proof.expire(Micros(1_000), una, nxt, 1_000, max), written_off, "{max}");
+            assert_eq!((proof.unproved(una), proof.may_probe(nxt)), (40 - written_off, true));
+        }
     }
 
     proptest! {

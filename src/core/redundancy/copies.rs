@@ -91,7 +91,7 @@ pub(crate) struct RedundantRetransmits {
     window_credit: u32,
     /// Consecutive segments of one burst that were retransmitted for the first time: the next number, when
     /// the first one had left, and their count.
-    run: (Sn, Ts, u8),
+    run: Option<(Sn, Ts, u8)>,
 }
 
 /// Credit that an arriving segment adds, and the largest credit, in hundredths of a copy.
@@ -109,17 +109,20 @@ impl RedundantRetransmits {
             last_lost: None,
             covered: 0,
             window_credit: WINDOW_CREDIT.1,
-            run: (Sn(0), Ts(0), 0),
+            run: None,
         }
     }
 
     /// `sn`, which had left at `ts`, is retransmitted for the first time. Returns whether it belongs to a
     /// long run of a burst.
     pub(crate) fn is_in_long_run(&mut self, sn: Sn, ts: Ts) -> bool {
-        let (next, began, count) = self.run;
-        let goes_on = count > 0 && next == sn && (0..=BURST_TIME).contains(&ts.since(began));
-        let (began, count) = if goes_on { (began, count.saturating_add(1)) } else { (ts, 1) };
-        self.run = (sn.advance(1), began, count);
+        let goes_on = |(next, began, _): &(Sn, Ts, u8)| {
+            *next == sn && (0..=BURST_TIME).contains(&ts.since(*began))
+        };
+        let before = self.run.filter(goes_on);
+        let (began, count) =
+            before.map_or((ts, 1), |(_, began, count)| (began, count.saturating_add(1)));
+        self.run = Some((sn.advance(1), began, count));
         count > MAX_COPIED_RUN
     }
 
@@ -374,6 +377,35 @@ mod tests {
         assert!(redundant.loses_in_bursts());
         (0..64).for_each(|sn| save_group(&mut redundant, sn));
         assert!(!redundant.loses_in_bursts());
+    }
+
+    /// Also a run that begins with the first number and at the first timestamp.
+    #[test]
+    fn long_run_begins_with_the_ninth_segment_in_a_row_that_left_within_2_ms() {
+        for (step, ms, is_long) in [(1, 0, true), (1, 2, true), (1, 3, false), (2, 0, false)] {
+            let mut redundant = at_loss(50);
+            for i in 0..8 {
+                assert!(!redundant.is_in_long_run(Sn(step * i), Ts(0)), "segment {i}");
+            }
+            let ninth = redundant.is_in_long_run(Sn(step * 8), Ts(ms));
+            assert_eq!(ninth, is_long, "steps of {step}, {ms} ms after the first");
+        }
+    }
+
+    #[test]
+    fn record_holds_no_segment_that_arrived() {
+        let spurious = RedundantRetransmits::on_spurious;
+        for arrived in [spurious, RedundantRetransmits::on_ack_lost] {
+            let mut redundant = at_loss(50);
+            redundant.record = Some(LossRecord::new(Sn(0)));
+            (0..9).for_each(|sn| redundant.on_sent(Micros(0), Sn(sn)));
+            [3, 7].iter().for_each(|&sn| redundant.on_lost(Micros(0), Sn(sn), u64::from(2 * sn)));
+            let lost =
+                |redundant: &RedundantRetransmits| redundant.record.as_ref().unwrap().lost(0, 9);
+            assert_eq!(lost(&redundant), (2, 9));
+            arrived(&mut redundant, Micros(0), Sn(3));
+            assert_eq!(lost(&redundant), (1, 9));
+        }
     }
 
     #[test]

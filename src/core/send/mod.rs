@@ -560,7 +560,7 @@ impl Sender {
     /// neither in flight nor delivered.
     #[inline]
     pub(crate) fn expire_unproved(&mut self, now: Micros) {
-        let max = (INITIAL_WINDOW / (HEADER_LEN + self.mss) as u64).max(1);
+        let max = INITIAL_WINDOW / (HEADER_LEN + self.mss) as u64;
         let max = u32::try_from(max).unwrap_or(u32::MAX);
         let (una, nxt, unproved) = (self.una(), self.sent_segments.nxt(), self.unproved());
         let count = self.una_proof.expire(now, una, nxt, self.path.rtt.rto(), max);

@@ -1,6 +1,8 @@
 //! The [BBR model](crate::core::congestion) over simulated paths and against scripted peers. Cell F of
 //! `benches/loss` covers flows that share a bottleneck.
 
+use std::num::NonZeroU64;
+
 use super::scripted_peer::{ScriptedPeer, config};
 use super::sim::Sim;
 use super::sim_plan::{MILLIS, Plan, SECOND};
@@ -323,6 +325,18 @@ fn rtt_of_zero_limits_nothing() {
         (0, 1_024),
         "{stats:?}"
     );
+}
+
+/// Without the rate, the initial window leaves at once.
+#[test]
+fn first_data_leaves_at_the_configured_rate() {
+    let mut config = config();
+    config.congestion_control = CongestionControl::Bbr;
+    config.initial_rate = NonZeroU64::new(100 * PACKET);
+    let mut script = ScriptedPeer::new(&config);
+    script.write(vec![7; 32 * 1_376]);
+    let times = script.run(200 * MILLIS).into_iter().map(|(at, _)| at);
+    assert!(times.eq((0..=20).map(|index| index * 10 * MILLIS)), "100 segments per second");
 }
 
 /// Towards a peer that acknowledges nothing, only the initial window and the budget's grants leave.
