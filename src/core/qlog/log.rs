@@ -706,6 +706,7 @@ pub(crate) mod tests {
         let frames = json!([{"frame_type": "ack", "acked_ranges": [[0, 2], [5, 6], [9, 9]]}]);
         assert_eq!(events[0]["data"]["frames"], frames);
         assert_eq!(events[0]["data"]["raw"]["length"], 3 * HEADER_LEN);
+        assert_eq!(events[0]["data"]["header"], json!({"packet_type": "1RTT"}), "no number");
         assert_eq!(events[1]["data"]["frames"], json!([{"frame_type": "window_update"}]));
     }
 
@@ -727,6 +728,8 @@ pub(crate) mod tests {
             frames,
             [json!([ack(0, 3), push]), json!([push]), json!([ack(u32::MAX - 1, 0), push])]
         );
+        let numbers = events.iter().map(|event| &event["data"]["header"]["packet_number"]);
+        assert!(numbers.eq([0, 1, 2]), "of the data, also in an event with an ACK");
     }
 
     #[test]

@@ -94,6 +94,19 @@ fn memory_of_read_data_is_given_back_while_idle() {
     }
 }
 
+/// It shares the last buffer of the burst, whose data was read.
+#[test]
+fn data_after_a_large_burst_needs_no_other_buffer() {
+    let mut receiver = stream(1_024);
+    // More than two buffers of 64 KiB.
+    (0..132).for_each(|_| push_next(&mut receiver, 1_000));
+    let read = std::iter::from_fn(|| receiver.recv().map(|data| (data.as_ptr(), data.len())));
+    let (end, len) = read.last().unwrap();
+    assert!(len < 16_000, "{len} bytes in the last buffer");
+    push_next(&mut receiver, 1_000);
+    assert_eq!(receiver.recv().unwrap().as_ptr(), end);
+}
+
 /// A REPAIR with this key over the segments from `first` on, which carry `payloads`.
 fn symbol(key: u32, payloads: &[&[u8]]) -> Vec<u8> {
     let longest = payloads.iter().map(|payload| payload.len()).max().unwrap_or(0);

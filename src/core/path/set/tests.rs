@@ -232,6 +232,25 @@ fn path_that_is_validated_again_keeps_its_silences_and_waiting_acks() {
     assert_eq!(set.silences(PathId::FIRST), 0);
 }
 
+#[test]
+fn acks_leave_on_their_path_although_data_comes_on_another() {
+    let (now, id) = (Micros(1_000_000), PathId(1));
+    let mut set = two_paths(now, &mut RttEstimator::new(Duration::from_secs(5)));
+    for (from, to) in [(PathId::FIRST, id), (id, PathId::FIRST)] {
+        let mut acks = PendingAcks::default();
+        set.on_data(now, from, &mut acks);
+        assert!(set.waiting_acks().is_none() && set.next_waiting_acks().is_none());
+        acks.on_probe(now, Ack { sn: Sn(1), ts: Ts(2) });
+        set.on_data(now, to, &mut acks);
+        assert!(acks.is_empty());
+        assert_eq!(set.next_waiting_acks(), Some(from));
+        let mut sent = Vec::new();
+        set.waiting_acks().unwrap().take(Sn(2), 9, |ack| sent.push(ack));
+        assert_eq!(sent, [Ack { sn: Sn(1), ts: Ts(2) }]);
+        assert_eq!(set.next_waiting_acks(), None);
+    }
+}
+
 /// The first path is not pinged, and the next ping of the other one leaves.
 fn ping_other(set: &mut PathSet, now: Micros, rtt: &RttEstimator) -> PingId {
     set.entry_mut(PathId::FIRST).unwrap().next_ping = NEVER;
