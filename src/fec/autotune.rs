@@ -139,7 +139,8 @@ impl Autotune {
             }
         }
         if found.is_some() {
-            (self.changed, self.contradictions, self.agreements) = (Some(now), 0, 0);
+            (self.changed, self.agreements) = (Some(now), 0);
+            self.contradictions = 0;
         }
         found
     }

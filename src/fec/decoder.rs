@@ -341,8 +341,7 @@ impl FecDecoder {
     ) {
         let Some(group) = self.groups.get_mut(index) else { return };
         if self.unconfirmed > 0 {
-            group.give_up(&mut self.spare);
-            return;
+            return group.give_up(&mut self.spare);
         }
         group.keep(layout.data_shards(), &mut self.spare);
         let longest = |parity: bool| {

@@ -307,6 +307,84 @@ fn forged_seqid_far_outside_does_not_stop_detection() {
     }
 }
 
+#[test]
+fn two_forged_seqids_far_outside_do_not_delay_detection() {
+    let (now, shape) = (Instant::now(), config(10, 3));
+    let mut decoder = FecDecoder::new(None);
+    (0..13).for_each(|seqid| sample(&mut decoder, now, shape, seqid));
+    (50_000..50_002).for_each(|far| sample(&mut decoder, now, shape, far));
+    (13..26).for_each(|seqid| sample(&mut decoder, now, shape, seqid));
+    assert_eq!(decoder.layout(), Some(shape));
+}
+
+/// The forged flag makes an edge 254 seqids before the second end of data, and the right packet replaces it.
+#[test]
+fn forged_edge_near_the_largest_sum_does_not_delay_detection() {
+    let (now, shape) = (Instant::now(), config(128, 128));
+    let mut decoder = FecDecoder::new(None);
+    decoder.input(now, &blank(129, false), |_| unreachable!());
+    sample(&mut decoder, now, shape, 130);
+    (0..511).for_each(|seqid| sample(&mut decoder, now, shape, seqid));
+    assert_eq!(decoder.layout(), None, "two groups less a packet");
+    sample(&mut decoder, now, shape, 511);
+    assert_eq!(decoder.layout(), Some(shape));
+}
+
+/// Of the first four packets of the other layout the third one alone contradicts the first layout.
+#[test]
+fn layout_is_proven_by_as_many_packets_as_two_groups_have_after_its_detection() {
+    for (first, is_proven) in [(51, false), (50, true)] {
+        let (start, shape, other) = (Instant::now(), config(10, 3), config(1, 1));
+        let mut decoder = FecDecoder::new(None);
+        (0..25).for_each(|seqid| sample(&mut decoder, start, shape, seqid));
+        assert_eq!(decoder.layout(), None);
+        sample(&mut decoder, start, shape, 25);
+        assert_eq!(decoder.layout(), Some(shape));
+        let now = start + millis(1_000);
+        // The first two of the other layout are among these.
+        (first..76).for_each(|seqid| sample(&mut decoder, now, shape, seqid));
+        sample(&mut decoder, now, other, 76);
+        assert_eq!(decoder.layout(), Some(shape));
+        sample(&mut decoder, now, other, 77);
+        assert_eq!(decoder.layout(), Some(if is_proven { shape } else { other }));
+    }
+}
+
+/// One seqid of four groups comes with the wrong flag, and its packet is late.
+#[test]
+fn group_of_a_contradiction_and_those_beside_it_recover_nothing_before_the_right_packet() {
+    let (now, shape, mut rng) = (Instant::now(), config(10, 3), Rng::new(1));
+    let packets = groups(&mut FecEncoder::new(shape), now, &mut rng, 4);
+    let mut decoder = FecDecoder::new(Some(shape));
+    let late = 13 + 5;
+    decoder.input(now, &blank(late, true), |_| unreachable!());
+    // A data packet of each group is lost.
+    for packet in packets.iter().filter(|packet| seqid(packet) % 13 != 2) {
+        if seqid(packet) != late {
+            let recovered = feed(&mut decoder, now, packet).len();
+            assert_eq!(recovered, usize::from(seqid(packet) == 3 * 13 + 10), "{}", seqid(packet));
+        }
+    }
+    assert_eq!(feed(&mut decoder, now, &packets[late as usize]).len(), 3);
+}
+
+#[test]
+fn contradictions_suspend_the_layout_up_to_64_groups_away() {
+    for (group, suspends) in [(35, false), (36, true), (164, true), (165, false)] {
+        let (now, shape, mut rng) = (Instant::now(), config(10, 3), Rng::new(1));
+        let mut encoder = FecEncoder::starting_at(shape, 100 * 13);
+        let mut decoder = FecDecoder::new(Some(shape));
+        recovers(&mut decoder, now, &groups(&mut encoder, now, &mut rng, 1), &[0]);
+        for seqid in group * 13..group * 13 + 8 {
+            decoder.input(now, &blank(seqid, true), |_| unreachable!());
+        }
+        let packets = groups(&mut encoder, now, &mut rng, 1);
+        let recovered: usize =
+            packets.iter().skip(1).map(|packet| feed(&mut decoder, now, packet).len()).sum();
+        assert_eq!((recovered == 0, decoder.layout()), (suspends, Some(shape)), "group {group}");
+    }
+}
+
 /// A forged flag and then the right one, before two groups have confirmed the layout.
 #[test]
 fn expected_layout_is_not_adopted_again_after_a_flag_that_the_right_packet_replaces() {
