@@ -125,13 +125,14 @@ impl ExitClock {
     /// Whether the thread may be held, or held on.
     pub(super) fn may_hold(&mut self) -> bool {
         let now = (self.clock)();
-        now < *self.until.get_or_insert_with(|| hold(now))
+        now < *self.until.get_or_insert_with(|| {
+            hold(now, &mut FIRST_HELD.lock().unwrap_or_else(PoisonError::into_inner))
+        })
     }
 }
 
-/// Until when a thread may be held that has to be held from `now` on.
-fn hold(now: Instant) -> Instant {
-    let mut first = FIRST_HELD.lock().unwrap_or_else(PoisonError::into_inner);
+/// Until when a thread may be held that has to be held from `now` on. `first`: see [`FIRST_HELD`].
+fn hold(now: Instant, first: &mut Option<Instant>) -> Instant {
     let is_shared = |first: &Instant| now.saturating_duration_since(*first) < EXIT_PERIOD;
     let begin = first.filter(is_shared).unwrap_or(now);
     *first = Some(begin);
@@ -156,6 +157,21 @@ mod tests {
         fn wake(self: Arc<Self>) {
             panic!("the executor is gone");
         }
+    }
+
+    #[test]
+    fn endpoints_that_end_within_a_second_share_50_milliseconds() {
+        let (start, mut first) = (Instant::now(), None);
+        let mut until = |millis| {
+            let now = start + Duration::from_millis(millis);
+            hold(now, &mut first).saturating_duration_since(start).as_millis()
+        };
+        // The next second begins with the first endpoint after the last one.
+        assert_eq!(
+            [0, 20, 999, 1_000, 1_020, 1_999].map(&mut until),
+            [50, 50, 50, 1_050, 1_050, 1_050]
+        );
+        assert_eq!([2_500, 3_499, 3_500].map(until), [2_550, 2_550, 3_550]);
     }
 
     fn waits<T>(mut reply: oneshot::Receiver<T>) -> oneshot::Receiver<T> {

@@ -333,6 +333,31 @@ mod tests {
     }
 
     #[test]
+    fn first_records_and_half_a_queue_wake_a_thread_that_waits() {
+        let filled = |len| Queue {
+            steps: vec![Step::Close { id: 0 }],
+            bytes: vec![0; len],
+            ..Queue::default()
+        };
+        for queue in [Queue::default(), filled(MAX_QUEUED / 2 - 2 * FILE_COST)] {
+            let shared = Arc::new(Shared { queue: Mutex::new(queue), ..Shared::default() });
+            let (ending, ended) = mpsc::channel();
+            let writer = Writer { shared: shared.clone(), ended, ids: 0 };
+            let thread = thread::spawn(move || {
+                let queue = shared.lock();
+                // The lock is free again once this thread waits.
+                ending.send(()).unwrap();
+                !shared.wake.wait_timeout(queue, DEADLINE).unwrap().1.timed_out()
+            });
+            writer.ended.recv().unwrap();
+            let mut log = log(1, true);
+            add_event(&mut log);
+            writer.append(&mut log).unwrap();
+            assert!(thread.join().unwrap());
+        }
+    }
+
+    #[test]
     fn records_in_a_row_of_one_log_are_one_step() {
         let mut queue = Queue::default();
         let mut logs = [1, 2].map(|id| log(id, true));

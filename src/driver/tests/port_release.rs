@@ -181,6 +181,7 @@ fn unvalidated_peer_does_not_hold_a_port() {
 fn socket_waits_for_its_peers_alone_from_the_last_delivery_until_the_end_of_time_wait() {
     let Pair { mut world, endpoint, client, server, .. } = Pair::plain();
     let waits = |world: &mut World| world.driver_of(CLIENT).socket_time_wait.is_waiting();
+    assert!(!waits(&mut world), "the endpoint may connect");
     drop(endpoint);
     world.run_for(SECOND);
     assert!(!waits(&mut world), "the stream is open");
