@@ -1,5 +1,7 @@
 //! `connect`: waiting for the peer, its timeout, and early data.
 
+use std::time::Duration;
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fixtures::{CLIENT, MINUTE, SECOND, SERVER, answer, cause, is_about, micros};
@@ -107,6 +109,27 @@ fn early_data_leaves_in_the_initial_segment() {
     assert_eq!(Header::parse(&first.datagram).unwrap().command, Command::Push);
 }
 
+#[test]
+fn initial_segments_of_many_connections_leave_64_per_millisecond() {
+    let mut world = World::new(1, LinkConfig::delay(10_000));
+    let endpoint = world.endpoint(CLIENT, &Config::new());
+    let clients = world.finish(SECOND, async {
+        let mut clients = Vec::new();
+        for _ in 0..130 {
+            clients.push(endpoint.connect(addr(SERVER)).await.unwrap());
+        }
+        clients
+    });
+    for client in &clients {
+        client.try_write(b"hello").unwrap();
+    }
+    let sent = [0, 999, 1, 999, 1].map(|micros| {
+        world.run_for(Duration::from_micros(micros));
+        world.sent()
+    });
+    assert_eq!(sent, [64, 64, 128, 128, 130]);
+}
+
 /// Rule: W-152.
 #[test]
 fn connection_with_early_data_but_no_write_opens_all_the_same() {
@@ -201,7 +224,7 @@ fn dropped_connect_is_closed_within_two_seconds() {
                 _ = connecting.connect(addr(SERVER)) => panic!("too early"),
             }
         });
-        world.run_for(std::time::Duration::from_micros(turns));
+        world.run_for(Duration::from_micros(turns));
         drop(stop);
         world.finish(SECOND * 2, endpoint.wait_idle());
         // A peer that has received the opening is told of the end.

@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::fixtures::{
     CLIENT, HOUR, MINUTE, Pair, SECOND, SERVER, cause, greet, is_about, pattern, push, read_pattern,
 };
+use super::resource_limits::{streams, wide};
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::{Command, ControlType, Header};
@@ -181,6 +182,21 @@ fn wait_idle_with_unacked_data_waits_for_delivery() {
     drop(client);
     world.finish(SECOND, endpoint.wait_idle());
     assert_eq!(server.stats().received.payload_bytes, 50_002);
+}
+
+/// Two other connections send all that a turn may send.
+#[test]
+fn wait_idle_waits_for_a_connection_that_the_turn_has_not_served() {
+    let mut pair = Pair::near(&wide(), &wide());
+    let others = streams(&mut pair, 2);
+    let Pair { mut world, endpoint, client, server, .. } = pair;
+    for (other, _) in &others {
+        assert_eq!(other.try_write(&pattern(1_000_000)).unwrap(), 1_000_000);
+    }
+    client.try_write(b"bye").unwrap();
+    drop(client);
+    world.finish(SECOND, endpoint.wait_idle());
+    assert_eq!(server.stats().received.payload_bytes, 5, "the greeting, and this");
 }
 
 #[test]

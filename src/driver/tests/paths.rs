@@ -13,6 +13,7 @@ use super::sim_world::{World, addr};
 use crate::config::{AutoRedundancy, Config, PathMode, Redundancy};
 use crate::core::path::set::{PathId, PathState};
 use crate::error::ConnectionError;
+use crate::fec::FecConfig;
 use crate::stats::UdpStats;
 use crate::stream::paths::PathStatus;
 use crate::testkit::link::LinkConfig;
@@ -769,6 +770,29 @@ fn path_is_added_beside_automatic_redundancy() {
     let config = aead().redundancy(Redundancy::Auto(AutoRedundancy::default()));
     let mut pair = two_paths(1, [50, 50], &config);
     assert_eq!(add_path(&mut pair, second()).unwrap(), PathId(1));
+}
+
+#[test]
+fn parity_leaves_on_the_first_path_alone() {
+    let config = aead().redundancy(Redundancy::Fec(FecConfig::new(4, 2).unwrap()));
+    let mut pair = two_paths(1, [50, 60], &config);
+    add_path(&mut pair, second()).unwrap();
+    pair.world.run_for(2 * SECOND);
+    let shards = |pair: &mut Pair| {
+        let before = pair.listener.stats().fec;
+        for _ in 0..40 {
+            pair.client.try_write(b"message").unwrap();
+            pair.world.run_for(SECOND / 100);
+        }
+        let fec = pair.listener.stats().fec - before;
+        (fec.data_shards, fec.parity_shards)
+    };
+    let (data, parity) = shards(&mut pair);
+    assert!(data >= 30 && parity >= 14, "{data} and {parity}");
+    cut(&pair.world, [true, true], true);
+    pair.world.run_for(2 * SECOND);
+    assert!(paths(&mut pair, CLIENT)[1].2, "the second path has the data");
+    assert_eq!(shards(&mut pair), (0, 0));
 }
 
 #[test]
