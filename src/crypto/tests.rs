@@ -347,7 +347,10 @@ fn overhead_of_a_custom_cipher_is_checked() {
     assert_eq!(check(24, 24, 16), Ok(()));
     assert_eq!(check(8, 200, 56), Ok(()));
     let refused = |text: &str| Err(text.to_owned());
-    assert_eq!(check(7, 20, 0), refused("cipher nonce (bytes) must be between 8 and 256, got 7"));
+    for nonce in [1, 7] {
+        let text = format!("cipher nonce (bytes) must be between 8 and 256, got {nonce}");
+        assert_eq!(check(nonce, 20, 0), refused(&text));
+    }
     assert_eq!(check(16, 15, 0), refused("cipher head (bytes) must be between 16 and 256, got 15"));
     assert_eq!(
         check(8, 200, 57),
