@@ -1,22 +1,26 @@
 //! The state machine between the turns of a driver, where a session shows nothing yet.
 
+use std::io::IoSlice;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use bytes::BytesMut;
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::batch::Batch;
+use super::batch::{Batch, MAX_BATCH, MAX_SLICES};
 use super::inbox::Opened;
 use super::session::Core;
 use super::stream::SharedStream;
 use crate::session::FIRST_SERVER_ID;
-use crate::{Config, Error, Session, Stream};
+use crate::{Config, Error, Session, Stream, Version};
 
-/// SYN of stream 3 in version 1.
-const SYN: [u8; 8] = [1, 0, 0, 0, 3, 0, 0, 0];
+const SYN: u8 = 0;
+const FIN: u8 = 1;
+const PSH: u8 = 2;
+const NOP: u8 = 3;
+const UPD: u8 = 4;
 
 /// A server without a carrier.
 struct Side {
@@ -27,11 +31,16 @@ struct Side {
 }
 
 impl Side {
-    /// A server that has accepted streams 3, 5 and so on.
+    /// A server of version 1 that has accepted streams 3, 5 and so on.
     fn with_streams<const N: usize>() -> (Self, [Stream; N]) {
+        Self::of_version(Version::V1)
+    }
+
+    /// The same in either version.
+    fn of_version<const N: usize>(version: Version) -> (Self, [Stream; N]) {
         let now = Instant::now();
-        let (session, core, _) =
-            Session::parts(Config::new().keepalive(None), FIRST_SERVER_ID, now);
+        let config = Config::new().keepalive(None).version(version);
+        let (session, core, _) = Session::parts(config, FIRST_SERVER_ID, now);
         let mut side = Self { session, core, batch: Batch::new(false), now };
         let mut id = 1;
         let streams = std::array::from_fn(|_| {
@@ -43,13 +52,25 @@ impl Side {
 
     /// The peer opens a stream.
     fn open(&mut self, id: u8) -> Stream {
-        let mut syn = SYN;
-        syn[4] = id;
-        self.core.receive(&mut BytesMut::from(&syn[..]), self.now).unwrap();
+        self.receive(SYN, id, &[]);
         let Poll::Ready(Ok(stream)) = self.session.poll_accept(&mut context()) else {
             panic!("it has arrived")
         };
         stream
+    }
+
+    /// The peer sends a frame.
+    fn receive(&mut self, command: u8, id: u8, payload: &[u8]) {
+        let [low, high] = (payload.len() as u16).to_le_bytes();
+        let header = [self.core.version(), command, low, high, id, 0, 0, 0];
+        let mut frame = BytesMut::from(&header[..]);
+        frame.extend_from_slice(payload);
+        self.core.receive(&mut frame, self.now).unwrap();
+    }
+
+    /// The peer has read nothing of a stream, and grants it a window.
+    fn receive_window(&mut self, id: u8, window: u32) {
+        self.receive(UPD, id, &[0, window].map(u32::to_le_bytes).concat());
     }
 
     fn shared(&self, id: u32) -> Arc<SharedStream> {
@@ -68,6 +89,24 @@ impl Side {
         self.core.on_written(&mut self.batch);
         len
     }
+
+    /// Sends a batch. Returns command, stream and payload bytes of its frames.
+    fn send_frames(&mut self) -> Vec<(u8, u8, usize)> {
+        self.core.fill(&mut self.batch, self.now);
+        let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+        // Everything is copied, into one piece.
+        self.batch.slices(&mut slices);
+        let mut bytes = &slices[0][..];
+        let mut frames = Vec::new();
+        while let [_, command, low, high, id, _, _, _, rest @ ..] = bytes {
+            let len = usize::from(u16::from_le_bytes([*low, *high]));
+            frames.push((*command, *id, len));
+            bytes = &rest[len..];
+        }
+        self.batch.advance(self.batch.len());
+        self.core.on_written(&mut self.batch);
+        frames
+    }
 }
 
 fn context() -> Context<'static> {
@@ -75,8 +114,12 @@ fn context() -> Context<'static> {
 }
 
 fn write(stream: &mut Stream) {
-    let written = Pin::new(stream).poll_write(&mut context(), b"x");
-    assert!(matches!(written, Poll::Ready(Ok(1))), "{written:?}");
+    write_bytes(stream, 1);
+}
+
+fn write_bytes(stream: &mut Stream, len: usize) {
+    let written = Pin::new(stream).poll_write(&mut context(), &vec![7; len]);
+    assert!(matches!(written, Poll::Ready(Ok(all)) if all == len), "{written:?}");
 }
 
 fn flush(stream: &mut Stream) -> Poll<std::io::Result<()>> {
@@ -172,10 +215,10 @@ fn stream_whose_payload_was_copied_out_of_sparse_read_buffers_shares_others_late
     const PAYLOAD: usize = 4_096;
     let (mut side, [_stream]) = Side::with_streams::<1>();
     let [low, high] = (PAYLOAD as u16).to_le_bytes();
-    let mut payload = vec![1, 2, low, high, 3, 0, 0, 0];
+    let mut payload = vec![1, PSH, low, high, 3, 0, 0, 0];
     payload.resize(8 + PAYLOAD, 7);
     // The payload and NOP frames, after which the next read takes another buffer.
-    payload.extend([1, 3, 0, 0, 0, 0, 0, 0].repeat(6_600));
+    payload.extend([1, NOP, 0, 0, 0, 0, 0, 0].repeat(6_600));
     let mut input = BytesMut::new();
     side.core.prepare_input(&mut input);
     for round in 0..3 {
@@ -188,5 +231,84 @@ fn stream_whose_payload_was_copied_out_of_sparse_read_buffers_shares_others_late
             buffers += 1;
         }
         assert!((4..10).contains(&buffers), "{buffers} buffers in round {round}");
+    }
+}
+
+/// A shorter rest of a batch is left, and the frame begins the next batch.
+#[test]
+fn frame_is_cut_to_the_rest_of_a_batch_if_that_is_at_least_4_kib() {
+    for (rest, cut) in [(4_095, 0), (4_096, 4_096)] {
+        let (mut side, [mut first, mut second, mut third]) = Side::with_streams();
+        let len = MAX_BATCH - 3 * 8 - 32_768 - rest;
+        write_bytes(&mut first, 32_768);
+        write_bytes(&mut second, len);
+        write_bytes(&mut third, 10_000);
+        side.exchange();
+        let mut expected = vec![(PSH, 3, 32_768), (PSH, 5, len)];
+        expected.extend((cut > 0).then_some((PSH, 7, cut)));
+        assert_eq!(side.send_frames(), expected);
+        assert_eq!(side.send_frames(), [(PSH, 7, 10_000 - cut)]);
+    }
+}
+
+/// Otherwise the inbox would grow with each change while the driver is not polled.
+#[test]
+fn stream_is_in_the_inbox_once_however_often_it_changes() {
+    let (side, [mut stream]) = Side::with_streams();
+    let shared = side.shared(3);
+    let idle = Arc::strong_count(&shared);
+    write(&mut stream);
+    assert_eq!(Arc::strong_count(&shared), idle + 1);
+    for _ in 0..2 {
+        assert!(Pin::new(&mut stream).poll_shutdown(&mut context()).is_pending());
+        assert_eq!(Arc::strong_count(&shared), idle + 1);
+    }
+    // Two halves fewer.
+    drop(stream);
+    assert_eq!(Arc::strong_count(&shared), idle + 1 - 2);
+}
+
+/// Otherwise the queue would grow with each change of a stream while the carrier is blocked.
+#[test]
+fn window_update_is_queued_once_and_only_if_it_is_owed() {
+    let (mut side, [mut stream]) = Side::of_version(Version::V2);
+    side.receive(PSH, 3, b"all");
+    let read = Pin::new(&mut stream).poll_read(&mut context(), &mut ReadBuf::new(&mut [0; 3]));
+    assert!(matches!(read, Poll::Ready(Ok(()))), "{read:?}");
+    side.exchange();
+    assert_eq!(side.core.control.len(), 1);
+    write(&mut stream);
+    side.exchange();
+    assert_eq!(side.core.control.len(), 1);
+    assert_eq!(side.send_frames(), [(UPD, 3, 8), (PSH, 3, 1)]);
+    write(&mut stream);
+    side.exchange();
+    assert_eq!(side.core.control.len(), 0);
+    assert_eq!(side.send_frames(), [(PSH, 3, 1)]);
+}
+
+/// The carrier takes the bytes only after the timeout of the stream.
+#[test]
+fn dropped_stream_is_reset_at_its_deadline_unless_it_was_granted_window_before() {
+    for is_granted in [false, true] {
+        let (mut side, [mut stream]) = Side::of_version(Version::V2);
+        side.receive_window(3, 0);
+        write_bytes(&mut stream, 1_000);
+        drop(stream);
+        side.exchange();
+        assert_eq!(side.send_frames(), [(UPD, 3, 8)]);
+        if is_granted {
+            side.receive_window(3, 5_000);
+        }
+        side.now = side.core.deadline().unwrap();
+        side.core.on_timer(side.now).unwrap();
+        assert_eq!(side.core.deadline(), None);
+        let frames = side.send_frames();
+        if is_granted {
+            // The reset after FIN: data that the peer still sends is not read.
+            assert_eq!(frames, [(PSH, 3, 1_000), (FIN, 3, 0), (NOP, 3, 0)]);
+        } else {
+            assert_eq!(frames, [(NOP, 3, 0), (FIN, 3, 0)]);
+        }
     }
 }
