@@ -364,3 +364,64 @@ impl<T> std::fmt::Debug for Driver<T> {
         f.debug_struct("Driver").field("phase", &self.phase).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::task::Waker;
+
+    use tokio::io::ReadBuf;
+
+    use super::*;
+    use crate::session::FIRST_CLIENT_ID;
+    use crate::{Config, Session};
+
+    /// A carrier that takes everything, delivers nothing, and counts its flushes.
+    struct Silent {
+        flushes: usize,
+    }
+
+    impl AsyncRead for Silent {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Silent {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buf: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(buf.len()))
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.flushes += 1;
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn carrier_is_flushed_once_behind_what_was_written_and_not_while_idle() {
+        let config = Config::new().keepalive(None);
+        let (session, core, shared) =
+            Session::parts(config, FIRST_CLIENT_ID, std::time::Instant::now());
+        let mut driver = Driver::new(Silent { flushes: 0 }, core, shared);
+        let mut flushes = || {
+            let poll = Pin::new(&mut driver).poll(&mut Context::from_waker(Waker::noop()));
+            assert!(poll.is_pending());
+            driver.io.flushes
+        };
+        assert_eq!(flushes(), 0);
+        assert!(session.handle.mailbox.open().is_ok());
+        assert_eq!([flushes(), flushes()], [1, 1]);
+    }
+}

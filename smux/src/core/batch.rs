@@ -192,4 +192,18 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn batches_are_short_from_a_blocked_one_to_one_that_is_taken_at_once() {
+        let mut batch = Batch::new(true);
+        assert_eq!(batch.limit(), MAX_BATCH);
+        batch.copy(b"blocked");
+        batch.on_blocked();
+        assert_eq!(batch.limit(), WAITING_BATCH);
+        batch.advance(7);
+        assert_eq!(batch.limit(), WAITING_BATCH);
+        batch.copy(b"taken at once");
+        batch.advance(13);
+        assert_eq!(batch.limit(), MAX_BATCH);
+    }
 }

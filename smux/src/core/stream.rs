@@ -406,4 +406,18 @@ mod tests {
         }
         assert_eq!(send.credit(1), usize::MAX);
     }
+
+    /// So that a queue of short buffers does not hold more than twice its bytes.
+    #[test]
+    fn buffer_of_small_writes_is_copied_before_a_chunk_only_if_less_than_half_is_used() {
+        for (len, is_copied) in [(31, true), (32, false)] {
+            let mut queue = SendQueue::default();
+            queue.push(&vec![7; len]);
+            assert_eq!(queue.tail.capacity(), MIN_CAPACITY);
+            let address = queue.tail.as_ptr();
+            queue.push_chunk(Bytes::from_static(b"chunk"));
+            assert_eq!(queue.chunks[0], vec![7; len]);
+            assert_eq!(queue.chunks[0].as_ptr() != address, is_copied);
+        }
+    }
 }
