@@ -355,7 +355,6 @@ impl<T> Drop for Driver<T> {
         self.shared.accepted.notify_waiters();
         self.shared.may_open.notify_waiters();
         self.shared.set_close_result(Err(Error::Closed));
-        self.shared.ended.notify_waiters();
     }
 }
 
