@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::kinds::Kind;
 use super::ledger::Ledger;
-use super::plan::{Conversation, Plan, second};
+use super::plan::{Conversation, Plan, TIMEOUT, second};
 use super::settings;
 use crate::config::Mode;
 use crate::core::path::set::PathId;
@@ -307,10 +307,12 @@ struct Half {
 }
 
 impl Half {
-    /// Pauses now and then, a slow application longer.
+    /// Pauses now and then, a slow application longer: until half of the time that the transfer may take is over.
     async fn pause(&mut self) {
         let clock = &self.process.shared.clock;
-        if self.process.has(Kind::SlowReaders) && self.rng.chance(20_000) {
+        let is_slow = self.process.has(Kind::SlowReaders)
+            && clock.now() < self.process.shared.plan.healed_at + TIMEOUT;
+        if is_slow && self.rng.chance(20_000) {
             clock.sleep(self.rng.spread(1_000, 2_000_000)).await;
         } else if self.rng.chance(50_000) {
             clock.sleep(self.rng.spread(1, 50_000)).await;
@@ -341,7 +343,12 @@ impl Half {
         // With little memory a writer to a peer that no longer reads waits for good, as with TCP.
         let may_give_up = self.process.has(Kind::Drops) && !self.process.has(Kind::MemoryLimit);
         let gives_up = may_give_up && self.rng.chance(200_000);
-        let mut left = if gives_up { self.rng.spread(1, 100_000) } else { u64::MAX };
+        let left = if gives_up { self.rng.spread(1, 100_000) } else { u64::MAX };
+        // Two writers wait for good too if neither peer reads, so clients give up in one half of all runs, and servers
+        // in the other.
+        let is_server = self.process.host == SERVER;
+        let mut left =
+            if is_server == (self.process.shared.plan.seed % 2 == 0) { left } else { u64::MAX };
         let most = self.rng.spread(1_000, 65_536) as usize;
         while left > 0 {
             self.pause().await;

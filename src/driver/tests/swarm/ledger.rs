@@ -233,9 +233,13 @@ impl Ledger {
             );
             return false;
         };
-        // Another process of the server may read the same stream: it knows no initial segments.
-        let is_twice =
-            |other: &End| other.peer == Some(peer) && other.process == self.ends[end].process;
+        // Another process of the server may read the same stream: it knows no initial segments. Nor is a client known
+        // that moves before it is validated: its first data opens another connection, as in TCP Fast Open (RFC 7413
+        // 2.1).
+        let has_moved = self.facts[usize::from(writer.host)].has_moved;
+        let is_twice = |other: &End| {
+            other.peer == Some(peer) && other.process == self.ends[end].process && !has_moved
+        };
         assert!(!self.ends.iter().any(is_twice), "end {peer} is delivered twice: {writer:?}");
         self.ends[end].peer = Some(peer);
         true
@@ -324,7 +328,9 @@ impl Ledger {
         let has_moved = involved.iter().any(|facts| facts.has_moved);
         let follows = self.follows();
         let is_opening = end.peer.is_none_or(|peer| self.ends[peer].peer.is_none());
-        let is_done = end.peer.is_some_and(|peer| self.ends[peer].halves == 0);
+        // Its connection may have ended before its application has read everything.
+        let is_done = end.peer.map(|peer| &self.ends[peer]);
+        let is_done = is_done.is_some_and(|peer| peer.halves == 0 || peer.delivered);
         let is_forgotten = has_moved && is_done;
         let is_left_behind =
             self.is_left_behind(index) || end.peer.is_some_and(|peer| self.is_left_behind(peer));
