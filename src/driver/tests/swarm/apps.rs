@@ -347,8 +347,11 @@ impl Half {
         // Two writers wait for good too if neither peer reads, so clients give up in one half of all runs, and servers
         // in the other.
         let is_server = self.process.host == SERVER;
-        let mut left =
-            if is_server == (self.process.shared.plan.seed % 2 == 0) { left } else { u64::MAX };
+        let mut left = if is_server == (self.process.shared.plan.seed.is_multiple_of(2)) {
+            left
+        } else {
+            u64::MAX
+        };
         let most = self.rng.spread(1_000, 65_536) as usize;
         while left > 0 {
             self.pause().await;
