@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(reply_to(&ended(OpenedBy::default()), &[ack]), None);
     }
 
-    /// No window is larger. What is further back is no duplicate, and means that the peer does not know of the end.
+    /// No window is larger. A number further back is no duplicate, and means that the peer does not know of the end.
     #[test]
     fn time_wait_acknowledges_duplicates_of_the_last_65_535_numbers() {
         let state = TimeWait { rcv_nxt: Sn(100), ..ended(OpenedBy::default()) };

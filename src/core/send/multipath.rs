@@ -383,7 +383,7 @@ impl Sender {
     }
 
     /// Whether `sn` left on another path that may still answer. Then it counts against the limit of retransmissions:
-    /// two paths with short queues may be in doubt in turn, each for what the other one has lost.
+    /// two paths with short queues may be in doubt in turn, each for losses of the other one.
     pub(super) fn left_on_doubted_path(&self, sn: Sn) -> bool {
         let (Some(paths), Some(segment)) = (&self.paths, self.sent_segments.get(sn)) else {
             return false;

@@ -450,8 +450,8 @@ fn rtt_is_sampled_by_the_last_ack_of_a_datagram_or_its_copies() {
     }
 }
 
-/// A client that waits for data, to a peer that has received nothing of it. Returns what the client sends when the
-/// segment arrives, and what its application reads.
+/// A client that waits for data, to a peer that has received nothing of it. Returns the segments that the client
+/// sends when it arrives, and the bytes that its application reads.
 fn segment_after_the_first_data(wait: u64, epoch: u32, segment: Header) -> (Vec<Header>, Vec<u8>) {
     let mut client = ScriptedPeer::new(&config());
     let now = client.instant();

@@ -471,7 +471,7 @@ fn connection_has_at_most_four_paths_and_keeps_one_that_answered() {
     }
 }
 
-/// What is in flight leaves again at once, since nothing will answer for it on the removed path.
+/// Segments in flight leave again at once, since nothing will answer for them on the removed path.
 #[test]
 fn removed_active_path_hands_its_data_to_a_usable_path_and_else_to_a_silent_one() {
     let switch = |to| Some(Change::Switch { to: PathId(to), resend: true });

@@ -246,7 +246,7 @@ fn answer_is_overdue_a_quarter_or_one_round_trip_late_and_at_least_10_ms() {
     }
 }
 
-/// With short queues, each of two paths may be in doubt in turn for what the other one has lost. A path that is silent
+/// With short queues, each of two paths may be in doubt in turn for losses of the other one. A path that is silent
 /// is left at once.
 #[test]
 fn segments_of_a_path_in_doubt_leave_within_the_limit_of_retransmissions() {
