@@ -271,6 +271,13 @@ impl CloseState {
         }
     }
 
+    /// The FIN that waits for data came from another process than the data.
+    pub(crate) fn forget_fin(&mut self) {
+        if let RecvClose::FinReceived { .. } = self.recv {
+            self.recv = RecvClose::Open;
+        }
+    }
+
     /// Whether no FIN of the peer has arrived and the application reads.
     pub(crate) fn is_receiving(&self) -> bool {
         matches!((self.recv, self.read), (RecvClose::Open, ReadSide::Reading))
@@ -404,7 +411,7 @@ impl CloseState {
     pub(crate) fn refuse(&mut self, segment: &Header) {
         if self.peer_supports_control() {
             let (sn, ts) = (segment.sn, segment.ts);
-            self.reply = Some(ControlSegment { kind: ControlType::Reset, sn, ts });
+            self.reply.get_or_insert(ControlSegment { kind: ControlType::Reset, sn, ts });
         }
     }
 

@@ -215,6 +215,8 @@ struct PeerProcess {
     epoch: Ts,
     /// Whether it had received data. If not, another process has the same `una`.
     has_received: bool,
+    /// Only a FIN came of it, which may be forged.
+    sent_fin_alone: bool,
 }
 
 impl PeerProcess {
@@ -222,7 +224,7 @@ impl PeerProcess {
     #[expect(clippy::cast_possible_truncation, reason = "timestamps wrap by design")]
     fn of(now: Micros, ts: Ts, una: Sn) -> Self {
         let epoch = Ts(ts.0.wrapping_sub((now.0 / 1_000) as u32));
-        Self { epoch, has_received: una != Sn(0) }
+        Self { epoch, has_received: una != Sn(0), sent_fin_alone: false }
     }
 
     fn is(self, other: Self) -> bool {
@@ -277,12 +279,20 @@ impl PeerState {
 
     /// Whether another process has sent a segment with `ts` and `una` than the one that has sent the data before.
     pub(crate) fn is_another_process(&self, now: Micros, ts: Ts, una: Sn) -> bool {
-        self.process.is_some_and(|known| !known.is(PeerProcess::of(now, ts, una)))
+        let known = self.process.filter(|known| !known.sent_fin_alone);
+        known.is_some_and(|known| !known.is(PeerProcess::of(now, ts, una)))
     }
 
-    /// A FIN with `ts` and `una` arrived. After data it changes nothing, since it may be forged.
+    /// A FIN with `ts` and `una` arrived.
     pub(crate) fn on_fin(&mut self, now: Micros, ts: Ts, una: Sn) {
-        self.process.get_or_insert_with(|| PeerProcess::of(now, ts, una));
+        let process = PeerProcess { sent_fin_alone: true, ..PeerProcess::of(now, ts, una) };
+        self.process.get_or_insert(process);
+    }
+
+    /// Whether the FIN before data with `ts` and `una` came from another process, or was forged.
+    pub(crate) fn contradicts_fin(&self, now: Micros, ts: Ts, una: Sn) -> bool {
+        let known = self.process.filter(|known| known.sent_fin_alone);
+        known.is_some_and(|known| !known.is(PeerProcess::of(now, ts, una)))
     }
 
     /// Data with `ts` and `una` arrived.

@@ -300,6 +300,9 @@ impl Kcp {
         if self.close_reason.is_some() {
             return false;
         }
+        if is_data && self.peer.contradicts_fin(now, header.ts, header.una) {
+            self.close_state.forget_fin();
+        }
         if let Some(paths) = self.send.paths.as_mut().filter(|_| is_data) {
             if header.sn.since(self.recv.nxt()) >= 0 && self.recv.is_missing(header.sn) {
                 paths.on_data(now, self.arrival, &mut self.acks);

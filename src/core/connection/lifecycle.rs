@@ -130,19 +130,18 @@ impl Kcp {
     }
 
     /// Whether data, or a FIN, comes from another process than the data before: a late copy of our initial
-    /// segment has opened a connection there, whose numbers fit by chance.
+    /// segment has opened a connection there, whose numbers fit by chance. A side that has accepted compares initial
+    /// segments instead.
     pub(super) fn is_of_another_process(&self, now: Micros, header: &Header) -> bool {
-        self.close_state.may_send_reset()
+        self.role == Role::Active
+            && self.close_state.may_send_reset()
             && self.peer.is_another_process(now, header.ts, header.una)
     }
 
     /// Such a segment was dropped. The peer's new connection ends by a RST, then this one by a ping, which nobody
-    /// answers. The side that has accepted sends no RST: it would end the next connection of a client that has
-    /// restarted.
+    /// answers.
     pub(super) fn on_another_process(&mut self, now: Micros, header: &Header) {
-        if self.role == Role::Active {
-            self.close_state.refuse(header);
-        }
+        self.close_state.refuse(header);
         self.keepalive.request_ping(now);
     }
 

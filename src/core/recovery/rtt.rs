@@ -206,7 +206,7 @@ impl RttEstimator {
     /// Whether there was no sample for about a second.
     #[inline]
     pub(crate) fn lacks_samples(&self, now: Micros) -> bool {
-        self.srtt.is_none() || now.since(self.round_start) > SAMPLE_INTERVAL
+        self.srtt.is_none_or(|srtt| now.since(self.round_start) > SAMPLE_INTERVAL.max(2 * srtt))
     }
 
     /// Smoothed RTT, microseconds; `None` before the first sample.

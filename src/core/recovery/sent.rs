@@ -29,7 +29,6 @@ use std::collections::VecDeque;
 use std::{iter, mem};
 
 use crate::core::clock::Micros;
-use crate::core::segment::HEADER_LEN;
 use crate::core::send::buffer::BufferRange;
 use crate::core::seq::{Sn, Ts};
 use crate::util::queue;
@@ -252,20 +251,6 @@ impl SentSegments {
             Some(index) => self.ring.get(index).copied(),
             None => self.runs.get(sn),
         }
-    }
-
-    /// Bytes of the segments in the datagram in which `sn` left last, each with its header. They have numbers and
-    /// transmissions in a row; one that was acknowledged cumulatively or left again since is not counted.
-    pub(crate) fn datagram_len(&self, sn: Sn) -> Option<usize> {
-        let len = |sn| Some(HEADER_LEN + self.payload(sn)?.len());
-        let xmit_seq = self.get(sn)?.xmit_seq;
-        let is_beside = |sn: Sn, seq: Option<u64>| self.get(sn).map(|next| next.xmit_seq) == seq;
-        let after = (1..).map(|k| (sn.advance(k), xmit_seq.checked_add(k.into())));
-        let before = (1..).map(|k| (sn.back(k), xmit_seq.checked_sub(k.into())));
-        let after = after.take_while(|(sn, seq)| is_beside(*sn, *seq));
-        let before = before.take_while(|(sn, seq)| is_beside(*sn, *seq));
-        let others = after.chain(before).filter_map(|(sn, _)| len(sn)).sum::<usize>();
-        Some(len(sn)? + others)
     }
 
     fn get_mut(&mut self, sn: Sn) -> Option<&mut SentSegment> {

@@ -432,7 +432,7 @@ impl Sender {
                 (sn, if has_moved { SentAs::Moved } else { SentAs::RedundantCopy })
             }
             Transmission::PathProbe(sn) => {
-                if self.left_on_doubted_path(sn) {
+                if self.left_on_doubted_path(sn) && self.retransmit_budget.may_retransmit(now) {
                     self.retransmit_budget.on_retransmit(now, self.path.rtt.srtt_or_rto());
                 }
                 let counts = self.path.loss.probes().is_some_and(PathProbes::fills_window);

@@ -346,7 +346,7 @@ impl Sender {
             let counts = self.left_on_doubted_path(sn);
             (sn, if counts { self.retransmit_budget.available_at() } else { Micros(0) })
         });
-        silent.or_else(|| self.blocking_segment())
+        [silent, self.blocking_segment()].into_iter().flatten().min_by_key(|(_, at)| *at)
     }
 
     /// A segment of [`Self::next_stranded`] that leaves now: the reader waits for it more than for `lost`.
@@ -392,6 +392,7 @@ impl Sender {
         self.sent_segments.uses_slots()
             && slot != self.sent_segments.slot()
             && paths.is_usable(slot)
+            && paths.is_slot_doubted(slot)
     }
 
     /// The oldest segment, if it left on another path and nothing new leaves until it is acknowledged (MPTCP's

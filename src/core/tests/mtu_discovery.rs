@@ -229,24 +229,6 @@ fn messages_on_a_reduced_plpmtu_arrive_whole() {
     assert_eq!(found(&sim).1, 1_160);
 }
 
-/// Two messages fit a datagram that the path drops, and each of them a datagram that it carries.
-///
-/// Rule: P-45.
-#[test]
-fn datagrams_of_small_messages_show_a_black_hole_too() {
-    let mut plan = plan("two messages in each datagram", 300_000);
-    for side in &mut plan.sides {
-        side.config.mode = Mode::Message;
-    }
-    let traffic = &mut plan.sides[0].traffic;
-    (traffic.whole, traffic.largest_write) = (true, 559);
-    plan.sides[0].link = black_hole(700);
-    let mut sim = Sim::new(&plan);
-    let outcome = explained(&plan, || sim.run());
-    assert_eq!(found(&sim).1, 468);
-    assert!(outcome.finished < 20 * SECOND, "{outcome:?}");
-}
-
 /// A peer that never answered may not have received the first segment: no MTU probe is sent to it,
 /// and IP fragments may carry that segment.
 #[test]

@@ -490,22 +490,52 @@ fn data_of_another_process_is_dropped_and_draws_a_reset_and_a_ping() {
     }
 }
 
-/// A server exits before its only segment has arrived. Its FIN waits, and the segment of the next process may not take
-/// the place of the one that is lost.
+/// A server exits before its only segment has arrived. Its FIN waits, and does not end the stream of the next process.
 ///
 /// Rules: W-176.
 #[test]
-fn data_of_another_process_than_the_fin_is_dropped() {
+fn fin_of_another_process_than_the_data_is_forgotten() {
     let mut client = ScriptedPeer::new(&config());
     let now = client.instant();
     client.kcp.open(now);
     client.give(Header { frg: CONTROL_CAPABLE, ..header(Command::WindowUpdate, 0, 0) }, b"");
     client.give(fin(1), b"");
-    client.give(header(Command::Push, 0, (HOUR / MILLIS) as u32), b"other");
-    assert!(client.read_all().is_empty());
-    client.push(0, b"lost");
-    assert_eq!(client.read_all(), b"lost");
-    assert!(client.kcp.peer_has_closed());
+    client.give(header(Command::Push, 0, (HOUR / MILLIS) as u32), b"next");
+    assert!(client.read_all() == b"next" && !client.kcp.peer_has_closed());
+}
+
+/// The peer's data counts, not a FIN before it.
+///
+/// Rules: W-176.
+#[test]
+fn forged_fin_before_the_first_data_loses_no_data() {
+    let mut client = ScriptedPeer::new(&config());
+    let now = client.instant();
+    client.kcp.open(now);
+    client.out();
+    client.give(Header { frg: CONTROL_CAPABLE, ..header(Command::WindowUpdate, 0, 0) }, b"");
+    client.out();
+    client.give(Header { ts: Ts(5 * (HOUR / MILLIS) as u32), ..fin(60) }, b"");
+    client.push(0, b"one");
+    let is_reset = |sent: &Header| sent.frg == ControlType::Reset as u8;
+    assert!(
+        !client.out().iter().any(|(sent, _)| is_reset(sent) && sent.command == Command::Control)
+    );
+    client.give(fin(1), b"");
+    assert!(client.read_all() == b"one" && client.kcp.peer_has_closed());
+}
+
+/// CLOCK_MONOTONIC stops while a host is suspended. The side that has accepted compares initial segments.
+#[test]
+fn accepting_side_takes_data_after_a_suspend_of_hours() {
+    let mut server = ScriptedPeer::new(&config());
+    let now = server.instant();
+    server.kcp.require_validation(now, 1_400);
+    server.push(0, b"one");
+    server.now += SECOND;
+    let ts = (server.now + 2 * HOUR) / MILLIS;
+    server.give(header(Command::Push, 1, ts as u32), b"two");
+    assert_eq!(server.read_all(), b"onetwo");
 }
 
 fn fin(sn: u32) -> Header {

@@ -38,8 +38,8 @@ const CRUISE_ROUNDS: (u64, u64) = (4, 5);
 const BURST_LOSS_TIME: u64 = 60_000_000;
 /// Duration of an RTT probe, microseconds (draft `BBR.ProbeRTTDuration`).
 const PROBE_RTT_TIME: u64 = 200_000;
-/// How much later an RTT probe ends in which no round does: the round trips may be shorter than the shortest RTT of a
-/// slower path, and such acknowledgements count as no sample.
+/// How much later an RTT probe ends in which no round does, or two of the shortest RTTs if that is longer: the round
+/// trips may be shorter than the shortest RTT of a slower path, and such acknowledgements count as no sample.
 const PROBE_RTT_GRACE: u64 = 1_000_000;
 
 impl Bbr {
@@ -232,7 +232,8 @@ impl Bbr {
             Phase::ProbeRtt { until: Some(until), .. }
                 if acked.now >= until
                     && (self.rounds_in_phase() >= 1
-                        || acked.now.since(until) >= PROBE_RTT_GRACE) =>
+                        || (acked.rate.is_none()
+                            && acked.now.since(until) >= self.probe_grace())) =>
             {
                 if self.min_rtt.end_probe(acked.now, self.is_probe_drained) {
                     // The path has changed.
@@ -247,6 +248,10 @@ impl Bbr {
             _ => {}
         }
         self.check_min_rtt(acked);
+    }
+
+    fn probe_grace(&self) -> u64 {
+        PROBE_RTT_GRACE.max(2 * self.min_rtt.get().unwrap_or(0))
     }
 
     /// Begins a probe if the shortest RTT is outdated. An application-limited flow queues nothing, so its

@@ -458,6 +458,20 @@ fn probe_of_the_shortest_rtt_ends_a_second_late_without_a_round() {
     }
 }
 
+/// Samples come all the time, of segments that left before.
+#[test]
+fn probe_of_the_shortest_rtt_lasts_a_round_on_a_path_of_three_seconds() {
+    let mut driver = Driver::in_cruise();
+    driver.now = driver.now.add_micros(11 * SECOND);
+    driver.in_flight = 0;
+    (0..2).for_each(|_| driver.ack(RATE, 3 * SECOND, false));
+    for _ in 0..20 {
+        assert!(matches!(driver.bbr.phase, Phase::ProbeRtt { until: Some(_), .. }));
+        driver.now = driver.now.add_micros(100_000);
+        driver.ack_of(0, RATE, 3 * SECOND, false);
+    }
+}
+
 #[test]
 fn configured_rate_paces_at_least_the_initial_window_per_second() {
     for (configured, rate) in

@@ -275,3 +275,24 @@ fn segments_of_a_path_in_doubt_leave_within_the_limit_of_retransmissions() {
         assert_eq!((sent.len(), again.sum::<usize>()), (90, at_once));
     }
 }
+
+/// A segment that blocks the window leaves again without a limit, and may not refill that of the others.
+#[test]
+fn blocking_segment_grants_no_other_retransmission() {
+    let mut flow = Flow::new(CongestionControl::Off, true);
+    flow.sender.window = 8;
+    flow.sender.use_path(flow.now, OTHER);
+    flow.write(8);
+    assert_eq!(flow.send().len(), 8);
+    flow.wait(2 * RTT);
+    flow.sender.use_path(flow.now, PathId::FIRST);
+    for _ in 0..64 + 4 {
+        flow.sender.retransmit_budget.on_retransmit(flow.now, RTT);
+    }
+    flow.wait(1);
+    assert!(!flow.sender.retransmit_budget.may_retransmit(flow.now), "empty for 50 ms");
+    let stranded = flow.sender.next_stranded();
+    assert_eq!(stranded.map(|(sn, at)| (sn, at <= flow.now)), Some((Sn(0), true)));
+    assert!(flow.send().len() <= 1);
+    assert!(!flow.sender.retransmit_budget.may_retransmit(flow.now), "still empty");
+}
