@@ -207,7 +207,7 @@ pub(crate) struct PeerState {
     process: Option<PeerProcess>,
 }
 
-/// The process that has sent the latest data. Its timestamps count from a random epoch, so those of another
+/// The process that has sent the latest data. Its timestamps count from a random epoch. Timestamps of another
 /// process at the same address are hours away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PeerProcess {
@@ -277,10 +277,14 @@ impl PeerState {
         Self { freshness: Freshness::Unheard, restart: RestartCheck::Idle, process: None }
     }
 
-    /// Whether another process has sent a segment with `ts` and `una` than the one that has sent the data before.
+    /// The process that has sent the data before, if a segment with `ts` and `una` comes from another one.
+    fn other_process(&self, now: Micros, ts: Ts, una: Sn) -> Option<PeerProcess> {
+        self.process.filter(|known| !known.is(PeerProcess::of(now, ts, una)))
+    }
+
+    /// Whether a segment with `ts` and `una` comes from another process than the data before.
     pub(crate) fn is_another_process(&self, now: Micros, ts: Ts, una: Sn) -> bool {
-        let known = self.process.filter(|known| !known.sent_fin_alone);
-        known.is_some_and(|known| !known.is(PeerProcess::of(now, ts, una)))
+        self.other_process(now, ts, una).is_some_and(|known| !known.sent_fin_alone)
     }
 
     /// A FIN with `ts` and `una` arrived.
@@ -291,8 +295,7 @@ impl PeerState {
 
     /// Whether the FIN before data with `ts` and `una` came from another process, or was forged.
     pub(crate) fn contradicts_fin(&self, now: Micros, ts: Ts, una: Sn) -> bool {
-        let known = self.process.filter(|known| known.sent_fin_alone);
-        known.is_some_and(|known| !known.is(PeerProcess::of(now, ts, una)))
+        self.other_process(now, ts, una).is_some_and(|known| known.sent_fin_alone)
     }
 
     /// Data with `ts` and `una` arrived.

@@ -87,7 +87,7 @@ fn each<T>(items: impl Iterator<Item = T>, act: impl Fn(T)) -> Result<(), Box<dy
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::future::Future;
     use std::pin::Pin;
     use std::sync::Arc;
@@ -125,16 +125,18 @@ mod tests {
         }
     }
 
-    fn waiting<T>(replies: &mut Replies<T>) -> [oneshot::Receiver<T>; 3]
-    where
-        T: Copy,
-    {
+    /// A call that waits for its reply, in such a task.
+    pub(crate) fn waits<T>(mut reply: oneshot::Receiver<T>) -> oneshot::Receiver<T> {
+        let waker = Waker::from(Arc::new(Panics));
+        assert!(Pin::new(&mut reply).poll(&mut Context::from_waker(&waker)).is_pending());
+        reply
+    }
+
+    fn waiting<T: Copy>(replies: &mut Replies<T>) -> [oneshot::Receiver<T>; 3] {
         [(); 3].map(|()| {
-            let (reply, mut call) = oneshot::channel();
+            let (reply, call) = oneshot::channel();
             replies.push(reply);
-            let waker = Waker::from(Arc::new(Panics));
-            assert!(Pin::new(&mut call).poll(&mut Context::from_waker(&waker)).is_pending());
-            call
+            waits(call)
         })
     }
 

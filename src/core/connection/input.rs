@@ -304,7 +304,7 @@ impl Kcp {
             self.close_state.forget_fin();
         }
         if let Some(paths) = self.send.paths.as_mut().filter(|_| is_data) {
-            if header.sn.since(self.recv.nxt()) >= 0 && self.recv.is_missing(header.sn) {
+            if is_ahead && self.recv.is_missing(header.sn) {
                 paths.on_data(now, self.arrival, &mut self.acks);
             } else {
                 paths.on_duplicate(now, self.arrival);

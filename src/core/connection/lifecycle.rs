@@ -138,8 +138,8 @@ impl Kcp {
             && self.peer.is_another_process(now, header.ts, header.una)
     }
 
-    /// Such a segment was dropped. The peer's new connection ends by a RST, then this one by a ping, which nobody
-    /// answers.
+    /// A segment of another process was dropped. A RST ends the peer's new connection. Then the peer answers a ping
+    /// with a RST, which ends this connection.
     pub(super) fn on_another_process(&mut self, now: Micros, header: &Header) {
         self.close_state.refuse(header);
         self.keepalive.request_ping(now);

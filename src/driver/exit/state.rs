@@ -141,23 +141,11 @@ fn hold(now: Instant, first: &mut Option<Instant>) -> Instant {
 
 #[cfg(test)]
 mod tests {
-    use std::future::Future;
-    use std::pin::Pin;
-    use std::task::{Context, Wake, Waker};
-
     use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;
     use crate::shared::requests::Request;
-
-    /// The waker of a task whose executor fails.
-    struct Panics;
-
-    impl Wake for Panics {
-        fn wake(self: Arc<Self>) {
-            panic!("the executor is gone");
-        }
-    }
+    use crate::util::task::tests::waits;
 
     #[test]
     fn endpoints_that_end_within_a_second_share_50_milliseconds() {
@@ -172,12 +160,6 @@ mod tests {
             [50, 50, 50, 1_050, 1_050, 1_050]
         );
         assert_eq!([2_500, 3_499, 3_500].map(until), [2_550, 2_550, 3_550]);
-    }
-
-    fn waits<T>(mut reply: oneshot::Receiver<T>) -> oneshot::Receiver<T> {
-        let waker = Waker::from(Arc::new(Panics));
-        assert!(Pin::new(&mut reply).poll(&mut Context::from_waker(&waker)).is_pending());
-        reply
     }
 
     #[test]

@@ -276,7 +276,7 @@ fn segments_of_a_path_in_doubt_leave_within_the_limit_of_retransmissions() {
     }
 }
 
-/// A segment that blocks the window leaves again without a limit, and may not refill that of the others.
+/// A segment that blocks the window leaves again without a limit. It does not refill the limit of the others.
 #[test]
 fn blocking_segment_grants_no_other_retransmission() {
     let mut flow = Flow::new(CongestionControl::Off, true);

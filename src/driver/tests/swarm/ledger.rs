@@ -145,8 +145,8 @@ impl Ledger {
         let (peer, count) = ((number(0) ^ MAGIC) as usize, number(8));
         let is_whole = datagram[16..].iter().all(|byte| *byte == count as u8);
         let is_sent = self.ends.get(peer).is_some_and(|peer| count < peer.datagrams);
-        // Datagrams have no timestamp: a client takes those of the next process, while its data has not arrived
-        // at either.
+        // Datagrams have no timestamp. Until the server has data of the client, the client takes datagrams of the
+        // next process, too.
         let is_of_peer = self.ends[end].peer.is_none_or(|known| {
             known == peer || self.ends[known].host == SERVER && self.ends[peer].host == SERVER
         });
