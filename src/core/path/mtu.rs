@@ -140,8 +140,8 @@ struct Reduced {
     raise_at: Micros,
 }
 
-/// Segments of a connection that may exceed the MTU: each that was cut before the MTU fell, until all of them are
-/// acknowledged. Their losses count as no black hole.
+/// Segments of a connection that exceed the MTU, since they were cut before it fell, and those before them, until all
+/// of them are acknowledged. Their losses count as no black hole.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Oversized {
     /// The number after the last of them.
@@ -151,10 +151,10 @@ pub(crate) struct Oversized {
 }
 
 impl Oversized {
-    /// All segments below `cut_until`. `before`: the oversized segments so far, which are among them.
-    pub(crate) fn until(now: Micros, cut_until: Sn, before: Option<Self>) -> Self {
+    /// All segments below `until`. `before`: the oversized segments so far.
+    pub(crate) fn until(now: Micros, until: Sn, before: Option<Self>) -> Self {
         let last_progress = before.map_or(now, |before| before.last_progress);
-        Self { until: cut_until, last_progress }
+        Self { until, last_progress }
     }
 
     /// SND.UNA advanced to `una`. Returns the segments that are left.

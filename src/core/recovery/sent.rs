@@ -29,6 +29,7 @@ use std::collections::VecDeque;
 use std::{iter, mem};
 
 use crate::core::clock::Micros;
+use crate::core::segment::HEADER_LEN;
 use crate::core::send::buffer::BufferRange;
 use crate::core::seq::{Sn, Ts};
 use crate::util::queue;
@@ -41,6 +42,9 @@ const LIST_BITS: u32 = 4;
 const MOVED: u8 = 1 << 7;
 /// Numbers of [`SentSegment::xmit_seq`] that a datagram with one segment takes.
 pub(crate) const XMIT_SEQS_PER_DATAGRAM: u64 = 2;
+/// Segments on each side of one that [`SentSegments::datagram_len`] looks at: as many as a datagram of 1,500 bytes
+/// has, and few enough for a jumbo frame of single bytes.
+const MAX_SHARING: u32 = 64;
 /// Highest back-off level; further RTO expiries leave a segment there.
 pub(crate) const MAX_BACKOFF_LEVEL: u8 = 14;
 
@@ -253,6 +257,26 @@ impl SentSegments {
         }
     }
 
+    /// Bytes of the segments in the datagram in which `sn` left last, each with its header. They have numbers and
+    /// transmissions in a row; one that was acknowledged cumulatively or left again since is not counted.
+    pub(crate) fn datagram_len(&self, sn: Sn) -> Option<usize> {
+        let len = |sn| Some(HEADER_LEN + self.payload(sn)?.len());
+        let xmit_seq = self.get(sn)?.xmit_seq;
+        let is_beside = |sn: Sn, seq: Option<u64>| self.get(sn).map(|next| next.xmit_seq) == seq;
+        let after = (1..=MAX_SHARING).map(|k| (sn.advance(k), xmit_seq.checked_add(k.into())));
+        let before = (1..=MAX_SHARING).map(|k| (sn.back(k), xmit_seq.checked_sub(k.into())));
+        let after = after.take_while(|(sn, seq)| is_beside(*sn, *seq));
+        let before = before.take_while(|(sn, seq)| is_beside(*sn, *seq));
+        let others = after.chain(before).filter_map(|(sn, _)| len(sn)).sum::<usize>();
+        Some(len(sn)? + others)
+    }
+
+    /// The last segment of more than `len` payload bytes.
+    pub(crate) fn last_longer_than(&self, len: usize) -> Option<Sn> {
+        let sns = (1..=self.len()).map(|back| self.nxt().back(back));
+        { sns }.find(|sn| self.payload(*sn).is_some_and(|payload| payload.len() > len))
+    }
+
     fn get_mut(&mut self, sn: Sn) -> Option<&mut SentSegment> {
         let index = self.index(sn)?;
         self.ring.get_mut(index)
@@ -353,6 +377,7 @@ impl SentSegments {
     /// it retransmitted.
     pub(crate) fn move_to_back(&mut self, now: Micros, sn: Sn) {
         let Some(segment) = self.get(sn) else { return };
+        self.begin_datagram();
         self.relink(now, sn, segment.list, segment.retransmitted);
     }
 
@@ -1045,6 +1070,31 @@ mod tests {
                 prop_assert_eq!(contents(&runs), contents(&singles));
             }
         }
+    }
+
+    #[test]
+    fn datagram_has_the_segments_that_left_together_alone() {
+        let mut sent = SentSegments::new(Sn(u32::MAX - 1));
+        for sn in 0..6 {
+            if sn % 3 == 0 {
+                sent.begin_datagram();
+            }
+            sent.push(Micros(0), Ts(0), payload(sn, 10 + sn), 0);
+        }
+        let lens = |sent: &SentSegments| {
+            [u32::MAX - 1, u32::MAX, 0, 1, 2, 3].map(|sn| sent.datagram_len(Sn(sn)).unwrap())
+        };
+        assert_eq!(lens(&sent), [105, 105, 105, 114, 114, 114]);
+        // The last of the first datagram leaves again by itself, and the first of the second is moved.
+        sent.begin_datagram();
+        sent.mark_retransmitted(Micros(1), Sn(0), 1, true);
+        sent.move_to_back(Micros(1), Sn(1));
+        assert_eq!(lens(&sent), [69, 69, 36, 37, 77, 77]);
+        assert_eq!(sent.datagram_len(Sn(4)), None);
+        assert_eq!(
+            [12, 14, 15].map(|len| sent.last_longer_than(len)),
+            [Some(Sn(3)), Some(Sn(3)), None]
+        );
     }
 
     #[test]

@@ -107,9 +107,11 @@ impl SendBuffer {
         if self.stream { self.bytes.div_ceil(mss) } else { self.waiting.len() }
     }
 
-    /// Segments whose length is fixed. Messages are cut when they are written, a stream when a segment leaves.
-    pub(crate) fn cut_segments(&self) -> usize {
-        if self.stream { 0 } else { self.waiting.len() }
+    /// Waiting segments up to the last one of more than `len` bytes. Messages are cut when they are written, a stream
+    /// when a segment leaves.
+    pub(crate) fn cut_longer_than(&self, len: usize) -> usize {
+        let is_longer = |chunk: &Chunk| !self.stream && chunk.data.len() > len;
+        self.waiting.iter().rposition(is_longer).map_or(0, |last| last + 1)
     }
 
     /// Full segments of `mss` payload bytes that come next; 0 in message mode, where messages may be shorter.

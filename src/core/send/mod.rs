@@ -225,9 +225,9 @@ impl Sender {
 
     /// Sets the largest datagram, and the largest payload of new segments in it, bytes. Segments keep their length.
     pub(crate) fn set_mss(&mut self, now: Micros, mtu: usize, mss: usize) {
-        let cut_until = self.cut_until();
-        if mtu < self.mtu && cut_until != self.una() {
-            self.oversized = Some(Oversized::until(now, cut_until, self.oversized));
+        if mtu < self.mtu {
+            let until = self.longer_until(mtu.saturating_sub(HEADER_LEN));
+            self.oversized = until.map(|until| Oversized::until(now, until, self.oversized));
         }
         (self.mtu, self.mss) = (mtu, mss);
         let segment = (HEADER_LEN + mss) as u64;
@@ -242,12 +242,15 @@ impl Sender {
         self.mss
     }
 
-    /// The number after the last segment that keeps its length: segments of queued messages do too.
-    fn cut_until(&self) -> Sn {
-        self.nxt().advance(u32::try_from(self.send_buffer.cut_segments()).unwrap_or(0))
+    /// The number after the last segment, in flight or waiting, that is cut and has more than `len` payload bytes.
+    fn longer_until(&self, len: usize) -> Option<Sn> {
+        match u32::try_from(self.send_buffer.cut_longer_than(len)).unwrap_or(0) {
+            0 => self.sent_segments.last_longer_than(len).map(|sn| sn.advance(1)),
+            waiting => Some(self.nxt().advance(waiting)),
+        }
     }
 
-    /// Segments that may exceed the MTU, and wait or are in flight.
+    /// Segments that exceed the MTU, and wait or are in flight.
     pub(crate) fn oversized(&self) -> Option<Oversized> {
         self.oversized
     }

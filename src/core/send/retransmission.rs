@@ -275,9 +275,9 @@ impl Sender {
         }
     }
 
-    /// The smallest datagram in which `sn` left on the active path.
+    /// The size of the datagram in which `sn` left last.
     pub(super) fn datagram_size(&self, sn: Sn) -> Option<usize> {
-        let size = HEADER_LEN + self.sent_segments.payload(sn)?.len();
+        let size = self.sent_segments.datagram_len(sn)?;
         // A retransmission leaves without FEC header.
         Some(match self.sent_segments.get(sn)?.retransmitted {
             true => self.path.mtu.retransmission_size(size),

@@ -229,6 +229,24 @@ fn messages_on_a_reduced_plpmtu_arrive_whole() {
     assert_eq!(found(&sim).1, 1_160);
 }
 
+/// Two messages fit a datagram that the path drops, and each of them a datagram that it carries.
+///
+/// Rule: P-45.
+#[test]
+fn datagrams_of_small_messages_show_a_black_hole_too() {
+    let mut plan = plan("two messages in each datagram", 300_000);
+    for side in &mut plan.sides {
+        side.config.mode = Mode::Message;
+    }
+    let traffic = &mut plan.sides[0].traffic;
+    (traffic.whole, traffic.largest_write) = (true, 559);
+    plan.sides[0].link = black_hole(700);
+    let mut sim = Sim::new(&plan);
+    let outcome = explained(&plan, || sim.run());
+    assert_eq!(found(&sim).1, 468);
+    assert!(outcome.finished < 20 * SECOND, "{outcome:?}");
+}
+
 /// A peer that never answered may not have received the first segment: no MTU probe is sent to it,
 /// and IP fragments may carry that segment.
 #[test]
@@ -336,6 +354,22 @@ fn segments_of_a_waiting_message_when_the_mtu_falls_may_be_fragmented_until_ackn
         scripted.una = Sn(sent.len() as u32);
         scripted.ack(0, sent[0].0.ts.0);
         assert!(!scripted.kcp.needs_ip_fragmentation());
+    }
+}
+
+/// Small segments fit every MTU: they may be lost for as long as the dead-peer timeout allows, and need no fragments.
+#[test]
+fn small_segments_in_flight_when_the_mtu_falls_are_not_oversized() {
+    for (first, second, oversized) in
+        [(1_376, 1_176, true), (1_176, 1_376, true), (1_176, 1_176, false)]
+    {
+        let mut scripted = ScriptedPeer::new(&KcpConfig { mode: Mode::Message, ..config() });
+        scripted.write(vec![1; first]);
+        scripted.write(vec![1; second]);
+        scripted.out();
+        scripted.write(vec![1; 1_176]);
+        assert_eq!(scripted.kcp.on_message_too_big(1_400), Some(1_200));
+        assert_eq!(scripted.kcp.needs_ip_fragmentation(), oversized, "{first}, {second}");
     }
 }
 
