@@ -33,6 +33,9 @@ const CONV: u32 = 7;
 /// The side that opens the connection, and the only one that adds paths.
 const OPENER: usize = 0;
 
+/// No network holds a datagram for longer: later ones look as if another process had sent them.
+const MAX_AGE: Duration = Duration::from_secs(1_800);
+
 /// A datagram on its way.
 #[derive(Clone, Debug)]
 struct Datagram {
@@ -65,6 +68,8 @@ struct Pair {
     honest: bool,
     mode: Mode,
     now: Instant,
+    /// When the network last lost all datagrams for their age.
+    aged: Instant,
     /// An idle or dead-peer timeout may end a connection.
     mortal: bool,
     endings: Endings,
@@ -157,8 +162,19 @@ impl Pair {
             setup.prepare(&mut side.kcp, index, now);
         }
         let (may_end, tainted) = (false, false);
-        let mut pair =
-            Self { sides, honest, mode, now, mortal, endings, may_end, tainted, setup, spare };
+        let mut pair = Self {
+            sides,
+            honest,
+            mode,
+            now,
+            aged: now,
+            mortal,
+            endings,
+            may_end,
+            tainted,
+            setup,
+            spare,
+        };
         if setup.allowance.is_some() {
             pair.begin(is_capable);
         }
@@ -235,6 +251,10 @@ impl Pair {
     /// Time passes until `now`.
     fn pass(&mut self, now: Instant) {
         self.now = now;
+        if now > self.aged + MAX_AGE {
+            self.sides.iter_mut().for_each(|side| side.wire.clear());
+            self.aged = now;
+        }
         self.sides.iter_mut().for_each(|side| side.kcp.handle_timeout(now));
     }
 
