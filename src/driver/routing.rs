@@ -1222,6 +1222,35 @@ mod tests {
     }
 
     #[test]
+    fn next_connection_of_an_address_shares_the_path_of_the_newest_that_is_left() {
+        let mut memory = Memory::new(&Config::new(), Notifier::new().memory().clone());
+        for (gone, shared) in
+            [(vec![], 2), (vec![0], 2), (vec![2], 1), (vec![1, 2], 0), (vec![2, 1], 0)]
+        {
+            let mut peers = PeerTable::new(&Config::new(), 1);
+            for slot in 0..3 {
+                peers.join(addr(1), slot);
+                peers.join(addr(2), slot + 10);
+                assert_eq!(peers.sharer(addr(1), slot), slot.checked_sub(1).map(|s| s as usize));
+                assert_eq!(peers.sharer(addr(1), slot), None, "none shares its own");
+            }
+            for slot in &gone {
+                peers.leave(addr(1), *slot, &mut memory);
+            }
+            peers.join(addr(1), 3);
+            assert_eq!(peers.sharer(addr(1), 3), Some(shared), "without {gone:?}");
+        }
+        // A newer connection, which is not validated yet.
+        let mut peers = PeerTable::new(&Config::new(), 1);
+        peers.join(addr(1), 0);
+        assert_eq!(peers.sharer(addr(1), 0), None);
+        peers.join(addr(1), 1);
+        peers.leave(addr(1), 0, &mut memory);
+        peers.join(addr(1), 2);
+        assert_eq!(peers.sharer(addr(1), 2), Some(1));
+    }
+
+    #[test]
     fn parity_of_an_address_counts_from_its_first_datagram_until_its_last_connection() {
         let fec = |data, parity| FecConfig::new(data, parity).unwrap();
         let config = Config::new().redundancy(Redundancy::Fec(fec(10, 3)));

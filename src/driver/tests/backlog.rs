@@ -6,18 +6,22 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::fixtures::{Pair, SECOND, pattern};
+use super::fixtures::{Pair, SECOND, pattern, read_pattern};
 use crate::testkit::link::LinkConfig;
 use crate::{Config, Mode, Timing, WritePolicy};
+
+/// Small writes wait for 100 ms.
+fn delayed() -> Config {
+    Config::new()
+        .write_policy(WritePolicy::Delayed)
+        .timing(Timing { interval: Duration::from_millis(100), ..Timing::FAST3 })
+}
 
 /// A writer of messages has to wait before the limit is used up: it then waits for the path, not for the end
 /// of the write delay.
 #[test]
 fn messages_that_do_not_fit_end_the_write_delay() {
-    let config = Config::new()
-        .mode(Mode::Message)
-        .write_policy(WritePolicy::Delayed)
-        .timing(Timing { interval: Duration::from_millis(100), ..Timing::FAST3 });
+    let config = delayed().mode(Mode::Message);
     let Pair { mut world, mut client, mut server, endpoint: _endpoint, listener: _listener } =
         Pair::near(&config, &config);
     world.set_path(LinkConfig {
@@ -39,6 +43,40 @@ fn messages_that_do_not_fit_end_the_write_delay() {
     let rate = (read.get() - before) / 3;
     // A batch of 16 KiB each 100 ms is 160 KB/s.
     assert!(rate > 2_000_000, "{rate} bytes a second of 2,500,000");
+}
+
+/// Its task has more to write, or will soon.
+#[test]
+fn writer_that_fills_the_send_buffer_ends_the_write_delay() {
+    for (bytes, is_delayed) in [(3_999, true), (4_000, false), (8_000, false)] {
+        let config = delayed().send_buffer(4_000);
+        let Pair { mut world, mut client, mut server, .. } = Pair::near(&config, &config);
+        let before = world.elapsed();
+        world.finish(SECOND, async {
+            client.write_all(&pattern(bytes)).await.unwrap();
+            read_pattern(&mut server, bytes).await;
+        });
+        let millis = (world.elapsed() - before) / 1_000;
+        assert_eq!(millis, if is_delayed { 100 } else { 0 }, "{bytes} bytes");
+    }
+}
+
+#[test]
+fn message_that_waits_for_the_window_ends_the_write_delay_of_the_one_before() {
+    for (second, is_delayed) in [(12, false), (9, true)] {
+        let config = delayed().mode(Mode::Message).windows(16, 16);
+        let Pair { mut world, mut client, mut server, .. } = Pair::near(&config, &config);
+        let before = world.elapsed();
+        let first = world.finish(SECOND, async {
+            for segments in [6, second] {
+                client.send_message(&pattern(segments * 1_376)).await.unwrap();
+            }
+            server.recv_message().await.unwrap()
+        });
+        assert_eq!(first, pattern(6 * 1_376));
+        let millis = (world.elapsed() - before) / 1_000;
+        assert_eq!(millis, if is_delayed { 100 } else { 0 }, "beside {second} segments");
+    }
 }
 
 /// Unsent bytes of a bulk writer leave soon, at the rate of the path, and each wake finds room worth a write.

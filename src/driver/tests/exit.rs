@@ -1,11 +1,12 @@
 //! Runtimes that end under their connections: the peers learn it at once.
 
-use std::time::Duration;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fixtures::{
-    CLIENT, MINUTE, Pair, SECOND, SERVER, cause, greet, pattern, write_until_error,
+    CLIENT, HOUR, MINUTE, Pair, SECOND, SERVER, cause, greet, pattern, write_until_error,
 };
 use super::sim_world::{World, addr};
 use crate::config::{Config, Redundancy, WritePolicy};
@@ -194,12 +195,29 @@ fn bytes_written_right_before_a_runtime_ends_arrive_with_the_end() {
     }
 }
 
+/// A clock that stands still, before every thread that other tests hold: none of them shares its time with this one.
+#[expect(clippy::disallowed_methods, reason = "a clock is a function, which has no world")]
+fn an_hour_ago() -> Instant {
+    static TIME: LazyLock<Instant> = LazyLock::new(|| {
+        let now = Instant::now();
+        now.checked_sub(HOUR).unwrap_or(now)
+    });
+    *TIME
+}
+
 #[test]
-fn thread_without_a_clock_is_not_held_for_lost_data() {
-    let Pair { mut world, client, server: _server, .. } = Pair::plain();
-    client.try_write(b"lost").unwrap();
-    world.exit(CLIENT);
-    assert!(!world.was_held(CLIENT));
+fn thread_is_held_for_undelivered_data_alone_and_not_without_a_clock() {
+    let clock: fn() -> Instant = an_hour_ago;
+    for (clock, is_written, is_held) in
+        [(None, true, false), (Some(clock), true, true), (Some(clock), false, false)]
+    {
+        let Pair { mut world, client, server: _server, .. } = Pair::plain();
+        if is_written {
+            client.try_write(b"lost").unwrap();
+        }
+        world.exit_with(CLIENT, clock);
+        assert_eq!(world.was_held(CLIENT), is_held, "{clock:?}, written: {is_written}");
+    }
 }
 
 /// A thread is held for undelivered bytes.

@@ -9,11 +9,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::fixtures::{CLIENT, MINUTE, Pair, SECOND, SERVER, micros, pattern, push};
 use super::resource_limits::{streams, turn, wide};
+use super::sim_network::Sent;
 use super::sim_world::{World, addr};
 use crate::config::Config;
 use crate::core::segment::Header;
 use crate::driver::Turn;
+use crate::driver::output::TURN_PACKETS;
 use crate::driver::receive::RECV_CALLS;
+use crate::fec::{FecFlag, fec_flag};
 use crate::stream::KcpStream;
 use crate::testkit::link::LinkConfig;
 
@@ -143,6 +146,26 @@ fn fairness_on_a_long_path_serves_small_connections_within_two_turns() {
     );
     assert!(share >= 90, "{share} %");
     assert!(bulk_datagrams > 10 * usize::from(ROUNDS), "the bulk transfer did not send");
+}
+
+/// Datagrams of both kinds take turns. Other connections come after half of what a turn may send.
+#[test]
+fn datagrams_out_of_band_and_of_the_stream_share_the_quota_of_their_connection() {
+    const OUT_OF_BAND: usize = 30;
+    let config = wide().mtu(400);
+    let mut pair = Pair::near(&config, &config);
+    let (other, _other_server) = streams(&mut pair, 1).remove(0);
+    let datagrams = pair.client.datagrams();
+    pair.world.run_for(SECOND);
+    (0..OUT_OF_BAND).for_each(|_| datagrams.send(&[7; 376]).unwrap());
+    pair.client.try_write(&pattern(100_000)).unwrap();
+    other.try_write(b"small").unwrap();
+    let (_, sent) = turn(&mut pair.world, CLIENT);
+    let is_out_of_band = |sent: &Sent| fec_flag(&sent.datagram) == FecFlag::OutOfBand;
+    let both = sent.chunks(2).take(OUT_OF_BAND);
+    assert!(both.into_iter().all(|both| is_out_of_band(&both[0]) != is_out_of_band(&both[1])));
+    let before = sent.iter().position(|sent| sent.datagram.ends_with(b"small"));
+    assert_eq!(before, Some(TURN_PACKETS / 2), "of {} datagrams", sent.len());
 }
 
 /// 16 connections of one client fill 20 Mbit/s. The queue holds less than each alone would probe for.

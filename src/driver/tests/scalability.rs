@@ -99,4 +99,12 @@ fn endpoint_with_one_idle_connection_releases_its_buffers() {
         pair.world.run_for(SECOND * 5);
         assert_eq!(pair.world.driver_of(CLIENT).output.tx.capacity(), 0);
     }
+    // The second counts from the last datagram that arrived.
+    pair.client.try_write(&pattern(50_000)).unwrap();
+    pair.world.run_for(SECOND / 10 * 9);
+    pair.client.try_write(b"again").unwrap();
+    for (wait, is_released) in [(SECOND, false), (SECOND / 20, true)] {
+        pair.world.run_for(wait);
+        assert_eq!(pair.world.driver_of(CLIENT).output.tx.capacity() == 0, is_released);
+    }
 }

@@ -283,10 +283,15 @@ impl World {
 
     /// The runtime of `host` ends: its driver is dropped and its port closed.
     pub(super) fn exit(&mut self, host: u8) {
+        self.exit_with(host, None);
+    }
+
+    /// The same, and the thread may be held if there is a `clock`.
+    pub(super) fn exit_with(&mut self, host: u8, clock: Option<fn() -> Instant>) {
         let now = self.hosts.instant(addr(host), self.elapsed());
         for slot in &mut self.drivers {
             if let Some(driver) = slot.as_mut().filter(|driver| driver.local() == addr(host)) {
-                driver.on_exit(now, None);
+                driver.on_exit(now, clock);
                 *slot = None;
             }
         }
