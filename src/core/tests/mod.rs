@@ -31,6 +31,7 @@ mod matrix;
 mod mtu_discovery;
 mod pacing;
 mod path_changes;
+mod paths;
 mod peer_restart;
 mod repair;
 mod repair_hostile;

@@ -471,6 +471,21 @@ fn connection_has_at_most_four_paths_and_keeps_one_that_answered() {
     }
 }
 
+/// An answer to a segment that left on a removed path says nothing about another one.
+#[test]
+fn path_gets_a_slot_that_no_other_one_has_and_in_which_nothing_is_in_flight() {
+    let now = Micros(1_000_000);
+    let mut set = PathSet::new(now, true);
+    let new = || SendPath::new(&KcpConfig::default());
+    assert_eq!(set.free_slot(|_| true), Some(Slot(1)));
+    assert!(set.add(now, Slot(1), new()).is_some());
+    assert_eq!(set.free_slot(|_| true), Some(Slot(2)));
+    assert_eq!(set.free_slot(|slot| slot != Slot(2)), Some(Slot(3)));
+    assert_eq!(set.free_slot(|slot| slot == Slot(1)), None);
+    (2..=3).for_each(|slot| assert!(set.add(now, Slot(slot), new()).is_some()));
+    assert_eq!(set.free_slot(|_| true), None);
+}
+
 /// Segments in flight leave again at once, since nothing will answer for them on the removed path.
 #[test]
 fn removed_active_path_hands_its_data_to_a_usable_path_and_else_to_a_silent_one() {

@@ -142,6 +142,31 @@ fn acks_of_one_datagram_open_both_paths_on_which_the_segments_left() {
     }
 }
 
+/// The other path has a quarter of the round trip.
+#[test]
+fn next_datagram_leaves_on_the_path_on_which_it_arrives_first() {
+    for aggregates in [false, true] {
+        let mut flow = Flow::new(CongestionControl::Bbr, aggregates);
+        let now = flow.now;
+        flow.other(OTHER).rtt = RttEstimator::new(Duration::from_secs(10));
+        flow.other(OTHER).rtt.on_sample(now, RTT / 4);
+        flow.sender.set_writer_waits(true);
+        flow.write(200);
+        flow.sender.choose_path(now);
+        if !aggregates {
+            assert_eq!(flow.active(), PathId::FIRST, "one path carries all data");
+            continue;
+        }
+        assert_eq!(flow.active(), OTHER);
+        assert!(!flow.send().is_empty());
+        flow.sender.choose_path(now);
+        assert_eq!(flow.active(), PathId::FIRST, "the shorter one admits nothing now");
+        flow.sender.paths.as_mut().unwrap().on_overdue(now, Slot::FIRST);
+        flow.sender.choose_path(now);
+        assert_eq!(flow.active(), OTHER, "the first one is in doubt");
+    }
+}
+
 /// The loss is no reason for the path to send nothing more.
 #[test]
 fn segment_that_leaves_again_elsewhere_is_not_in_flight_on_its_first_path() {
