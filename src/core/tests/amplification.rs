@@ -1,10 +1,12 @@
 //! Anti-amplification limit (RFC 9000 8.1) and path validation (RFC 9000 8.2) without the driver.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::scripted_peer::{ScriptedPeer, Sent, commands, config, datagram, header};
+use super::sim::CONV;
 use super::sim_plan::{MILLIS, SECOND};
-use crate::core::connection::PacketType;
+use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::path::amplification::SendBudget;
 use crate::core::path::set::PathId;
 use crate::core::path::validation::PathValidation;
@@ -120,6 +122,51 @@ fn initial_segment_without_data_is_answered_beside_the_first_ping_alone() {
     for (_, (header, _)) in scripted.run(5 * SECOND) {
         assert_eq!((header.command, header.len), (Command::Push, 0));
     }
+}
+
+/// The seed of the sequence whose first cookie is 0.
+const SEED_OF_COOKIE_0: u64 = 0_u64.wrapping_sub(0x9E37_79B9_7F4A_7C15);
+
+/// A window probe with timestamp 0 would be none that opens a connection, and draw no answer.
+#[test]
+fn initial_segment_without_data_is_answered_whatever_its_cookie() {
+    let mut scripted = ScriptedPeer::new(&config());
+    scripted.kcp.require_validation(scripted.instant(), 0);
+    let (now, seed) = (scripted.instant(), Seed::new(0, SEED_OF_COOKIE_0));
+    let mut client = Kcp::with_config(CONV, &config(), now, seed).unwrap();
+    client.open(now);
+    let mut initial = Vec::new();
+    assert!(client.poll_transmit(now, &mut initial).is_some());
+    scripted.input(&initial).unwrap();
+    assert_eq!(commands(&scripted.out()), [Command::Push, Command::WindowUpdate]);
+}
+
+/// A listener that opened a session for the ping could acknowledge it, and what follows.
+#[test]
+fn ack_without_the_capability_answers_neither_ping_nor_data_of_an_accepted_connection() {
+    let mut scripted = ScriptedPeer::new(&config());
+    scripted.kcp.require_validation(scripted.instant(), 1_200);
+    scripted.kcp.expect_capable_acks();
+    let initial =
+        Header { frg: CONTROL_CAPABLE, ts: Ts(9), ..header(Command::WindowProbe, u32::MAX, 0) };
+    scripted.input(&datagram(&[(initial, b"")])).unwrap();
+    scripted.write(vec![1; 100]);
+    let sent = scripted.out();
+    let pushes = sent.into_iter().map(|(header, _)| header);
+    let pushes: Vec<_> = pushes.filter(|header| header.command == Command::Push).collect();
+    assert_eq!(pushes.iter().map(|header| header.len).collect::<Vec<_>>(), [0, 100]);
+    scripted.now += 10 * MILLIS;
+    for header in &pushes {
+        scripted.ack(header.sn.0, header.ts.0);
+    }
+    let stats = scripted.kcp.stats();
+    assert_eq!((stats.anomalies.invalid_acks, stats.path.in_flight_segments), (2, 1));
+    assert_eq!(stats.path.srtt, Duration::ZERO, "no sample");
+    assert!(!scripted.kcp.is_established());
+    let pong = header(Command::Ack, pushes[0].sn.0, pushes[0].ts.0);
+    scripted.give(Header { frg: CONTROL_CAPABLE, ..pong }, b"");
+    assert!(scripted.kcp.is_established(), "the ping still waits for its answer");
+    assert_eq!(scripted.kcp.stats().anomalies.invalid_acks, 2);
 }
 
 /// The lifetime of a RST is a deadline even if the limit holds the RST back.

@@ -63,6 +63,27 @@ fn ack_policy_interval_acks_after_one_interval() {
 }
 
 #[test]
+fn ack_policy_set_in_use_applies_to_the_next_segment() {
+    let timing = Timing::new(true, ms(20), None).unwrap();
+    let congestion_control = CongestionControl::Off;
+    let ack_policy = AckPolicy::Interval;
+    let config = KcpConfig { ack_policy, timing, congestion_control, ..quiet() };
+    let _ = script(&config)
+        .at(ms(5))
+        .with(|kcp, _| kcp.set_ack_policy(AckPolicy::Immediate))
+        .recv(push(0, b"a").ts(7))
+        .expect(ack(0).una(1).ts(7))
+        .with(|kcp, _| kcp.set_ack_policy(AckPolicy::Interval))
+        .recv(push(1, b"b").ts(8))
+        .expect_none()
+        .at(ms(25))
+        .expect(ack(1).una(2).ts(8))
+        .at(ms(1_000))
+        .read(b"ab")
+        .expect_none();
+}
+
+#[test]
 fn duplicate_is_acked_again_at_once_whatever_the_policy() {
     let config = KcpConfig { ack_policy: AckPolicy::Interval, ..quiet() };
     let _ = script(&config)
