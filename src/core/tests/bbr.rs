@@ -339,6 +339,27 @@ fn first_data_leaves_at_the_configured_rate() {
     assert!(times.eq((0..=20).map(|index| index * 10 * MILLIS)), "100 segments per second");
 }
 
+/// The connection has moved, and other connections use both paths.
+#[test]
+fn connection_that_shares_another_path_is_paced_as_that_path() {
+    let sender = |initial_rate: u64| {
+        let mut config = config();
+        config.congestion_control = CongestionControl::Bbr;
+        config.initial_rate = NonZeroU64::new(initial_rate);
+        let mut script = ScriptedPeer::new(&config);
+        script.write(vec![7; 1_376]);
+        assert_eq!(script.out().len(), 1);
+        script
+    };
+    let mut moved = sender(0);
+    let rates = [100 * PACKET, 900 * PACKET].map(|rate| {
+        let mut other = sender(rate);
+        moved.kcp.share_path(&other.kcp.shared_path());
+        moved.kcp.stats().path.pacing_bytes_per_second
+    });
+    assert!(rates[0] > 0 && rates[1] == 9 * rates[0], "{rates:?}");
+}
+
 /// Towards a peer that acknowledges nothing, only the initial window and the budget's grants leave.
 #[test]
 fn unacknowledged_data_is_bounded_by_the_initial_window() {
