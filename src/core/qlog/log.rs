@@ -719,17 +719,22 @@ pub(crate) mod tests {
         // Across the end of the numbers.
         log.una[0] = Sn(u32::MAX - 1);
         log.on_sent(Micros(0), &segment(Command::Push, 2, 1, 10));
+        // One number more, and one that is older.
+        for (sn, una) in [(3, 2), (4, 1)] {
+            log.on_sent(Micros(0), &segment(Command::Push, sn, una, 10));
+        }
         let events = taken(&mut log);
         let push = json!({"frame_type": "push", "length": 10});
         let ack =
             |first: u32, last: u32| json!({"frame_type": "ack", "acked_ranges": [[first, last]]});
         let frames: Vec<_> = events.iter().map(|event| event["data"]["frames"].clone()).collect();
-        assert_eq!(
-            frames,
-            [json!([ack(0, 3), push]), json!([push]), json!([ack(u32::MAX - 1, 0), push])]
-        );
+        let wrapped = json!([ack(u32::MAX - 1, 0), push]);
+        let alone = json!([push]);
+        let expected =
+            [json!([ack(0, 3), push]), alone.clone(), wrapped, json!([ack(1, 1), push]), alone];
+        assert_eq!(frames, expected);
         let numbers = events.iter().map(|event| &event["data"]["header"]["packet_number"]);
-        assert!(numbers.eq([0, 1, 2]), "of the data, also in an event with an ACK");
+        assert!(numbers.eq(0..5), "of the data, also in an event with an ACK");
     }
 
     #[test]

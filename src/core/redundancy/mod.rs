@@ -407,6 +407,21 @@ mod tests {
         assert!(may_come(&redundancy, 100_010) && !may_come(&redundancy, 100_011));
     }
 
+    /// They prove an ACK of a recovered segment, and tell a reflection.
+    #[test]
+    fn keys_of_the_latest_320_symbols_and_64_recovered_segments_are_remembered() {
+        let mut redundancy = Redundancy::default();
+        redundancy.set_repair_rate(1, Sn(0), || u32::MAX - 99);
+        let repair = redundancy.repair.as_mut().unwrap();
+        (0..500).for_each(|_| repair.on_repair_sent(Micros(0), Sn(0), Sn(1), 100));
+        (0..70).for_each(|sn| repair.on_recovered(Sn(sn)));
+        let late = (0..80).filter(|sn| repair.on_late_arrival(Sn(*sn)));
+        assert!(late.eq(6..70));
+        let key = |number: u32| number.wrapping_sub(100);
+        let known = (0..600).filter(|number| redundancy.has_sent_repair(key(*number)));
+        assert!(known.eq(180..500));
+    }
+
     #[test]
     fn new_segments_count_for_each_redundancy_in_use() {
         let using = |change: fn(&mut Redundancy)| {
