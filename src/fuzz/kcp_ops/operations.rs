@@ -266,7 +266,8 @@ impl Pair {
             }
             6 => {
                 let is_first = kcp.at_first_path();
-                assert!(is_first || !kcp.aggregates_paths());
+                let is_removed = kcp.paths().all(|known| known.id != PathId::FIRST);
+                assert!(is_first || is_removed || !kcp.aggregates_paths());
             }
             _ => *cut ^= 1 << path.number(),
         }
