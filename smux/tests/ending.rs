@@ -6,12 +6,14 @@ mod common;
 use std::future::Future;
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use common::frames::{FIN, Frame, PSH, Peer, SYN};
 use common::{VERSIONS, idle, number};
-use kcpx_smux::{Config, Error, Session};
+use kcpx_smux::{Config, Error, Session, Version};
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
 };
@@ -20,6 +22,8 @@ use tokio::time::{Instant, Sleep, sleep};
 /// A carrier with faults.
 struct Faulty {
     io: DuplexStream,
+    /// How often it was read.
+    reads: Arc<AtomicUsize>,
     write_fails: bool,
     /// Its shutdown takes this time and fails.
     shutdown: Option<Pin<Box<Sleep>>>,
@@ -29,7 +33,7 @@ struct Faulty {
 
 impl Faulty {
     fn new(io: DuplexStream) -> Self {
-        Self { io, write_fails: false, shutdown: None, flush: None }
+        Self { io, reads: Arc::default(), write_fails: false, shutdown: None, flush: None }
     }
 }
 
@@ -39,6 +43,7 @@ impl AsyncRead for Faulty {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         Pin::new(&mut self.io).poll_read(cx, buf)
     }
 }
@@ -219,6 +224,55 @@ async fn close_is_an_error_when_the_peer_ends_the_carrier_before_all_is_sent() {
     assert_eq!(close.await.unwrap().unwrap_err().kind(), ErrorKind::UnexpectedEof);
 }
 
+#[tokio::test(start_paused = true)]
+async fn close_behind_the_peers_end_of_the_carrier_is_an_error_only_if_data_or_fin_is_unsent() {
+    for version in VERSIONS {
+        let config = Config::new().version(version).fin_delay(Duration::from_secs(1));
+        for (ends, is_unsent) in [(None, false), (Some(false), false), (Some(true), true)] {
+            let (session, mut peer) = server(1 << 10, config.clone(), number(version));
+            let mut stream = None;
+            if let Some(ends) = ends {
+                peer.send(SYN, 3, b"").await;
+                peer.send(FIN, 3, b"").await;
+                let accepted = stream.insert(session.accept_stream().await.unwrap());
+                accepted.write_all(b"sent").await.unwrap();
+                idle().await;
+                if ends {
+                    // FIN is delayed.
+                    drop(stream.take());
+                }
+            }
+            idle().await;
+            assert_closes(&session, &mut peer, is_unsent).await;
+        }
+    }
+    // Nothing leaves before the peer's first frame.
+    for (data, ends) in [(&b""[..], false), (b"unsent", false), (b"", true)] {
+        let (session, mut peer) = server(1 << 10, Config::new().version(Version::Any), 1);
+        let mut stream = Some(session.open_stream().await.unwrap());
+        stream.as_mut().unwrap().write_all(data).await.unwrap();
+        if ends {
+            stream = None;
+        }
+        idle().await;
+        assert_closes(&session, &mut peer, ends || !data.is_empty()).await;
+        drop(stream);
+    }
+}
+
+/// The peer ends the carrier.
+async fn assert_closes(session: &Session, peer: &mut Peer, is_unsent: bool) {
+    peer.io.shutdown().await.unwrap();
+    assert!(matches!(session.closed().await, Error::Closed));
+    match session.close().await {
+        Ok(()) => assert!(!is_unsent),
+        Err(error) => {
+            assert!(is_unsent, "{error}");
+            assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn close_ends_while_the_peer_sends_without_end() {
     let session = Session::client(Flood, Config::new()).unwrap();
@@ -267,7 +321,7 @@ async fn flush_of_what_the_carrier_does_not_take_returns_the_error_of_the_sessio
 
 #[tokio::test(start_paused = true)]
 async fn dropped_stream_without_window_ends_after_the_timeout() {
-    let config = Config::new().version(kcpx_smux::Version::V2).keepalive(None);
+    let config = Config::new().version(Version::V2).keepalive(None);
     let (session, mut peer) = server(1 << 20, config, 2);
     for i in 0..100 {
         let id = 3 + 2 * i;
@@ -286,16 +340,24 @@ async fn dropped_stream_without_window_ends_after_the_timeout() {
 
 #[tokio::test(start_paused = true)]
 async fn carrier_is_read_to_its_end_after_a_malformed_frame_with_bytes_behind_it() {
-    let (ours, mut peer) = duplex(64 << 10);
-    let (_session, driver) = Session::server_with_driver(ours, Config::new()).unwrap();
-    let driver = tokio::spawn(driver);
-    let mut input = vec![1, 9, 0, 0, 0, 0, 0, 0];
-    // After the malformed frame in the same read, and in further ones.
-    input.resize(300_000, 0);
-    let written = tokio::time::timeout(Duration::from_secs(1), peer.write_all(&input)).await;
-    written.expect("the carrier is read").unwrap();
-    drop(peer);
-    assert!(matches!(driver.await.unwrap(), Error::Protocol(_)));
+    // Or with the malformed frame at the end of the read buffer.
+    for nops in [0, 8_190] {
+        let (ours, mut peer) = duplex(64 << 10);
+        let carrier = Faulty::new(ours);
+        let reads = Arc::clone(&carrier.reads);
+        let (_session, driver) = Session::server_with_driver(carrier, Config::new()).unwrap();
+        let driver = tokio::spawn(driver);
+        let mut input = [1, 3, 0, 0, 0, 0, 0, 0].repeat(nops);
+        input.extend([1, 9, 0, 0, 0, 0, 0, 0]);
+        // After the malformed frame in the same read, and in further ones.
+        input.resize(300_000, 0);
+        let written = tokio::time::timeout(Duration::from_secs(1), peer.write_all(&input)).await;
+        written.expect("the carrier is read").unwrap();
+        drop(peer);
+        assert!(matches!(driver.await.unwrap(), Error::Protocol(_)));
+        let reads = reads.load(Ordering::Relaxed);
+        assert!(reads < 20, "{reads} reads");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -167,6 +167,23 @@ fn stream_waits_for_a_flush_of_the_carrier_once_and_only_if_it_asks() {
     assert!(matches!(flush(&mut stream), Poll::Ready(Ok(()))));
 }
 
+/// The carrier is flushed between the request and the driver's next look at the stream.
+#[test]
+fn flush_that_is_done_when_the_driver_sees_the_request_does_not_wait_for_the_next_batch() {
+    let (mut side, [mut stream, mut other]) = Side::with_streams();
+    write(&mut stream);
+    side.exchange();
+    side.send();
+    assert!(flush(&mut stream).is_pending());
+    side.core.on_flushed();
+    assert_eq!(side.core.take_signals().wakers.len(), 0);
+    write(&mut other);
+    side.exchange();
+    assert_eq!(side.core.take_signals().wakers.len(), 1);
+    assert!(!side.core.wants_flush());
+    assert!(matches!(flush(&mut stream), Poll::Ready(Ok(()))));
+}
+
 /// By a carrier that takes no more bytes, and by the end of the session.
 #[test]
 fn failed_session_discards_what_is_queued_and_fails_flushes_of_it_alone() {
@@ -189,6 +206,53 @@ fn failed_session_discards_what_is_queued_and_fails_flushes_of_it_alone() {
         assert!(matches!(flush(&mut unsent), Poll::Ready(Err(_))));
         assert!(matches!(flush(&mut flushed), Poll::Ready(Ok(()))));
     }
+}
+
+/// Otherwise the peer could not use the id again while the application holds the stream.
+#[test]
+fn stream_that_a_peer_opens_and_ends_is_over_at_once_if_the_carrier_takes_no_more_bytes() {
+    let (mut side, [_earlier]) = Side::with_streams();
+    side.core.fail_sending(&Error::Timeout, &mut side.batch, side.now);
+    let mut stream = side.open(5);
+    assert!(matches!(flush(&mut stream), Poll::Ready(Ok(()))));
+    let written = Pin::new(&mut stream).poll_write(&mut context(), b"x");
+    assert!(matches!(written, Poll::Ready(Err(_))), "{written:?}");
+    side.receive(PSH, 5, b"all");
+    assert_eq!(side.core.num_streams(), 2);
+    for id in [3, 5] {
+        side.receive(FIN, id, &[]);
+    }
+    assert_eq!(side.core.num_streams(), 0);
+    side.open(5);
+}
+
+/// A SYN counts until the batch that has it is written.
+#[test]
+fn streams_wait_to_be_opened_while_1024_syns_are_unsent() {
+    let (mut side, [mut stream]) = Side::with_streams();
+    let open = |side: &Side| side.session.handle.mailbox.open();
+    assert!(matches!(open(&side), Ok(Opened::Stream(_))));
+    side.exchange();
+    assert_eq!(side.send(), 8);
+    // All are opened while a batch without a SYN waits for the carrier.
+    write(&mut stream);
+    side.exchange();
+    side.core.fill(&mut side.batch, side.now);
+    for _ in 0..1_024 {
+        assert!(matches!(open(&side), Ok(Opened::Stream(_))));
+    }
+    side.batch.advance(9);
+    side.core.on_written(&mut side.batch);
+    assert!(matches!(open(&side), Ok(Opened::Full)));
+    side.exchange();
+    assert!(matches!(open(&side), Ok(Opened::Full)));
+    assert!(!side.core.take_signals().may_open);
+    assert_eq!(side.send(), 1_024 * 8);
+    assert!(side.core.take_signals().may_open);
+    for _ in 0..1_024 {
+        assert!(matches!(open(&side), Ok(Opened::Stream(_))));
+    }
+    assert!(matches!(open(&side), Ok(Opened::Full)));
 }
 
 /// A dropped stream of this side's parity, which the driver has yet to forget, still holds its id.
@@ -249,6 +313,30 @@ fn frame_is_cut_to_the_rest_of_a_batch_if_that_is_at_least_4_kib() {
         assert_eq!(side.send_frames(), expected);
         assert_eq!(side.send_frames(), [(PSH, 7, 10_000 - cut)]);
     }
+}
+
+#[test]
+fn stream_with_at_most_2_kib_comes_before_streams_with_more() {
+    let (mut side, [mut bulk, mut sparse]) = Side::with_streams();
+    write_bytes(&mut bulk, 2_049);
+    write_bytes(&mut sparse, 2_048);
+    side.exchange();
+    assert_eq!(side.send_frames(), [(PSH, 5, 2_048), (PSH, 3, 2_049)]);
+}
+
+/// So that a peer that reads streams in this order does not have to buffer the later ones.
+#[test]
+fn finished_streams_come_in_their_order_and_in_turns_with_bulk_but_fin_alone_comes_first() {
+    let (mut side, [mut bulk, mut first, mut second, mut third]) = Side::with_streams();
+    write_bytes(&mut bulk, 10_000);
+    write_bytes(&mut first, 10_000);
+    write_bytes(&mut second, 1);
+    for stream in [&mut first, &mut second, &mut third] {
+        assert!(Pin::new(stream).poll_shutdown(&mut context()).is_pending());
+    }
+    side.exchange();
+    let finishing = [(PSH, 5, 10_000), (FIN, 5, 0), (PSH, 3, 10_000), (PSH, 7, 1), (FIN, 7, 0)];
+    assert_eq!(side.send_frames(), [&[(FIN, 9, 0)], &finishing[..]].concat());
 }
 
 /// Otherwise the inbox would grow with each change while the driver is not polled.
