@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::{Arg, ArgAction, Command};
 
 use super::error::OptionsError;
-use super::table::{self, DefaultValue, Group, Kind, OPTIONS, Opt, Role};
+use super::table::{self, Group, Kind, OPTIONS, Opt, Role};
 use super::values::{Place, Values};
 
 /// Width of the help in columns.
@@ -92,7 +92,6 @@ fn command(role: Option<Role>) -> Command {
     let command = Command::new("kcpx-tunnel")
         .version(env!("CARGO_PKG_VERSION"))
         .max_term_width(WIDTH)
-        .args_override_self(true)
         .disable_version_flag(true)
         .disable_help_flag(true);
     let command = match role {
@@ -150,12 +149,8 @@ fn arg(option: &'static Opt, role: Option<Role>) -> Arg {
 
 /// The help of an option, with its default.
 fn help_of(option: &Opt, role: Option<Role>) -> String {
-    let default = match (option.default, role) {
-        (DefaultValue::Each(client, server), None) if client != server => {
-            format!("client {client}, server {server}")
-        }
-        (_, role) => option.default_for(role.unwrap_or(Role::Client)).to_owned(),
-    };
+    // Without a role, the help lists only options with one default.
+    let default = option.default_for(role.unwrap_or(Role::Client));
     if default.is_empty() || (option.kind == Kind::Flag && default == "false") {
         return option.help.to_owned();
     }
