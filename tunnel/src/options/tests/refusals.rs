@@ -137,6 +137,9 @@ fn malformed_files_are_rejected() {
         (r#"{"conn": "1"}"#, "\"conn\" in PATH \"1\" is not allowed: use an integer"),
         (r#"{"conn": 1.5}"#, "\"conn\" in PATH 1.5 is not allowed: use an integer"),
         (r#"{"conn": 0}"#, "\"conn\" in PATH 0 is not allowed: use 1 to 65535"),
+        (r#"{"smuxver": "auto"}"#, "\"smuxver\" in PATH auto is not allowed: use 1 or 2"),
+        (r#"{"nocomp": "auto"}"#, "\"nocomp\" in PATH auto is not allowed: use true or false"),
+        (r#"{"nocomp": "yes"}"#, "\"nocomp\" in PATH \"yes\" is not allowed: use true or false"),
         (r#"{"quiet": 1}"#, "\"quiet\" in PATH 1 is not allowed: use true or false"),
         (r#"{"key": 7}"#, "\"key\" in PATH (a number) is not allowed: use a string"),
         (r#"{"Key": [7]}"#, "\"key\" in PATH (an array) is not allowed: use a string"),
@@ -203,15 +206,27 @@ fn warnings_say_what_is_probably_not_meant() {
         (&["-pprof"], "pprof is ignored: use --metrics"),
         (&["-nodelay", "1"], "nodelay ignored: mode fast sets them, use mode manual"),
         (&["-nc", "1", "-mode", "fast3"], "nc ignored: mode fast3 sets them, use mode manual"),
-        (&["-mode", "manual", "-interval", "5"], "interval 5 is outside 10 to 5000 ms: 10 is used"),
+        (&["-mode", "manual", "-interval", "9"], "interval 9 is outside 10 to 5000 ms: 10 is used"),
+        (
+            &["-mode", "manual", "-interval", "5001"],
+            "interval 5001 is outside 10 to 5000 ms: 5000 is used",
+        ),
         (&["-mtu", "1501"], "mtu 1501: kcptun receives at most 1500 bytes"),
         (&["-metrics", "0.0.0.0:9464"], "metrics 0.0.0.0:9464 is reachable from other hosts"),
     ] {
         let args: Vec<_> = ["client"].iter().chain(&quiet).chain(args).copied().collect();
         assert_eq!(load(&args).unwrap().warnings, [warning], "{args:?}");
     }
-    let args: Vec<_> = ["client"].iter().chain(&quiet).copied().collect();
-    assert_eq!(load(&args).unwrap().warnings, [""; 0]);
+    for args in [
+        &[][..],
+        &["-mode", "manual", "-interval", "10"],
+        &["-mode", "manual", "-interval", "5000"],
+        &["-mtu", "1500"],
+        &["-metrics", "127.0.0.1:9464"],
+    ] {
+        let args: Vec<_> = ["client"].iter().chain(&quiet).chain(args).copied().collect();
+        assert_eq!(load(&args).unwrap().warnings, [""; 0], "{args:?}");
+    }
 }
 
 #[test]

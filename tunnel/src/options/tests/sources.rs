@@ -153,6 +153,16 @@ fn files_in_kcptuns_form_are_understood() {
 }
 
 #[test]
+fn file_may_have_a_server_detect_what_the_command_line_fixes() {
+    let file = TempFile::new(r#"{"nocomp": "auto", "smuxver": "auto"}"#);
+    let fixed = ["-nocomp", "-smuxver", "1"];
+    let detected = |server: ServerSettings| (server.compression, server.smux_version);
+    assert_eq!(detected(server(&fixed)), (Some(false), Some(crate::settings::SmuxVersion::V1)));
+    let both = [&fixed[..], &["-c", file.path()]].concat();
+    assert_eq!(detected(server(&both)), (None, None));
+}
+
+#[test]
 fn array_in_a_file_makes_several_tunnels() {
     let file = TempFile::new(
         r#"[{"role": "client", "localaddr": "127.0.0.1:1", "key": "a", "log": "x.log"},

@@ -248,6 +248,67 @@ fn every_option_takes_effect_in_every_form() {
     }
 }
 
+/// Checks options, each with both ends of its range as [`shown`] has them.
+fn check_ranges(args: &[&str], rows: &[(&str, [i64; 2], [&str; 2])]) {
+    let load = |numbers: &[(&str, i64)]| {
+        let numbers = numbers.iter().map(|(name, number)| format!("-{name}={number}"));
+        let numbers: Vec<_> = numbers.collect();
+        let numbers = numbers.iter().map(String::as_str);
+        load(&args.iter().copied().chain(numbers).collect::<Vec<_>>())
+    };
+    for end in 0..2 {
+        let numbers: Vec<_> = rows.iter().map(|(name, ends, _)| (*name, ends[end])).collect();
+        let settings = load(&numbers).unwrap_or_else(|error| panic!("{error}")).settings;
+        for (name, ends, shows) in rows {
+            // A period of 0 is no file.
+            let field = if (*name, ends[end]) == ("snmpperiod", 0) { "snmplog" } else { name };
+            assert_eq!(shown(&settings, field), shows[end], "{name} {}", ends[end]);
+        }
+    }
+    for (name, [min, max], _) in rows {
+        for beyond in [min - 1, max + 1] {
+            let error = load(&[(name, beyond)]).unwrap_err().to_string();
+            let refused = format!("--{name} {beyond} is not allowed: use ");
+            assert!(error.starts_with(&refused), "{error}");
+        }
+    }
+}
+
+#[test]
+fn numbers_of_a_client_may_be_both_ends_of_their_range_and_nothing_beyond() {
+    let rows = [
+        ("conn", [1, 65_535], ["1", "65535"]),
+        ("autoexpire", [0, 86_400], ["None", "Some(86400s)"]),
+        ("scavengettl", [-1, 86_400], ["None", "Some(86400s)"]),
+        ("datashard", [0, 255], ["None", "Some(255)"]),
+    ];
+    check_ranges(&["client", "-ps", "1"], &rows);
+}
+
+#[test]
+fn numbers_of_a_server_may_be_both_ends_of_their_range_and_nothing_beyond() {
+    let buffer = ([1, i64::from(i32::MAX)], ["1", "2147483647"]);
+    let rows = [
+        ("mtu", [50, 65_507], ["50", "65507"]),
+        ("sndwnd", [1, 65_535], ["1", "65535"]),
+        ("rcvwnd", [1, 65_535], ["1", "65535"]),
+        ("parityshard", [0, 255], ["None", "Some(255)"]),
+        ("dscp", [0, 63], ["0", "63"]),
+        ("resend", [0, 255], ["other", "other"]),
+        ("sockbuf", [1, 1 << 30], ["1", "1073741824"]),
+        ("framesize", [1, 65_535], ["1", "65535"]),
+        ("smuxbuf", buffer.0, buffer.1),
+        ("streambuf", buffer.0, buffer.1),
+        ("keepalive", [1, 28_800], ["1s", "28800s"]),
+        ("closewait", [0, 86_400], ["Some(0ns)", "Some(86400s)"]),
+        ("halfclosetimeout", [1, 86_400], ["1s", "86400s"]),
+        ("snmpperiod", [0, 86_400], ["None", "86400s"]),
+        ("drain", [0, 86_400], ["0ns", "86400s"]),
+    ];
+    let args = ["server", "-ds", "1", "-mode", "manual", "-crypt", "null", "-snmplog", "x"];
+    check_ranges(&args, &rows);
+}
+
 #[test]
 fn options_of_the_other_role_are_not_options() {
     for (role, name) in [
