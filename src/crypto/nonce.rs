@@ -130,7 +130,7 @@ pub(crate) struct NonceSource {
     shard: u64,
     /// Number of nonces generated.
     count: u64,
-    /// The 64 permuted counters that `count` is among.
+    /// The 64 permuted counters that the last nonce is among.
     ahead: Box<[u64; AHEAD]>,
 }
 
@@ -138,10 +138,7 @@ impl NonceSource {
     /// Sockets of one endpoint share `secret` and differ in `shard`.
     pub(crate) fn new(secret: &NonceSecret, shard: u8) -> Self {
         let shard = u64::from(shard) << COUNTER_BITS;
-        let mut source =
-            Self { secret: secret.clone(), shard, count: 0, ahead: Box::new([0; AHEAD]) };
-        source.refill();
-        source
+        Self { secret: secret.clone(), shard, count: 0, ahead: Box::new([0; AHEAD]) }
     }
 
     /// Returns the number of nonces generated, hence of packets sealed by this socket.
@@ -178,7 +175,7 @@ impl NonceSource {
 
     fn next(&mut self) -> u64 {
         let at = self.count % AHEAD as u64;
-        if at == 0 && self.count > 0 {
+        if at == 0 {
             self.refill();
         }
         self.count += 1;
@@ -273,6 +270,17 @@ mod tests {
                 assert_eq!(nonce, vec![0; len], "no part of the first eight without the rest");
             }
         }
+    }
+
+    #[test]
+    fn words_of_a_nonce_are_distinct() {
+        let mut source = NonceSource::new(&secret(3), 0);
+        let mut words = HashSet::new();
+        for _ in 0..100 {
+            let nonce = take(&mut source, 256);
+            words.extend(nonce.as_chunks::<8>().0.iter().copied());
+        }
+        assert_eq!(words.len(), 100 * 32);
     }
 
     #[test]
