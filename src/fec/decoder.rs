@@ -248,7 +248,7 @@ impl FecDecoder {
         };
         let ahead = ahead_of(layout, newest, id);
         let behind = ahead.wrapping_neg();
-        if ahead == 0 || (1..=BEHIND.cast_signed()).contains(&behind) {
+        if (0..=BEHIND.cast_signed()).contains(&behind) {
             self.jump.on_near(now);
             return true;
         }

@@ -102,10 +102,7 @@ impl Rows {
 
     /// Adds `content` to each row, times the row's coefficient.
     pub(super) fn fold(&mut self, coefficients: &[u8], content: &[u8]) {
-        if coefficients.len() != self.count {
-            debug_assert!(false, "one coefficient for each row");
-            return;
-        }
+        debug_assert_eq!(coefficients.len(), self.count, "one coefficient for each row");
         if self.stride < content.len() {
             self.widen(padded(content.len()));
         }
@@ -135,5 +132,36 @@ impl Rows {
 
     pub(super) fn memory(&self) -> usize {
         self.space.bytes.capacity()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_another_count_use_the_memory_of_the_former_ones() {
+        let address = |rows: &Rows| rows.row(0, 0).map(<[u8]>::as_ptr);
+        let mut rows = Rows::new(Kernel::best());
+        // 154 lanes.
+        rows.clear(7);
+        rows.fold(&[1; 7], &[1; 22 * LANE]);
+        let (first, memory) = (address(&rows), rows.memory());
+        assert!((154 * LANE..155 * LANE).contains(&memory), "{memory}");
+        for (count, lanes) in [(2, 77), (3, 51), (154, 1), (1, 154), (7, 22)] {
+            let content = vec![count as u8; lanes * LANE];
+            rows.clear(count);
+            rows.fold(&vec![1; count], &content);
+            assert_eq!(address(&rows), first, "{count} rows of {lanes} lanes");
+            let all = (0..count).all(|index| {
+                rows.row(index, usize::MAX).is_some_and(|row| row.starts_with(&content))
+            });
+            assert!(all, "{count} rows of {lanes} lanes");
+            assert_eq!(rows.row(count, 1), None);
+        }
+        // One byte more does not fit.
+        rows.clear(2);
+        rows.fold(&[1; 2], &[1; 77 * LANE + 1]);
+        assert!((156 * LANE..157 * LANE).contains(&rows.memory()));
     }
 }

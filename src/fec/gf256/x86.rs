@@ -55,7 +55,29 @@ static MATRICES: [u64; 256] = {
     }
 };
 
-/// Instruction sets; only [`Level::available`] creates them.
+/// Processor features that a level may need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Feature {
+    Gfni,
+    Avx512f,
+    Avx512bw,
+    Avx2,
+    Ssse3,
+}
+
+impl Feature {
+    fn is_detected(self) -> bool {
+        match self {
+            Self::Gfni => is_x86_feature_detected!("gfni"),
+            Self::Avx512f => is_x86_feature_detected!("avx512f"),
+            Self::Avx512bw => is_x86_feature_detected!("avx512bw"),
+            Self::Avx2 => is_x86_feature_detected!("avx2"),
+            Self::Ssse3 => is_x86_feature_detected!("ssse3"),
+        }
+    }
+}
+
+/// Instruction sets; outside tests only [`Level::available`] creates them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     GfniAvx512,
@@ -67,21 +89,25 @@ pub(super) enum Level {
 impl Level {
     /// Returns the levels of this processor, the fastest first.
     pub(super) fn available() -> impl Iterator<Item = Self> {
-        [Self::GfniAvx512, Self::GfniAvx2, Self::Avx2, Self::Ssse3]
-            .into_iter()
-            .filter(|level| level.is_available())
+        Self::of_processor(Feature::is_detected)
     }
 
-    fn is_available(self) -> bool {
+    /// Returns the levels of a processor that has these features, the fastest first.
+    fn of_processor(has: impl Fn(Feature) -> bool) -> impl Iterator<Item = Self> {
+        [Self::GfniAvx512, Self::GfniAvx2, Self::Avx2, Self::Ssse3]
+            .into_iter()
+            .filter(move |level| level.is_available(&has))
+    }
+
+    /// Whether the processor has all features of the level's `target_feature`.
+    fn is_available(self, has: impl Fn(Feature) -> bool) -> bool {
         match self {
             Self::GfniAvx512 => {
-                is_x86_feature_detected!("gfni")
-                    && is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
+                has(Feature::Gfni) && has(Feature::Avx512f) && has(Feature::Avx512bw)
             }
-            Self::GfniAvx2 => is_x86_feature_detected!("gfni") && is_x86_feature_detected!("avx2"),
-            Self::Avx2 => is_x86_feature_detected!("avx2"),
-            Self::Ssse3 => is_x86_feature_detected!("ssse3"),
+            Self::GfniAvx2 => has(Feature::Gfni) && has(Feature::Avx2),
+            Self::Avx2 => has(Feature::Avx2),
+            Self::Ssse3 => has(Feature::Ssse3),
         }
     }
 
@@ -308,5 +334,31 @@ mod ssse3 {
         let low = _mm_and_si128(piece, mask);
         let high = _mm_and_si128(_mm_srli_epi64::<4>(piece), mask);
         _mm_xor_si128(_mm_shuffle_epi8(table.0, low), _mm_shuffle_epi8(table.1, high))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_of_a_processor_need_no_feature_that_it_lacks() {
+        let all =
+            [Feature::Gfni, Feature::Avx512f, Feature::Avx512bw, Feature::Avx2, Feature::Ssse3];
+        let levels = [
+            (Level::GfniAvx512, &[Feature::Gfni, Feature::Avx512f, Feature::Avx512bw][..]),
+            (Level::GfniAvx2, &[Feature::Gfni, Feature::Avx2]),
+            (Level::Avx2, &[Feature::Avx2]),
+            (Level::Ssse3, &[Feature::Ssse3]),
+        ];
+        // Every set of features, whether or not a processor has it.
+        for set in 0..1_u32 << all.len() {
+            let present = all.iter().enumerate().filter(|(bit, _)| set >> bit & 1 == 1);
+            let present: Vec<_> = present.map(|(_, feature)| *feature).collect();
+            let runs = |needs: &[Feature]| needs.iter().all(|need| present.contains(need));
+            let expected = levels.iter().filter(|(_, needs)| runs(needs)).map(|(level, _)| *level);
+            let found = Level::of_processor(|feature| present.contains(&feature));
+            assert!(found.eq(expected), "{present:?}");
+        }
     }
 }

@@ -330,6 +330,39 @@ fn forged_edge_near_the_largest_sum_does_not_delay_detection() {
     assert_eq!(decoder.layout(), Some(shape));
 }
 
+/// No layout has the last seqid. After it, seqid 0 has the place of a parity packet 4,096 earlier, and a second
+/// conflict would void the window.
+#[test]
+fn forged_last_seqid_does_not_delay_detection_beyond_the_wrap() {
+    let (now, shape, last) = (Instant::now(), config(2, 15), u32::MAX);
+    assert_eq!(shape.paws(), last);
+    let mut decoder = FecDecoder::new(None);
+    assert!(shape.is_parity(last - 4_095) && !shape.is_parity(0));
+    sample(&mut decoder, now, shape, last - 4_095);
+    decoder.input(now, &blank(last - 30, !shape.is_parity(last - 30)), |_| unreachable!());
+    (last - 30..last).for_each(|seqid| sample(&mut decoder, now, shape, seqid));
+    decoder.input(now, &blank(last, false), |_| unreachable!());
+    (0..2).for_each(|seqid| sample(&mut decoder, now, shape, seqid));
+    assert_eq!(decoder.layout(), None, "two groups less a packet");
+    sample(&mut decoder, now, shape, 2);
+    assert_eq!(decoder.layout(), Some(shape));
+}
+
+/// The packets before the jump are directly behind the ones after it, where the window stores them by their seqid.
+#[test]
+fn packets_before_a_jump_do_not_confirm_a_layout() {
+    let (start, shape) = (Instant::now(), config(10, 3));
+    let mut decoder = FecDecoder::new(None);
+    (0..25).for_each(|seqid| sample(&mut decoder, start, shape, seqid));
+    let (now, first) = (start + millis(1_000), 26 + 4_096 * 13);
+    assert_eq!(shape.group_start(first), first);
+    // The first packet after a pause proves no jump.
+    (first..first + 26).for_each(|seqid| sample(&mut decoder, now, shape, seqid));
+    assert_eq!(decoder.layout(), None, "two groups less a packet");
+    sample(&mut decoder, now, shape, first + 26);
+    assert_eq!(decoder.layout(), Some(shape));
+}
+
 /// Of the first four packets of the other layout the third one alone contradicts the first layout.
 #[test]
 fn layout_is_proven_by_as_many_packets_as_two_groups_have_after_its_detection() {
@@ -353,19 +386,39 @@ fn layout_is_proven_by_as_many_packets_as_two_groups_have_after_its_detection() 
 /// One seqid of four groups comes with the wrong flag, and its packet is late.
 #[test]
 fn group_of_a_contradiction_and_those_beside_it_recover_nothing_before_the_right_packet() {
+    // Before all other packets, or while the group before is the newest.
+    for first in [0, 1] {
+        let (now, shape, mut rng) = (Instant::now(), config(10, 3), Rng::new(1));
+        let packets = groups(&mut FecEncoder::new(shape), now, &mut rng, 4);
+        let mut decoder = FecDecoder::new(Some(shape));
+        let (before, after) = packets.split_at(first);
+        before.iter().for_each(|packet| drop(feed(&mut decoder, now, packet)));
+        let late = 13 + 5;
+        decoder.input(now, &blank(late, true), |_| unreachable!());
+        // A data packet of each group is lost.
+        for packet in after.iter().filter(|packet| seqid(packet) % 13 != 2) {
+            if seqid(packet) != late {
+                let recovered = feed(&mut decoder, now, packet).len();
+                let completes = seqid(packet) == 3 * 13 + 10;
+                assert_eq!(recovered, usize::from(completes), "{} after {first}", seqid(packet));
+            }
+        }
+        assert_eq!(feed(&mut decoder, now, &packets[late as usize]).len(), 3, "after {first}");
+    }
+}
+
+#[test]
+fn contradiction_two_groups_ahead_does_not_stop_recovery() {
     let (now, shape, mut rng) = (Instant::now(), config(10, 3), Rng::new(1));
     let packets = groups(&mut FecEncoder::new(shape), now, &mut rng, 4);
     let mut decoder = FecDecoder::new(Some(shape));
-    let late = 13 + 5;
-    decoder.input(now, &blank(late, true), |_| unreachable!());
-    // A data packet of each group is lost.
-    for packet in packets.iter().filter(|packet| seqid(packet) % 13 != 2) {
-        if seqid(packet) != late {
-            let recovered = feed(&mut decoder, now, packet).len();
-            assert_eq!(recovered, usize::from(seqid(packet) == 3 * 13 + 10), "{}", seqid(packet));
-        }
-    }
-    assert_eq!(feed(&mut decoder, now, &packets[late as usize]).len(), 3);
+    feed(&mut decoder, now, &packets[0]);
+    let wrong = 2 * 13 + 5;
+    decoder.input(now, &blank(wrong, true), |_| unreachable!());
+    // The right packet of this seqid is lost, and a data packet of each group.
+    let lost = [2, 13 + 2, 2 * 13 + 2, wrong as usize, 3 * 13 + 2].map(|index| index - 1);
+    recovers(&mut decoder, now, &packets[1..], &lost);
+    assert_eq!(decoder.stats().misplaced_shards, 1);
 }
 
 #[test]

@@ -150,6 +150,22 @@ fn memory_is_bounded_by_four_groups() {
 }
 
 #[test]
+fn memory_includes_the_recovered_packets() {
+    let (now, shape, mut rng) = (Instant::now(), config(10, 10), Rng::new(1));
+    let mut encoder = FecEncoder::new(shape);
+    let mut packets = Vec::new();
+    for _ in 0..10 {
+        packets.extend(seal(&mut encoder, now, &payload(&mut rng, 1_400 - HEADER_LEN)));
+    }
+    let mut decoder = FecDecoder::new(Some(shape));
+    recovers(&mut decoder, now, &packets, &(0..10).collect::<Vec<_>>());
+    // Ten parity packets, and ten recovered ones.
+    let (shards, _) = decoder.memory();
+    let covered = 1_400 - UNCOVERED_LEN;
+    assert!((20 * covered..20 * (covered + 126)).contains(&shards), "{shards}");
+}
+
+#[test]
 fn coefficient_cache_stays_within_its_bound() {
     let now = Instant::now();
     for (data, parity) in [(10, 3), (128, 64), (128, 128), (170, 86)] {
