@@ -41,8 +41,8 @@ fn with_another() -> ScriptedPeer {
 fn message(scripted: &mut ScriptedPeer) {
     let sn = scripted.una;
     scripted.write("message");
-    let sent = scripted.out().into_iter().map(|(header, _)| header);
-    let push = sent.filter(|header| header.sn == sn).last().unwrap();
+    let mut sent = scripted.out().into_iter().map(|(header, _)| header);
+    let push = sent.rfind(|header| header.sn == sn).unwrap();
     scripted.now += RTT;
     scripted.una = sn.advance(1);
     let ack = header(Command::Ack, push.sn.0, push.ts.0);
