@@ -7,8 +7,8 @@
 //! configured size, or at [`BASE_PLPMTU`] if that is smaller. While full segments of the configured
 //! size are acknowledged it sends no probe; below that size it probes for more, at once and then
 //! once a minute. So no segment exceeds the larger of [`BASE_PLPMTU`] and a size that the peer has
-//! acknowledged. After `BLACK_HOLE_THRESHOLD` retransmissions of full segments without an ACK a
-//! ping checks that the peer is reachable; its pong allows one padded MTU probe (RFC 8899 4.1).
+//! acknowledged. After `BLACK_HOLE_THRESHOLD` losses of datagrams above [`MIN_PLPMTU`] without
+//! an ACK of one as large, a ping checks that the peer is reachable; its pong allows one padded MTU probe (RFC 8899 4.1).
 //! Ping and MTU probe are an empty and a padded PUSH, numbered far before SND.UNA: any KCP
 //! implementation treats them as duplicates, skips the payload, and acknowledges number and
 //! timestamp. The timestamp is a random cookie, so the ACK proves that a datagram of this size
@@ -97,12 +97,12 @@ enum State {
     Disabled(Option<Box<Reduced>>),
     /// No black hole is suspected. The PLPMTU is the configured size (`None`) or a reduced one; at
     /// construction the smaller of configured size and BASE_PLPMTU. Entered on an acknowledged MTU
-    /// probe, on an ACK of a full segment in `Base`, and when a raise finds nothing. Left to `Base`
-    /// on BLACK_HOLE_THRESHOLD lost full segments, to `SearchingUp` on `raise_at` with new data.
+    /// probe, on an ACK of a datagram as large as the lost ones in `Base`, and when a raise finds nothing. Left to `Base`
+    /// on BLACK_HOLE_THRESHOLD lost datagrams, to `SearchingUp` on `raise_at` with new data.
     SearchComplete(Option<Box<Reduced>>),
     /// Confirms the peer with pings and the current size with MTU probes (RFC 8899 BASE). Entered
-    /// on suspicion of a black hole. Left to `SearchComplete` on an ACK of an MTU probe or a full
-    /// segment, to `SearchingDown` or `Error` on MAX_PROBES lost probes.
+    /// on suspicion of a black hole. Left to `SearchComplete` on an ACK of an MTU probe or of a
+    /// datagram as large, to `SearchingDown` or `Error` on MAX_PROBES lost probes.
     Base(Box<Base>),
     /// Probes the next smaller size of the table while segments are cut for MIN_PLPMTU. Entered
     /// on a black hole. Left to `SearchComplete` on an ACK of an MTU probe, to itself with the next
@@ -110,7 +110,7 @@ enum State {
     SearchingDown(Box<Search>),
     /// Probes the configured size and then smaller ones, MAX_PROBES times each. Entered on `raise_at` with
     /// new data. Left to `SearchComplete` on an ACK, to the state before when no probe is acked, and to
-    /// `Base` on BLACK_HOLE_THRESHOLD lost full segments.
+    /// `Base` on BLACK_HOLE_THRESHOLD lost datagrams.
     SearchingUp(Box<Search>),
     /// The PLPMTU is MIN_PLPMTU (RFC 8899 ERROR). Entered when every larger size of the table is
     /// lost. Left to `SearchingUp` on `raise_at` with new data.
@@ -141,7 +141,7 @@ struct Reduced {
 }
 
 /// Segments of a connection that exceed the MTU, since they were cut before it fell, and those before them, until all
-/// of them are acknowledged. Their losses count as no black hole.
+/// of them are acknowledged. The loss of a datagram above the MTU counts as no black hole.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Oversized {
     /// The number after the last of them.
@@ -270,11 +270,11 @@ impl State {
     }
 }
 
-/// Retransmissions of full segments, at least one RTO apart and without an ACK of a full segment
+/// Losses of datagrams above MIN_PLPMTU, at least one RTO apart and without an ACK of one as large
 /// between them, that suggest a black hole (RFC 8899 4.3; quinn and s2n-quic use the same 3).
 const BLACK_HOLE_THRESHOLD: u8 = 3;
 
-/// Counts losses of full segments since the last ACK of a full segment (RFC 8899 4.3).
+/// Counts losses of datagrams above MIN_PLPMTU since the last ACK of one as large (RFC 8899 4.3).
 #[derive(Debug, Default)]
 struct BlackHoleDetector {
     /// Losses since the last reset.
@@ -445,7 +445,7 @@ impl MtuDiscovery {
 
 /// Events.
 impl MtuDiscovery {
-    /// Whether ACKs of full segments matter now: from the first suspicious loss to a reset.
+    /// Whether ACKs of large datagrams matter now: from the first suspicious loss to a reset.
     #[inline]
     pub(crate) fn is_watching(&self) -> bool {
         self.black_hole_detector.is_suspicious()

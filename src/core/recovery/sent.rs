@@ -42,8 +42,7 @@ const LIST_BITS: u32 = 4;
 const MOVED: u8 = 1 << 7;
 /// Numbers of [`SentSegment::xmit_seq`] that a datagram with one segment takes.
 pub(crate) const XMIT_SEQS_PER_DATAGRAM: u64 = 2;
-/// Segments on each side of one that [`SentSegments::datagram_len`] looks at: as many as a datagram of 1,500 bytes
-/// has, and few enough for a jumbo frame of single bytes.
+/// Most segments on each side of one that [`SentSegments::datagram_len`] counts. A datagram of 1,500 bytes has no more.
 const MAX_SHARING: u32 = 64;
 /// Highest back-off level; further RTO expiries leave a segment there.
 pub(crate) const MAX_BACKOFF_LEVEL: u8 = 14;
@@ -258,7 +257,8 @@ impl SentSegments {
     }
 
     /// Bytes of the segments in the datagram in which `sn` left last, each with its header. They have numbers and
-    /// transmissions in a row; one that was acknowledged cumulatively or left again since is not counted.
+    /// transmissions in a row. One that was acknowledged cumulatively or left again since, and those beyond it, do not
+    /// count.
     pub(crate) fn datagram_len(&self, sn: Sn) -> Option<usize> {
         let len = |sn| Some(HEADER_LEN + self.payload(sn)?.len());
         let xmit_seq = self.get(sn)?.xmit_seq;
@@ -377,7 +377,6 @@ impl SentSegments {
     /// it retransmitted.
     pub(crate) fn move_to_back(&mut self, now: Micros, sn: Sn) {
         let Some(segment) = self.get(sn) else { return };
-        self.begin_datagram();
         self.relink(now, sn, segment.list, segment.retransmitted);
     }
 
@@ -1085,11 +1084,12 @@ mod tests {
             [u32::MAX - 1, u32::MAX, 0, 1, 2, 3].map(|sn| sent.datagram_len(Sn(sn)).unwrap())
         };
         assert_eq!(lens(&sent), [105, 105, 105, 114, 114, 114]);
-        // The last of the first datagram leaves again by itself, and the first of the second is moved.
-        sent.begin_datagram();
-        sent.mark_retransmitted(Micros(1), Sn(0), 1, true);
-        sent.move_to_back(Micros(1), Sn(1));
-        assert_eq!(lens(&sent), [69, 69, 36, 37, 77, 77]);
+        // The last of the first datagram leaves again by itself, and the middle of the second, too.
+        for sn in [0, 2] {
+            sent.begin_datagram();
+            sent.mark_retransmitted(Micros(1), Sn(sn), 1, true);
+        }
+        assert_eq!(lens(&sent), [69, 69, 36, 37, 38, 39]);
         assert_eq!(sent.datagram_len(Sn(4)), None);
         assert_eq!(
             [12, 14, 15].map(|len| sent.last_longer_than(len)),

@@ -161,7 +161,7 @@ pub(crate) struct Sender {
     mtu: usize,
     /// Largest payload of new segments, bytes.
     mss: usize,
-    /// Segments that were cut for more than `mtu`.
+    /// Segments that are longer than `mtu`, since they were cut before it fell.
     oversized: Option<Oversized>,
     /// The path on which data leaves.
     pub(crate) path: SendPath,

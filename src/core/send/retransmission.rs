@@ -275,9 +275,12 @@ impl Sender {
         }
     }
 
-    /// The size of the datagram in which `sn` left last.
+    /// The size of the datagram in which `sn` left last. ACKs and bundled copies in it do not count.
     pub(super) fn datagram_size(&self, sn: Sn) -> Option<usize> {
-        let size = self.sent_segments.datagram_len(sn)?;
+        let alone = HEADER_LEN + self.sent_segments.payload(sn)?.len();
+        let together = self.sent_segments.datagram_len(sn);
+        // Segments that were deferred together have numbers in a row, and left in no datagram.
+        let size = together.filter(|size| *size <= self.mtu).unwrap_or(alone);
         // A retransmission leaves without FEC header.
         Some(match self.sent_segments.get(sn)?.retransmitted {
             true => self.path.mtu.retransmission_size(size),

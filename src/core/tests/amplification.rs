@@ -10,7 +10,7 @@ use crate::core::connection::{Kcp, PacketType, Seed};
 use crate::core::path::amplification::SendBudget;
 use crate::core::path::set::PathId;
 use crate::core::path::validation::PathValidation;
-use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, Header};
+use crate::core::segment::{CONTROL_CAPABLE, Command, ControlType, Header, Segments};
 use crate::core::seq::{Sn, Ts};
 
 /// The number of a ping of a side that has accepted the connection.
@@ -137,6 +137,8 @@ fn initial_segment_without_data_is_answered_whatever_its_cookie() {
     client.open(now);
     let mut initial = Vec::new();
     assert!(client.poll_transmit(now, &mut initial).is_some());
+    let (sent, _) = Segments::new(&initial).next().unwrap();
+    assert_eq!(sent.ts, Ts(1), "the next cookie, 0, with its lowest bit set");
     scripted.input(&initial).unwrap();
     assert_eq!(commands(&scripted.out()), [Command::Push, Command::WindowUpdate]);
 }

@@ -245,6 +245,14 @@ fn datagrams_of_small_messages_show_a_black_hole_too() {
     let outcome = explained(&plan, || sim.run());
     assert_eq!(found(&sim).1, 468);
     assert!(outcome.finished < 20 * SECOND, "{outcome:?}");
+    // ACKs are lost.
+    plan.sides[1].link.loss = 300_000;
+    for seed in 0..20 {
+        plan.seed = seed;
+        let mut sim = Sim::new(&plan);
+        let outcome = explained(&plan, || sim.run());
+        assert!(outcome.finished < 20 * SECOND, "{seed}: {outcome:?}");
+    }
 }
 
 /// A peer that never answered may not have received the first segment: no MTU probe is sent to it,
@@ -357,19 +365,31 @@ fn segments_of_a_waiting_message_when_the_mtu_falls_may_be_fragmented_until_ackn
     }
 }
 
-/// Small segments fit every MTU: they may be lost for as long as the dead-peer timeout allows, and need no fragments.
+/// Segments that fit the new MTU need no fragments, and end no connection whose peer answers.
 #[test]
-fn small_segments_in_flight_when_the_mtu_falls_are_not_oversized() {
+fn segments_in_flight_that_fit_when_the_mtu_falls_are_not_oversized() {
+    let dead_peer_timeout = Some(Duration::from_secs(60));
+    let config = KcpConfig { mode: Mode::Message, dead_peer_timeout, ..config() };
     for (first, second, oversized) in
         [(1_376, 1_176, true), (1_176, 1_376, true), (1_176, 1_176, false)]
     {
-        let mut scripted = ScriptedPeer::new(&KcpConfig { mode: Mode::Message, ..config() });
+        let mut scripted = ScriptedPeer::new(&config);
         scripted.write(vec![1; first]);
         scripted.write(vec![1; second]);
         scripted.out();
         scripted.write(vec![1; 1_176]);
         assert_eq!(scripted.kcp.on_message_too_big(1_400), Some(1_200));
         assert_eq!(scripted.kcp.needs_ip_fragmentation(), oversized, "{first}, {second}");
+        // Loss alone keeps SND.UNA where it is.
+        while scripted.now < 70 * SECOND {
+            scripted.now += SECOND;
+            for (sent, _) in scripted.out() {
+                if sent.sn.since(Sn(0)) < 0 {
+                    scripted.ack(sent.sn.0, sent.ts.0);
+                }
+            }
+        }
+        assert_eq!(scripted.kcp.close_reason().is_some(), oversized, "{first}, {second}");
     }
 }
 

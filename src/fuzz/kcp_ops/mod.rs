@@ -68,7 +68,7 @@ struct Pair {
     honest: bool,
     mode: Mode,
     now: Instant,
-    /// When the network last lost all datagrams for their age.
+    /// When the network last lost all datagrams, since some may be too old.
     aged: Instant,
     /// An idle or dead-peer timeout may end a connection.
     mortal: bool,
