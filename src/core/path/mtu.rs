@@ -7,8 +7,9 @@
 //! configured size, or at [`BASE_PLPMTU`] if that is smaller. While full segments of the configured
 //! size are acknowledged it sends no probe; below that size it probes for more, at once and then
 //! once a minute. So no segment exceeds the larger of [`BASE_PLPMTU`] and a size that the peer has
-//! acknowledged. After `BLACK_HOLE_THRESHOLD` losses of datagrams above [`MIN_PLPMTU`] without
-//! an ACK of one as large, a ping checks that the peer is reachable; its pong allows one padded MTU probe (RFC 8899 4.1).
+//! acknowledged. After `BLACK_HOLE_THRESHOLD` losses of datagrams above [`MIN_PLPMTU`] without an ACK
+//! of one as large, a ping checks that the peer is reachable; its pong allows one padded MTU probe
+//! (RFC 8899 4.1).
 //! Ping and MTU probe are an empty and a padded PUSH, numbered far before SND.UNA: any KCP
 //! implementation treats them as duplicates, skips the payload, and acknowledges number and
 //! timestamp. The timestamp is a random cookie, so the ACK proves that a datagram of this size
@@ -97,12 +98,13 @@ enum State {
     Disabled(Option<Box<Reduced>>),
     /// No black hole is suspected. The PLPMTU is the configured size (`None`) or a reduced one; at
     /// construction the smaller of configured size and BASE_PLPMTU. Entered on an acknowledged MTU
-    /// probe, on an ACK of a datagram as large as the lost ones in `Base`, and when a raise finds nothing. Left to `Base`
-    /// on BLACK_HOLE_THRESHOLD lost datagrams, to `SearchingUp` on `raise_at` with new data.
+    /// probe, on an ACK of a datagram as large as the lost ones in `Base`, and when a raise finds
+    /// nothing. Left to `Base` on BLACK_HOLE_THRESHOLD lost datagrams, to `SearchingUp` on `raise_at`
+    /// with new data.
     SearchComplete(Option<Box<Reduced>>),
     /// Confirms the peer with pings and the current size with MTU probes (RFC 8899 BASE). Entered
     /// on suspicion of a black hole. Left to `SearchComplete` on an ACK of an MTU probe or of a
-    /// datagram as large, to `SearchingDown` or `Error` on MAX_PROBES lost probes.
+    /// datagram as large as the lost ones, to `SearchingDown` or `Error` on MAX_PROBES lost probes.
     Base(Box<Base>),
     /// Probes the next smaller size of the table while segments are cut for MIN_PLPMTU. Entered
     /// on a black hole. Left to `SearchComplete` on an ACK of an MTU probe, to itself with the next

@@ -42,7 +42,7 @@ const LIST_BITS: u32 = 4;
 const MOVED: u8 = 1 << 7;
 /// Numbers of [`SentSegment::xmit_seq`] that a datagram with one segment takes.
 pub(crate) const XMIT_SEQS_PER_DATAGRAM: u64 = 2;
-/// Most segments on each side of one that [`SentSegments::datagram_len`] counts. A datagram of 1,500 bytes has no more.
+/// Most segments that [`SentSegments::datagram_len`] counts on each side. A datagram of 1,500 bytes has no more.
 const MAX_SHARING: u32 = 64;
 /// Highest back-off level; further RTO expiries leave a segment there.
 pub(crate) const MAX_BACKOFF_LEVEL: u8 = 14;

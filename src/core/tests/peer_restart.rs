@@ -470,7 +470,7 @@ fn segment_after_the_first_data(wait: u64, epoch: u32, segment: Header) -> (Vec<
 }
 
 /// The server restarts before it has received data, and a late copy of the initial segment opens a connection at its
-/// new process. Each `una` is valid, since the new process sends as many segments as the client has received.
+/// new process. The new process sends as many segments as the client has received. So each `una` is valid.
 ///
 /// Rules: W-176.
 #[test]

@@ -46,13 +46,17 @@ fn ack_policy_immediate_acks_each_segment_at_once() {
         .expect_none();
 }
 
-#[test]
-fn ack_policy_interval_acks_after_one_interval() {
+/// ACKs leave at the end of each interval.
+fn acks_at_20_ms() -> KcpConfig {
     let timing = Timing::new(true, ms(20), None).unwrap();
     let congestion_control = CongestionControl::Off;
     let ack_policy = AckPolicy::Interval;
-    let config = KcpConfig { ack_policy, timing, congestion_control, ..quiet() };
-    let _ = script(&config)
+    KcpConfig { ack_policy, timing, congestion_control, ..quiet() }
+}
+
+#[test]
+fn ack_policy_interval_acks_after_one_interval() {
+    let _ = script(&acks_at_20_ms())
         .at(ms(5))
         .recv(push(0, b"a").ts(7))
         .expect_none()
@@ -64,11 +68,7 @@ fn ack_policy_interval_acks_after_one_interval() {
 
 #[test]
 fn ack_policy_set_in_use_applies_to_the_next_segment() {
-    let timing = Timing::new(true, ms(20), None).unwrap();
-    let congestion_control = CongestionControl::Off;
-    let ack_policy = AckPolicy::Interval;
-    let config = KcpConfig { ack_policy, timing, congestion_control, ..quiet() };
-    let _ = script(&config)
+    let _ = script(&acks_at_20_ms())
         .at(ms(5))
         .with(|kcp, _| kcp.set_ack_policy(AckPolicy::Immediate))
         .recv(push(0, b"a").ts(7))

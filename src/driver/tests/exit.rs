@@ -195,7 +195,8 @@ fn bytes_written_right_before_a_runtime_ends_arrive_with_the_end() {
     }
 }
 
-/// A clock that stands still, before every thread that other tests hold: none of them shares its time with this one.
+/// A clock that stands still an hour before any other test holds a thread. Threads that are held within a second share
+/// their time.
 #[expect(clippy::disallowed_methods, reason = "a clock is a function, which has no world")]
 fn an_hour_ago() -> Instant {
     static TIME: LazyLock<Instant> = LazyLock::new(|| {
