@@ -465,7 +465,9 @@ struct LocalFin {
 impl LocalFin {
     /// Whether one of its transmissions had `sn` and `ts`.
     fn matches(&self, sn: Sn, ts: Ts) -> bool {
-        self.sn == sn && ts.since(self.first_ts) >= 0 && ts.since(self.last_ts) <= 0
+        // `last_ts` is compared first: after 25 days without an answer the two are more than 2^31 ms apart.
+        let is_within = || ts.since(self.first_ts) >= 0 && ts.since(self.last_ts) <= 0;
+        self.sn == sn && (ts == self.last_ts || is_within())
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::scripted_peer::{ScriptedPeer, config, datagram, header};
 use super::sim::CONV;
-use super::sim_plan::{MILLIS, SECOND};
+use super::sim_plan::{DAY, MILLIS, SECOND};
 use super::two_endpoints::TwoEndpoints;
 use crate::config::KcpConfig;
 use crate::core::connection::{Kcp, PacketType};
@@ -304,7 +304,23 @@ fn reset_names_the_latest_segment_and_expires_after_10_s() {
     assert!(!lone.kcp.is_resetting(now));
 }
 
-/// Datagrams that leave now.
+/// The network comes back after weeks.
+#[test]
+fn fin_ack_of_the_last_fin_after_26_days_is_valid() {
+    let mut lone = with_capable_peer(&config());
+    let now = lone.instant();
+    lone.kcp.close(now);
+    assert!(lone.out().iter().any(|(header, _)| is_control(header, ControlType::Fin)));
+    lone.now += 26 * DAY;
+    let again = lone.out();
+    let fin = again.iter().find(|(header, _)| is_control(header, ControlType::Fin)).unwrap().0;
+    lone.now += MILLIS;
+    let frg = ControlType::FinAck as u8;
+    lone.give(Header { frg, sn: fin.sn, ..header(Command::Control, 0, fin.ts.0) }, b"");
+    assert!(lone.kcp.is_closed());
+    assert_eq!(lone.kcp.stats().anomalies.invalid_control_segments, 0);
+}
+
 /// The peer does not accept a RST that names an MTU probe, whose number is further back than any window.
 #[test]
 fn reset_names_a_retransmission_and_no_mtu_probe() {
@@ -324,6 +340,7 @@ fn reset_names_a_retransmission_and_no_mtu_probe() {
     }
 }
 
+/// Datagrams that leave now.
 fn datagrams(lone: &mut ScriptedPeer) -> Vec<Vec<u8>> {
     let (now, mut all) = (lone.instant(), Vec::new());
     loop {
