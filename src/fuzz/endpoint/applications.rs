@@ -28,8 +28,9 @@ impl World {
         }
         // An earlier stream of this id is dropped.
         self.leave(side, conv, 2);
-        let end = End { stream, serial: self.accepted, written: 0, read: 0, closed: false };
-        let written = Written { serial: end.serial, bytes: 0, closed: false, since: self.now };
+        let (serial, closed) = (self.accepted, side == SERVER_SIDE && self.is_closing);
+        let end = End { stream, serial, written: 0, read: 0, closed };
+        let written = Written { serial, bytes: 0, closed, since: self.now };
         // A client that changes its address may have several at the server.
         self.written[side].entry(conv).or_default().push(written);
         self.ends[side].insert(conv, end);
@@ -73,7 +74,7 @@ impl World {
     }
 
     /// Records the bytes that this end has written, for checks of the reader.
-    fn note(&mut self, side: usize, conv: u32) {
+    pub(super) fn note(&mut self, side: usize, conv: u32) {
         if let Some(end) = self.ends[side].get(&conv)
             && let Some(all) = self.written[side].get_mut(&conv)
             && let Some(written) = all.iter_mut().find(|written| written.serial == end.serial)

@@ -40,6 +40,7 @@ impl World {
             Driver::new(wire, config, requests.clone(), accept, seed, self.now).ok();
         let endpoint = Endpoint::attach(requests);
         if side == SERVER_SIDE {
+            self.is_closing = false;
             self.listener = Some(Rc::new(KcpListener::new(AcceptHandle::new(queue), endpoint)));
         } else {
             self.endpoint = Some(endpoint);
@@ -99,9 +100,29 @@ impl World {
                 faults.push_back(unusable());
             }
             Endings::DRAIN => self.shut_down(Shutdown::Drain),
-            Endings::CLOSE => self.shut_down(Shutdown::Close { timeout: SECOND }),
-            Endings::HAND_OVER => self.shut_down(Shutdown::HandOver { timeout: SECOND }),
+            Endings::CLOSE => {
+                self.close_streams();
+                self.shut_down(Shutdown::Close { timeout: SECOND });
+            }
+            Endings::HAND_OVER => {
+                self.close_streams();
+                self.shut_down(Shutdown::HandOver { timeout: SECOND });
+            }
             _ => {}
+        }
+    }
+
+    /// The listener shuts down the write sides of all streams, also of those in the backlog.
+    fn close_streams(&mut self) {
+        if self.listener.is_none() {
+            return;
+        }
+        self.is_closing = true;
+        let mut convs: Vec<u32> = self.ends[SERVER_SIDE].keys().copied().collect();
+        convs.sort_unstable();
+        for conv in convs {
+            self.ends[SERVER_SIDE].entry(conv).and_modify(|end| end.closed = true);
+            self.note(SERVER_SIDE, conv);
         }
     }
 
