@@ -11,18 +11,29 @@ use crate::fuzz::choices::COMMANDS;
 use crate::fuzz::wire::addr;
 use crate::util::path::Path;
 
+/// Deadlines that a driver acts on without time passing.
+const ROUNDS: usize = 4;
+
 impl Pair {
     /// Sends everything due, as far as the network holds it.
     pub(super) fn flush(&mut self) {
-        for side in 0..2 {
-            if self.transmit(side) {
-                self.sides[side].kcp.handle_timeout(self.now);
-                if self.transmit(side) {
-                    let next = self.sides[side].kcp.poll_timeout();
-                    assert!(next.is_none_or(|next| next > self.now), "a timer that does nothing");
-                }
+        (0..2).for_each(|side| self.work(side));
+    }
+
+    /// As a driver: sends and acts on deadlines until the next one is in the future. What leaves may bring another
+    /// deadline forward, so one round may not be enough.
+    fn work(&mut self, side: usize) {
+        for _ in 0..=ROUNDS {
+            if !self.transmit(side) {
+                return;
             }
+            let kcp = &mut self.sides[side].kcp;
+            if kcp.poll_timeout().is_none_or(|next| next > self.now) {
+                return;
+            }
+            kcp.handle_timeout(self.now);
         }
+        panic!("a timer that does nothing");
     }
 
     /// Sends until nothing more is due, which it returns, or the network is full.
