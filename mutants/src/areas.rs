@@ -33,16 +33,7 @@ pub struct Judge {
 const KCPX: Judge = Judge {
     package: "kcpx",
     root: "src/lib.rs",
-    tests: &[
-        "--lib",
-        "--test=cancel",
-        "--test=config",
-        "--test=endpoint",
-        "--test=listener",
-        "--test=stream",
-        "--test=transport",
-        "--test=vectors",
-    ],
+    tests: &["--lib", "--test=api", "--test=vectors"],
 };
 
 const SMUX: Judge = Judge { package: "kcpx-smux", root: "smux/src/lib.rs", tests: &["--tests"] };

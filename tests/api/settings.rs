@@ -1,7 +1,5 @@
 //! Settings change datagrams and their times, in virtual time: the test plays the peer.
 
-mod common;
-
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::{ACK, PUSH, cause};
+use crate::common::{self, ACK, PUSH, cause};
 use kcpx::{
     AckPolicy, Config, CongestionControl, ConnectionError, Endpoint, KcpStream, KeepaliveInterval,
     RecvBatch, TimeoutCause, Timing, Transmit, Transport, WritePolicy,

@@ -1,15 +1,13 @@
 //! Cooperative scheduling: a task that always finds a handle ready still yields to its timeouts and to other
 //! tasks.
 
-mod common;
-
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use common::{Pair, guarded, on_both_runtimes, one_thread, pair};
+use crate::common::{Pair, guarded, on_both_runtimes, one_thread, pair};
 use kcpx::{Config, Endpoint, FecConfig, KcpListener, KcpStream, Mode, Redundancy, Shutdown};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::task::yield_now;

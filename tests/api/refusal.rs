@@ -2,13 +2,11 @@
 //! Linux reports a closed port to unconnected sockets too.
 #![cfg(target_os = "linux")]
 
-mod common;
-
 use std::io::ErrorKind;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-use common::{on_both_runtimes, pair};
+use crate::common::{on_both_runtimes, pair};
 use kcpx::{Config, ConnectionError, KcpListener, KcpStream};
 use kcpx_skip::{has_ipv6, skip};
 use socket2::{Domain, Protocol, Socket, Type};

@@ -1,13 +1,11 @@
 //! Reading and writing, over loopback sockets.
 
-mod common;
-
 use std::future::poll_fn;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::pin::Pin;
 use std::time::Duration;
 
-use common::{
+use crate::common::{
     assert_same, bytes, cause, is_pending, listener, on_both_runtimes, open, pair, read,
     silent_peer, until,
 };

@@ -1,10 +1,10 @@
 //! The halves of a stream, over loopback sockets.
 
-mod common;
-
 use std::io::ErrorKind;
 
-use common::{Pair, assert_same, bytes, guarded, on_both_runtimes, open, pair, read, turns, until};
+use crate::common::{
+    Pair, assert_same, bytes, guarded, on_both_runtimes, open, pair, read, turns, until,
+};
 use kcpx::{Config, FecConfig, Mode, Redundancy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 

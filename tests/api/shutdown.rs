@@ -1,11 +1,9 @@
 //! How connections end, over loopback sockets.
 
-mod common;
-
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use common::{
+use crate::common::{
     Pair, assert_same, bytes, cause, guarded, is_pending, listener, on_both_runtimes, one_thread,
     open, pair, read, silent_peer, turns, two_threads, until,
 };

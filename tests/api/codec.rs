@@ -1,11 +1,9 @@
 //! Ciphers, FEC and out-of-band datagrams through the public API, on real sockets.
 
-mod common;
-
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use common::{
+use crate::common::{
     Pair, assert_same, bytes, cause, guarded, listener, on_both_runtimes, pair, read, until,
 };
 use kcpx::crypto::{Key, OpenError, Overhead, PacketCipher};

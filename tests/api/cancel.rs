@@ -1,12 +1,10 @@
 //! Every await of the public API can be cancelled in `select!` without loss.
 
-mod common;
-
 use std::collections::HashSet;
 use std::future::Future;
 use std::io::{ErrorKind, IoSlice};
 
-use common::{
+use crate::common::{
     Pair, assert_same, bytes, is_pending, listener, on_both_runtimes, pair, read, turns, until,
 };
 use kcpx::{Config, Endpoint, KcpStream, Mode, OwnedReadHalf, OwnedWriteHalf};

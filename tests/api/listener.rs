@@ -1,13 +1,11 @@
 //! Accepting, over loopback sockets.
 
-mod common;
-
 use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{
+use crate::common::{
     ACK, PUSH, Pair, bytes, cause, is_pending, listener, on_both_runtimes, pair, read, segment,
     silent_peer, until,
 };

@@ -1,14 +1,12 @@
-//! Configuration: validation errors, and settings that change with data in flight. `tests/settings.rs` tests their effect
+//! Configuration: validation errors, and settings that change with data in flight. `settings.rs` tests their effect
 //! on the wire.
-
-mod common;
 
 use std::error::Error;
 use std::io::ErrorKind;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use common::{
+use crate::common::{
     Pair, assert_same, bytes, guarded, is_pending, on_both_runtimes, one_thread, pair, read, until,
 };
 use kcpx::{

@@ -1,11 +1,9 @@
 //! Port unreachable errors of the system, and both IP versions on one socket.
 
-mod common;
-
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
-use common::{assert_same, bytes, on_both_runtimes, read, until};
+use crate::common::{assert_same, bytes, on_both_runtimes, read, until};
 use kcpx::{Config, Endpoint, KcpListener, KcpStream};
 use kcpx_skip::has_ipv6;
 use tokio::io::AsyncWriteExt;

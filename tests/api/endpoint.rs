@@ -1,13 +1,11 @@
 //! `Endpoint`: sockets of the application, connect, accept, filters and rebinding.
 
-mod common;
-
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{bytes, guarded, on_both_runtimes, one_thread, read, two_threads, until};
+use crate::common::{self, bytes, guarded, on_both_runtimes, one_thread, read, two_threads, until};
 use kcpx::{Config, ConfigError, Endpoint, KcpListener, KcpStream};
 use kcpx_skip::has_ipv6;
 use tokio::io::AsyncWriteExt;

@@ -1,12 +1,12 @@
 //! Logs of connections (`Config::qlog`): their files, and the errors of a folder.
 
-mod common;
-
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use common::{assert_same, bytes, guarded, listener, on_both_runtimes, one_thread, pair, read};
+use crate::common::{
+    assert_same, bytes, guarded, listener, on_both_runtimes, one_thread, pair, read,
+};
 use kcpx::{Config, Endpoint, KcpListener, KcpStream};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;

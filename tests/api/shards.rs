@@ -1,14 +1,12 @@
 //! A listener on several sockets with one address. Linux.
 #![cfg(target_os = "linux")]
 
-mod common;
-
 use std::collections::{HashMap, HashSet};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use common::{assert_same, bytes, on_both_runtimes, open, read, until};
+use crate::common::{assert_same, bytes, on_both_runtimes, open, read, until};
 use kcpx::{Algorithm, Cipher, Config, ConfigError, Endpoint, KcpListener, KcpStream, Migration};
 use socket2::{Domain, Socket, Type};
 use tokio::io::AsyncWriteExt;

@@ -1,7 +1,5 @@
 //! Connections over a transport of the application.
 
-mod common;
-
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -10,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::{assert_same, bytes, on_both_runtimes, read, until};
+use crate::common::{assert_same, bytes, on_both_runtimes, read, until};
 use kcpx::{Algorithm, Cipher, Config, Endpoint, KcpStream, RecvBatch, Transmit, Transport};
 use tokio::io::AsyncWriteExt;
 

@@ -1,11 +1,9 @@
 //! `KcpListener::shutdown`.
 
-mod common;
-
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use common::{Pair, on_both_runtimes, open, pair, read, until};
+use crate::common::{Pair, on_both_runtimes, open, pair, read, until};
 use kcpx::{Config, KcpListener, KcpStream, Shutdown};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Builder;

@@ -1,15 +1,13 @@
 //! Unreliable datagrams beside the stream, read in the same task or another one.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use common::{
-    ACK, PUSH, Pair, assert_same, bytes, cause, is_pending, on_both_runtimes, one_thread, pair,
-    read, segment, silent_peer, turns, until,
+use crate::common::{
+    self, ACK, PUSH, Pair, assert_same, bytes, cause, is_pending, on_both_runtimes, one_thread,
+    pair, read, segment, silent_peer, turns, until,
 };
 use kcpx::{
     AutoRedundancy, Cipher, Config, ConnectionError, Datagrams, FecConfig, KcpStream, Key,

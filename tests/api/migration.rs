@@ -1,10 +1,8 @@
 //! A client that changes its address in the middle of a connection.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{bytes, on_both_runtimes, until};
+use crate::common::{bytes, on_both_runtimes, until};
 use kcpx::{Algorithm, Cipher, Config, ConfigError, Endpoint, KcpListener, Migration};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
