@@ -24,7 +24,7 @@ pub fn each(test: &str, range: Range<u64>, case: impl Fn(u64) -> anyhow::Result<
         if let Err(error) = case(seed) {
             panic!(
                 "{error:#}\nreplay: {SEED_VARIABLE}={seed} cargo test -p kcpx-interop \
-                 --test cores -- --exact {test} --nocapture"
+                 --test all {test} -- --nocapture"
             );
         }
     }

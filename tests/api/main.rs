@@ -23,5 +23,6 @@ mod settings;
 mod shards;
 mod shutdown;
 mod split;
+mod stopped;
 mod stream;
 mod transport;

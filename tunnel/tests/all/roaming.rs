@@ -1,7 +1,5 @@
 //! A client whose address changes, as seen by the server.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,8 +9,8 @@ use kcpx_tunnel::settings::Mux;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use self::common::paths::Nat;
-use self::common::*;
+use crate::common::paths::Nat;
+use crate::common::*;
 
 /// Changes of the client's address.
 const CHANGES: u64 = 10;

@@ -1,8 +1,6 @@
 //! Handles and their tasks: the budget of cooperative scheduling, and wakers that own the task's
 //! data.
 
-mod common;
-
 use std::any::Any;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -13,8 +11,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
+use crate::common::{VERSIONS, pair, streams};
 use bytes::Bytes;
-use common::{VERSIONS, pair, streams};
 use kcpx_smux::{Config, Session};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, duplex};
 use tokio::task::yield_now;

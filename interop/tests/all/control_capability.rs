@@ -1,6 +1,5 @@
 //! The CONTROL capability, seen by other implementations: the same connection runs with and without
 //! it, and but for a field that they do not read every datagram of both sides is the same.
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use anyhow::{Context as _, ensure};
 use kcpx::proto::segment::{CONTROL_CAPABLE, Command, Header, Segments};

@@ -1,6 +1,5 @@
 //! How a kcp-go receiver learns another FEC layout: what it needs between the groups of two layouts, and after
 //! it. Packets are made here, so that every number of them can be tried.
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,13 +1,11 @@
 //! Shares of the carrier for bulk streams beside many small frames; the clock is paused.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::VERSIONS;
-use common::frames::{Frame, PSH, Peer, SYN};
+use crate::common::VERSIONS;
+use crate::common::frames::{Frame, PSH, Peer, SYN};
 use kcpx_smux::{Config, Session, Stream, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::sync::mpsc;

@@ -1,6 +1,5 @@
 //! MTU probes: segments padded to the size of a datagram. Other implementations answer them
 //! like short ones, and deliver nothing of them.
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

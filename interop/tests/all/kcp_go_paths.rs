@@ -2,7 +2,6 @@
 //! datagrams, a round trip of 50 ms.
 //!
 //! Only with `--ignored`, as `just interop-matrix` runs them.
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;

@@ -1,15 +1,13 @@
 //! Chunks written without a copy, and buffers that `write_from` reads into.
 
-mod common;
-
 use std::future::{Future, poll_fn};
 use std::io::{self, ErrorKind};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::common::{VERSIONS, pair, quiet, streams};
 use bytes::Bytes;
-use common::{VERSIONS, pair, quiet, streams};
 use kcpx_smux::Session;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 

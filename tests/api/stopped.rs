@@ -2,15 +2,13 @@
 //! peer pings: the connection goes on. Linux.
 #![cfg(target_os = "linux")]
 
-mod common;
-
 use std::env;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{guarded, one_thread, read, two_threads};
+use crate::common::{guarded, one_thread, read, two_threads};
 use kcpx::{Config, KcpListener, KcpStream, KeepaliveInterval};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -47,7 +45,7 @@ fn server_process_echoes() {
 fn connection_goes_on_after_its_process_was_stopped_for_longer_than_the_idle_timeout() {
     for threads in ["1", "2"] {
         let mut server = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "server_process_echoes", "--nocapture"])
+            .args(["--exact", "stopped::server_process_echoes", "--nocapture"])
             .env(VARIABLE, threads)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -1,8 +1,6 @@
 //! Ends of sessions over carriers that fail, wait or continue forever, and with peers that read
 //! nothing; the clock is paused.
 
-mod common;
-
 use std::future::Future;
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
@@ -11,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use common::frames::{FIN, Frame, PSH, Peer, SYN};
-use common::{VERSIONS, idle, number};
+use crate::common::frames::{FIN, Frame, PSH, Peer, SYN};
+use crate::common::{VERSIONS, idle, number};
 use kcpx_smux::{Config, Error, Session, Version};
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
@@ -276,7 +274,7 @@ async fn assert_closes(session: &Session, peer: &mut Peer, is_unsent: bool) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn close_ends_while_the_peer_sends_without_end() {
     let session = Session::client(Flood, Config::new()).unwrap();
-    common::within(20, session.close()).await.unwrap();
+    crate::common::within(20, session.close()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,12 +1,12 @@
 //! Frames sent in reaction to peer and application; the clock is paused.
 
-mod common;
-
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use common::frames::{FIN, Frame, NOP, PSH, Peer, SYN, UPD};
-use common::{VERSIONS, accepted, commands, idle, number, quiet, raw_client, raw_server, streams};
+use crate::common::frames::{FIN, Frame, NOP, PSH, Peer, SYN, UPD};
+use crate::common::{
+    VERSIONS, accepted, commands, idle, number, quiet, raw_client, raw_server, streams,
+};
 use kcpx_smux::{Config, Error, ProtocolError, Session, Stream, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
@@ -100,7 +100,7 @@ async fn aborted_write_half_is_reset_before_fin_and_the_read_half_goes_on() {
 async fn fin_of_the_peer_behind_a_reset_of_ours_fails_the_read_half() {
     for version in VERSIONS {
         // The peer has half an answer queued, which it discards at the reset.
-        let (client, server) = common::pair(version);
+        let (client, server) = crate::common::pair(version);
         let (ours, mut theirs) = streams(&client, &server).await;
         let (mut read, write) = ours.into_split();
         theirs.write_all(b"part").await.unwrap();
@@ -134,7 +134,7 @@ async fn fin_of_the_peer_before_a_reset_of_ours_is_an_orderly_end() {
 
 #[tokio::test(start_paused = true)]
 async fn dropped_stream_whose_peer_pauses_for_the_timeout_is_reset_for_that_peer() {
-    let (client, server) = common::pair(Version::V2);
+    let (client, server) = crate::common::pair(Version::V2);
     let (mut writing, mut reading) = streams(&client, &server).await;
     writing.write_all(&vec![7; 280_000]).await.unwrap();
     drop(writing);
@@ -270,7 +270,7 @@ async fn id_of_this_side_that_the_peer_uses_is_not_assigned_before_its_stream_en
 #[tokio::test(start_paused = true)]
 async fn writer_whose_peer_drops_the_stream_is_reset() {
     for version in VERSIONS {
-        let (client, server) = common::pair(version);
+        let (client, server) = crate::common::pair(version);
         let (reading, mut writing) = streams(&client, &server).await;
         let writer = tokio::spawn(async move {
             loop {
@@ -432,7 +432,7 @@ async fn version_1_unread_stream_stops_the_session_until_it_is_read() {
 
 #[tokio::test(start_paused = true)]
 async fn version_2_unread_stream_does_not_stop_others() {
-    let (client, server) = common::pair(Version::V2);
+    let (client, server) = crate::common::pair(Version::V2);
     let (mut stuck, _unread) = streams(&client, &server).await;
     let (mut sender, mut receiver) = streams(&client, &server).await;
     let blocked = tokio::spawn(async move { stuck.write_all(&vec![0; 1 << 20]).await });
@@ -560,7 +560,7 @@ async fn close_sends_what_is_queued_and_shuts_the_carrier_down() {
         let (bytes, ended) = peer.read_all().await;
         assert!(ended);
         let expected = [(SYN, 3, 0), (PSH, 3, 32_768), (PSH, 3, 27_232)];
-        assert_eq!(commands(&common::frames::parse(&bytes)), expected);
+        assert_eq!(commands(&crate::common::frames::parse(&bytes)), expected);
         assert!(session.is_closed());
         assert_eq!(stream.write(b"x").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
         assert!(matches!(session.open_stream().await, Err(Error::Closed)));

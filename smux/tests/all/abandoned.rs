@@ -1,11 +1,9 @@
 //! Dropped streams whose bytes wait for the peer's window (version 2); the clock is paused.
 
-mod common;
-
 use std::time::Duration;
 
-use common::frames::{FIN, NOP, PSH, SYN};
-use common::{accepted, commands, idle, quiet, raw_server};
+use crate::common::frames::{FIN, NOP, PSH, SYN};
+use crate::common::{accepted, commands, idle, quiet, raw_server};
 use kcpx_smux::Version;
 use tokio::io::AsyncWriteExt;
 use tokio::time::sleep;

@@ -1,10 +1,8 @@
 //! Streams arrive whole over carriers of several kinds, one of which loses packets.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{VERSIONS, check_many, echo, within};
+use crate::common::{VERSIONS, check_many, echo, within};
 use kcpx::{KcpListener, KcpStream};
 use kcpx_netem::{Conditions, Relay};
 use kcpx_smux::{Config, Session, Version};
@@ -13,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 async fn check_duplex(buffer: usize, streams: u64, max_len: u64) {
     for version in VERSIONS {
         let config = Config::new().version(version);
-        let (client, server) = common::pair_with(buffer, config.clone(), config);
+        let (client, server) = crate::common::pair_with(buffer, config.clone(), config);
         tokio::spawn(echo(server));
         within(120, check_many(&client, streams, max_len, 1)).await;
     }

@@ -1,8 +1,6 @@
 //! Users that leave a download: the target's connection ends, and later fetches have the whole
 //! path.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,9 +11,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-use self::common::paths::Bottleneck;
-use self::common::stock::StockClient;
-use self::common::*;
+use crate::common::paths::Bottleneck;
+use crate::common::stock::StockClient;
+use crate::common::*;
 
 /// Requests: for endless bytes, for [`FETCHED`], and for [`LONG`].
 const DOWNLOAD: &[u8] = b"d";

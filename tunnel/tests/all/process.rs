@@ -2,8 +2,6 @@
 
 #![cfg(unix)]
 
-mod program;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,7 +17,7 @@ use kcpx_trace::live::{Options, watch};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use self::program::*;
+use crate::program::*;
 
 fn get(address: SocketAddr) -> String {
     let mut stream = connect(address);

@@ -3,8 +3,6 @@
 
 #![cfg(unix)]
 
-mod program;
-
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::PathBuf;
@@ -15,7 +13,7 @@ use kcpx_skip::programs_in;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use self::program::*;
+use crate::program::*;
 
 /// Returns the first log line that contains `text`, without its time, and with names in place of
 /// both addresses.
@@ -33,7 +31,7 @@ fn line(log: &str, text: &str, server: SocketAddr) -> String {
 }
 
 fn is_documented(line: &str) -> bool {
-    include_str!("../docs/troubleshooting.md").lines().any(|documented| documented == line)
+    include_str!("../../docs/troubleshooting.md").lines().any(|documented| documented == line)
 }
 
 /// Whether a datagram to this address causes no immediate ICMP error.

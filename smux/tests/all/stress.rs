@@ -1,13 +1,11 @@
 //! Many streams, random drops, and futures cancelled at every point.
 
-mod common;
-
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use common::{Rng, VERSIONS, echo, pair, streams, within};
+use crate::common::{Rng, VERSIONS, echo, pair, streams, within};
 use kcpx_smux::{Config, Session, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -46,7 +44,7 @@ async fn until_empty(session: &Session) {
 async fn ten_thousand_streams_at_once_are_echoed_and_forgotten() {
     for version in VERSIONS {
         let config = Config::new().version(version).accept_backlog(10_000);
-        let (client, server) = common::pair_with(256 << 10, config.clone(), config);
+        let (client, server) = crate::common::pair_with(256 << 10, config.clone(), config);
         tokio::spawn(echo(server.clone()));
         within(120, async {
             let mut opened = Vec::new();
@@ -101,7 +99,7 @@ async fn calls_cancelled_at_every_await_lose_nothing() {
 async fn cancelled_calls(version: Version, seed: u64) {
     let mut rng = Rng::new(seed);
     let config = Config::new().version(version).send_buffer(5_000).max_stream_buffer(4_000);
-    let (client, server) = common::pair_with(3_000, config.clone(), config);
+    let (client, server) = crate::common::pair_with(3_000, config.clone(), config);
     for _ in 0..5 {
         let opened = loop {
             if let Some(stream) = poll_times(client.open_stream(), rng.below(3)).await {

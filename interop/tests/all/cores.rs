@@ -2,7 +2,6 @@
 //! within a stated virtual time.
 //!
 //! A failure prints the command that replays just that case.
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use anyhow::{Context as _, ensure};
 use kcpx::{Config, ConnectionError, KeepaliveInterval, Mode};

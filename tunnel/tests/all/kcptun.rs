@@ -3,8 +3,6 @@
 //! `KCPX_KCPTUN_MATRIX=1` runs all ciphers with and without compression, both smux versions, both
 //! roles, with and without loss, and prints a table; otherwise a few of these cases.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -14,9 +12,9 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use self::common::kcptun::{Kcptun, folder, free_port};
-use self::common::paths::Bottleneck;
-use self::common::*;
+use crate::common::kcptun::{Kcptun, folder, free_port};
+use crate::common::paths::Bottleneck;
+use crate::common::*;
 
 /// Ciphers of kcptun 20210922.
 const CIPHERS: [&str; 13] = [

@@ -3,7 +3,6 @@
 //!
 //! Its client picks a random conversation id by itself: with `connect` it never asks the server
 //! for one, which only `connect_with_conv(.., 0, ..)` does.
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::future::Future;
 use std::net::SocketAddr;

@@ -1,11 +1,9 @@
 //! Settings and counters: the peer sees the effect of each. The clock is paused.
 
-mod common;
-
 use std::time::Duration;
 
-use common::frames::{FIN, NOP, PSH, SYN, UPD};
-use common::{VERSIONS, accepted, commands, idle, quiet};
+use crate::common::frames::{FIN, NOP, PSH, SYN, UPD};
+use crate::common::{VERSIONS, accepted, commands, idle, quiet};
 use kcpx_smux::{Config, Error, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
@@ -70,7 +68,7 @@ async fn stats_count_each_kind_of_frame_and_the_payload() {
     drop(stream);
     tokio::time::sleep(Duration::from_secs(11)).await;
     let (bytes, _) = peer.read_all().await;
-    let frames = common::frames::parse(&bytes);
+    let frames = crate::common::frames::parse(&bytes);
     let count = |cmd| frames.iter().filter(|frame| frame.cmd == cmd).count() as u64;
     let stats = session.stats();
     let sent = stats.frames_sent;

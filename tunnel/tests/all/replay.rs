@@ -1,8 +1,6 @@
 //! Replays recorded sessions of kcptun 20210922, each side in turn, against this crate: the
 //! application bytes must be equal, whatever the frames.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -15,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use self::common::*;
+use crate::common::*;
 
 const NAMES: [&str; 5] = ["echo", "big", "two", "idle", "refused"];
 /// Piece size of bytes beyond the recorded order of segments.

@@ -1,13 +1,11 @@
 //! Live tests against xtaci/smux, run as a program: `KCPX_SMUX_PEER=/path/to/program`.
 //! scripts/build-kcp-go builds it from interop/smux-go.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::{VERSIONS, number, within};
+use crate::common::{VERSIONS, number, within};
 use kcpx_skip::programs_in;
 use kcpx_smux::{Config, Session, Stream, Version};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -121,7 +119,7 @@ async fn check_server(
     let (carrier, _) = listener.accept().await.unwrap();
     // The server takes the version from the first byte.
     let session = Session::server(carrier, config.version(Version::Any)).unwrap();
-    tokio::spawn(common::echo(session.clone()));
+    tokio::spawn(crate::common::echo(session.clone()));
     let mut output = String::new();
     child.stdout.take().unwrap().read_to_string(&mut output).await.unwrap();
     assert!(child.wait().await.unwrap().success(), "{output}");

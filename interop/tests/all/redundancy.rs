@@ -1,6 +1,5 @@
 //! Automatic redundancy, seen by implementations without FEC: they are sent, and they answer, what
 //! they are without it, and accept all of it.
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use anyhow::ensure;
 use kcpx::proto::segment::{Command, Segments};

@@ -1,7 +1,5 @@
 //! Client and server of this crate, in one process.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -10,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use self::common::*;
+use crate::common::*;
 
 /// Bytes of a large transfer.
 const LARGE: usize = 100_000_000;

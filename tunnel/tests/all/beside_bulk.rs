@@ -1,8 +1,6 @@
 //! Measures an echo beside a download of the same session, across a bottleneck of 10 Mbit/s and 20
 //! ms each way. Prints figures without asserting them:
-//! `cargo test --release -p kcpx-tunnel --test beside_bulk -- --ignored --nocapture`.
-
-mod common;
+//! `cargo test --release -p kcpx-tunnel --test all beside_bulk:: -- --ignored --nocapture`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,8 +13,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
-use self::common::paths::Bottleneck;
-use self::common::*;
+use crate::common::paths::Bottleneck;
+use crate::common::*;
 
 /// Times of echoes in milliseconds, one each 50 ms at most.
 async fn echo_times(addr: SocketAddr, time: Duration) -> Vec<f64> {

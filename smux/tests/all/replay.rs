@@ -1,13 +1,11 @@
 //! Recordings of smux 1.5.56 in `tests/vectors`, with the same inputs and actions here.
 
-mod common;
-
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use common::frames::{FIN, Frame, NOP, PSH, Peer, SYN, UPD, hex, parse};
-use common::{VERSIONS, number, raw_client, raw_server, within};
+use crate::common::frames::{FIN, Frame, NOP, PSH, Peer, SYN, UPD, hex, parse};
+use crate::common::{VERSIONS, number, raw_client, raw_server, within};
 use kcpx_smux::{Config, Stream, Version};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -3,7 +3,6 @@
 //! `KCPX_KCP_GO_DIR` names the folder of their programs, which `scripts/build-kcp-go` builds; without it the
 //! tests say that they are skipped. `KCPX_KCP_GO_MATRIX=1` runs every cell and prints the table of
 //! docs/interop.md; otherwise fixed cells and some that a seed draws, with fewer bytes.
-#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
