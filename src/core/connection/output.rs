@@ -444,6 +444,8 @@ impl Kcp {
             || self.has_bundle_due(at)
             || self.acks_due(at)
             || self.next_segment(at).is_some()
+            // It may open the window.
+            || is_due(self.send.unproved_deadline(self.may_send_new()))
     }
 }
 
