@@ -13,6 +13,7 @@ use super::choices::CONFIG;
 use crate::config::Mode;
 use crate::core::connection::{Kcp, Seed};
 use crate::core::path::set::PathId;
+use crate::core::segment::HEADER_LEN;
 use crate::core::seq::Sn;
 use crate::error::ConnectionError;
 use crate::util::Framing;
@@ -35,6 +36,10 @@ const OPENER: usize = 0;
 
 /// No network holds a datagram for longer: later ones look as if another process had sent them.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
+
+/// An endpoint gives up a peer that is not validated by then (`Limits::validation_timeout`), and its data opens another
+/// connection.
+const VALIDATION: Duration = Duration::from_secs(30);
 
 /// A datagram on its way.
 #[derive(Clone, Debug)]
@@ -207,6 +212,7 @@ impl Pair {
 
     /// Checks that everything arrives once the network works again and memory is free.
     fn heal(&mut self) {
+        let given_up = self.is_mute().then(|| self.now + VALIDATION);
         for side in &mut self.sides {
             side.kcp.limit_recv_memory(usize::MAX, false);
             side.cut = 0;
@@ -228,6 +234,9 @@ impl Pair {
             if self.sides.iter().any(|side| side.kcp.close_reason().is_some()) {
                 return;
             }
+            if given_up.is_some_and(|at| self.now >= at) && self.is_mute() {
+                return;
+            }
             if self.sides.iter().all(Side::is_done) {
                 assert!((0..2).all(|to| self.sides[to].read == self.sides[1 - to].written));
                 return;
@@ -241,6 +250,13 @@ impl Pair {
             self.pass((self.now + Duration::from_micros(100)).max(next));
         }
         panic!("not everything arrives though the network works");
+    }
+
+    /// Whether the accepting side may send nothing, since its peer is not validated: all its pings were lost. The peer's
+    /// data does not count, and initial segments no longer arrive.
+    fn is_mute(&self) -> bool {
+        let kcp = &self.sides[1 - OPENER].kcp;
+        self.setup.allowance == Some(0) && !kcp.send_budget().admits(HEADER_LEN)
     }
 
     /// Whether this side has no application, and no datagram of it acknowledges anything.
