@@ -90,6 +90,8 @@ pub(crate) struct Keepalive {
     /// The ping before the outstanding one, or the latest answered one.
     previous: Option<Ping>,
     validation: PeerValidation,
+    /// The outstanding ping is retransmitted until its pong arrives, though the peer is validated.
+    until_answered: bool,
     /// Pongs since the peer last acknowledged data or nothing was outstanding, see
     /// [`Self::ask_at`].
     pongs: u8,
@@ -117,6 +119,7 @@ impl Keepalive {
             asks_early: false,
             previous: None,
             validation: PeerValidation::NotRequested,
+            until_answered: false,
             pongs: 0,
             in_flight: false,
             cookie_state: cookie_seed,
@@ -236,6 +239,7 @@ impl Keepalive {
         let answers = |ping: &&Ping| ping.id == id && ping.is_fresh(now);
         let ping = *self.ping.outstanding().filter(answers)?;
         self.ping.on_pong();
+        self.until_answered = false;
         self.previous = Some(ping);
         self.pongs = self.pongs.saturating_add(1);
         // ACKs sent after the pong may arrive before it, so `una` is compared with the ping's.
@@ -287,10 +291,13 @@ impl Keepalive {
         sent.map(|sent| sent.add_micros(MIN_PING_INTERVAL))
     }
 
-    /// Requests a ping now, and one every [`MIN_PING_INTERVAL`] until the peer is validated.
+    /// Requests a ping now, and one every [`MIN_PING_INTERVAL`] until the peer is validated; if it is, until it
+    /// answers.
     pub(crate) fn start_validation(&mut self, now: Micros) {
-        if self.validation == PeerValidation::NotRequested {
-            self.validation = PeerValidation::Requested;
+        match self.validation {
+            PeerValidation::NotRequested => self.validation = PeerValidation::Requested,
+            PeerValidation::Requested => {}
+            PeerValidation::Validated => self.until_answered = true,
         }
         self.request_ping(now);
     }
@@ -458,7 +465,9 @@ impl Keepalive {
 
     /// When the next validation ping is due.
     fn validation_ping_at(&self) -> Option<Micros> {
-        self.unvalidated_ping().map(|ping| ping.sent.add_micros(MIN_PING_INTERVAL))
+        let again = self.validation == PeerValidation::Requested || self.until_answered;
+        let ping = self.ping.outstanding().filter(|_| again)?;
+        Some(ping.sent.add_micros(MIN_PING_INTERVAL))
     }
 
     /// When pings begin, one every [`MIN_PING_INTERVAL`], if the latest datagrams may be replays:

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::scripted_peer::{ScriptedPeer, config, datagram, header};
+use super::scripted_peer::{ScriptedPeer, Sent, config, datagram, header};
 use super::sim::CONV;
 use super::sim_plan::{DAY, MILLIS, SECOND};
 use super::two_endpoints::TwoEndpoints;
@@ -302,6 +302,28 @@ fn reset_names_the_latest_segment_and_expires_after_10_s() {
     assert_eq!(lone.timeout(), None);
     let now = lone.instant();
     assert!(!lone.kcp.is_resetting(now));
+}
+
+/// A listener that answers initial segments without state accepts validated peers, some of which have not shown
+/// whether they support FIN.
+#[test]
+fn ping_for_the_capability_is_retransmitted_though_the_peer_is_validated() {
+    let mut lone = ScriptedPeer::new(&config());
+    lone.kcp.on_address_validated();
+    lone.push(0, b"request");
+    lone.read_all();
+    lone.out();
+    let now = lone.instant();
+    lone.kcp.close(now);
+    let is_ping = |(header, _): &&Sent| header.command == Command::Push;
+    for _ in 0..3 {
+        assert_eq!(lone.out().iter().filter(is_ping).count(), 1);
+        lone.now = lone.timeout().expect("the ping is retransmitted");
+    }
+    let ping = lone.out().iter().find(is_ping).unwrap().0;
+    lone.now += MILLIS;
+    lone.give(Header { frg: CONTROL_CAPABLE, ..header(Command::Ack, ping.sn.0, ping.ts.0) }, b"");
+    assert!(lone.out().iter().any(|(header, _)| is_control(header, ControlType::Fin)));
 }
 
 /// The network comes back after weeks.
