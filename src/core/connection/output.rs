@@ -165,8 +165,11 @@ impl Kcp {
             self.write_dataless(Command::WindowUpdate, Ts(0), out);
         }
         let len = out.len() - start;
-        let sent = Transmitted { is_last: true, ..Transmitted::default() };
-        (len > 0).then(|| self.on_datagram_sent(now, len, sent))
+        (len > 0).then(|| {
+            let sent = self.on_datagram_sent(now, len, Transmitted::default());
+            // FIN is due once anything was sent.
+            Transmitted { is_last: !self.has_control_due(now), ..sent }
+        })
     }
 
     /// Appends the ping that is due, if it fits.
