@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
 use super::settings::{Endings, RAW};
-use super::world::World;
+use super::world::{World, Written};
 use crate::driver::Driver;
 use crate::endpoint::Endpoint;
 use crate::fuzz::Choices;
@@ -67,6 +67,7 @@ impl World {
         }
         let sent = std::mem::take(&mut *lock(&last));
         self.send(side, sent);
+        self.end_unaccepted(side);
         let mut convs: Vec<u32> = self.ends[side].keys().copied().collect();
         convs.sort_unstable();
         // The end of a process ends its streams in order if everything has left.
@@ -80,6 +81,16 @@ impl World {
         }
         self.laws.on_restart(side);
         self.start(side);
+    }
+
+    /// The end of a process also ends connections in order that no application has accepted. The next process may
+    /// accept them.
+    fn end_unaccepted(&mut self, side: usize) {
+        let convs: Vec<u32> = self.ends[1 - side].keys().copied().collect();
+        for conv in convs {
+            let ended = Written { serial: 0, bytes: 0, closed: true, since: self.now };
+            self.written[side].entry(conv).or_default().push(ended);
+        }
     }
 
     /// Ends or restarts an endpoint, if the input has such an end.
