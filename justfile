@@ -58,8 +58,8 @@ interop *ARGS:
 # Every cell against both versions of kcp-go, and the figures of docs/interop.md.
 interop-matrix:
     KCPX_KCP_GO_MATRIX=1 KCPX_KCP_GO_DIR=$(scripts/build-kcp-go target/ci/kcp-go) \
-        cargo test --release -p kcpx-interop --no-fail-fast --test all kcp_go -- \
-        --nocapture --test-threads 1 --include-ignored
+        cargo test --release -p kcpx-interop --no-fail-fast --test all -- \
+        kcp_go:: kcp_go_fec:: kcp_go_paths:: --nocapture --test-threads 1 --include-ignored
 
 # Other transports side by side; `just compare --help` names what there is to measure.
 compare *ARGS:

@@ -1,4 +1,4 @@
-// A server and a client of xtaci/smux over TCP, against which smux/tests/live.rs runs kcpx-smux.
+// A server and a client of xtaci/smux over TCP, against which smux/tests/all/live.rs runs kcpx-smux.
 package main
 
 import (

@@ -209,7 +209,7 @@ impl CloseState {
             return None;
         }
         let (first_ts, previous) = match self.send {
-            SendClose::FinSent { fin, timer } => (fin.first_ts, Some(timer)),
+            SendClose::FinSent { fin, timer } => (fin.first_ts_at(ts), Some(timer)),
             _ => (ts, None),
         };
         self.send = SendClose::FinSent {
@@ -462,12 +462,22 @@ struct LocalFin {
     last_ts: Ts,
 }
 
+/// How long transmissions of a FIN are remembered without an answer, milliseconds: 12 days. Timestamps compare within
+/// 2^31 ms, and a FIN of the peer with a timestamp in between counts as a reflection.
+const FIN_MEMORY: i32 = 1 << 30;
+
 impl LocalFin {
     /// Whether one of its transmissions had `sn` and `ts`.
     fn matches(&self, sn: Sn, ts: Ts) -> bool {
-        // `last_ts` is compared first: after 25 days without an answer the two are more than 2^31 ms apart.
-        let is_within = || ts.since(self.first_ts) >= 0 && ts.since(self.last_ts) <= 0;
-        self.sn == sn && (ts == self.last_ts || is_within())
+        self.sn == sn && ts.since(self.first_ts) >= 0 && ts.since(self.last_ts) <= 0
+    }
+
+    /// The first transmission that an answer may name after one more at `ts`: older ones than [`FIN_MEMORY`] are
+    /// forgotten.
+    fn first_ts_at(&self, ts: Ts) -> Ts {
+        let firsts = [self.first_ts, self.last_ts];
+        let is_recent = |first: &Ts| (0..FIN_MEMORY).contains(&ts.since(*first));
+        firsts.into_iter().find(is_recent).unwrap_or(ts)
     }
 }
 

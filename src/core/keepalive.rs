@@ -90,8 +90,8 @@ pub(crate) struct Keepalive {
     /// The ping before the outstanding one, or the latest answered one.
     previous: Option<Ping>,
     validation: PeerValidation,
-    /// The outstanding ping is retransmitted until its pong arrives, though the peer is validated.
-    until_answered: bool,
+    /// A pong has to show whether the peer supports FIN.
+    asks_capability: bool,
     /// Pongs since the peer last acknowledged data or nothing was outstanding, see
     /// [`Self::ask_at`].
     pongs: u8,
@@ -119,7 +119,7 @@ impl Keepalive {
             asks_early: false,
             previous: None,
             validation: PeerValidation::NotRequested,
-            until_answered: false,
+            asks_capability: false,
             pongs: 0,
             in_flight: false,
             cookie_state: cookie_seed,
@@ -239,7 +239,6 @@ impl Keepalive {
         let answers = |ping: &&Ping| ping.id == id && ping.is_fresh(now);
         let ping = *self.ping.outstanding().filter(answers)?;
         self.ping.on_pong();
-        self.until_answered = false;
         self.previous = Some(ping);
         self.pongs = self.pongs.saturating_add(1);
         // ACKs sent after the pong may arrive before it, so `una` is compared with the ping's.
@@ -291,15 +290,22 @@ impl Keepalive {
         sent.map(|sent| sent.add_micros(MIN_PING_INTERVAL))
     }
 
-    /// Requests a ping now, and one every [`MIN_PING_INTERVAL`] until the peer is validated; if it is, until it
-    /// answers.
+    /// Requests a ping now, and one every [`MIN_PING_INTERVAL`] until the peer is validated.
     pub(crate) fn start_validation(&mut self, now: Micros) {
-        match self.validation {
-            PeerValidation::NotRequested => self.validation = PeerValidation::Requested,
-            PeerValidation::Requested => {}
-            PeerValidation::Validated => self.until_answered = true,
+        if self.validation == PeerValidation::NotRequested {
+            self.validation = PeerValidation::Requested;
         }
         self.request_ping(now);
+    }
+
+    /// While `asks`, a pong has to show whether the peer supports FIN. A ping leaves every [`MIN_PING_INTERVAL`]
+    /// meanwhile: without a limit of time, as the FIN that waits for it.
+    #[inline]
+    pub(crate) fn ask_for_capability(&mut self, now: Micros, asks: bool) {
+        self.asks_capability = asks;
+        if asks {
+            self.start_validation(now);
+        }
     }
 
     /// A duplicate of acknowledged data arrived: our ACK was lost, and with it the validation ping
@@ -463,9 +469,9 @@ impl Keepalive {
         self.ping.outstanding().filter(|_| self.validation == PeerValidation::Requested)
     }
 
-    /// When the next validation ping is due.
+    /// When the next ping for validation, or for the capability, is due.
     fn validation_ping_at(&self) -> Option<Micros> {
-        let again = self.validation == PeerValidation::Requested || self.until_answered;
+        let again = self.validation == PeerValidation::Requested || self.asks_capability;
         let ping = self.ping.outstanding().filter(|_| again)?;
         Some(ping.sent.add_micros(MIN_PING_INTERVAL))
     }

@@ -1,5 +1,5 @@
-//! The public API over loopback sockets and transports of the test. A program of its own have only tests that need
-//! one: with a global allocator or subscriber, a count of descriptors, or processes that start it again.
+//! The public API over loopback sockets and transports of the test. Tests have a program of their own if they set a
+//! global allocator or subscriber, or count descriptors.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -432,7 +432,7 @@ impl Kcp {
     }
 
     /// Whether [`Kcp::poll_transmit`] would append a datagram at `now`, apart from rate limit and
-    /// anti-amplification limit.
+    /// anti-amplification limit, or a timeout would expire that may open the window.
     pub(crate) fn has_pending_transmit(&self, now: Instant) -> bool {
         self.has_work_at(self.clock.at(now))
     }
@@ -447,7 +447,7 @@ impl Kcp {
             || self.has_bundle_due(at)
             || self.acks_due(at)
             || self.next_segment(at).is_some()
-            // It may open the window.
+            // The timeout may open the window.
             || is_due(self.send.unproved_deadline(self.may_send_new()))
     }
 }

@@ -40,7 +40,6 @@ impl World {
             Driver::new(wire, config, requests.clone(), accept, seed, self.now).ok();
         let endpoint = Endpoint::attach(requests);
         if side == SERVER_SIDE {
-            self.is_closing = false;
             self.listener = Some(Rc::new(KcpListener::new(AcceptHandle::new(queue), endpoint)));
         } else {
             self.endpoint = Some(endpoint);
@@ -123,12 +122,11 @@ impl World {
         }
     }
 
-    /// The listener shuts down the write sides of all streams, also of those in the backlog.
+    /// The listener shuts down the write sides of accepted streams, and aborts the others.
     fn close_streams(&mut self) {
         if self.listener.is_none() {
             return;
         }
-        self.is_closing = true;
         let mut convs: Vec<u32> = self.ends[SERVER_SIDE].keys().copied().collect();
         convs.sort_unstable();
         for conv in convs {

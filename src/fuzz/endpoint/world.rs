@@ -37,8 +37,6 @@ pub(super) struct World {
     pub(super) listener: Option<Rc<KcpListener>>,
     /// Calls of applications that have not returned.
     pub(super) connects: Vec<Pin<Box<dyn Future<Output = io::Result<KcpStream>>>>>,
-    /// The listener shuts down the write side of each stream.
-    pub(super) is_closing: bool,
     pub(super) shutdown: Option<Pin<Box<dyn Future<Output = bool>>>>,
     pub(super) hosts: [Host; 2],
     pub(super) setup: Setup,
@@ -100,7 +98,6 @@ impl World {
             endpoint: None,
             listener: None,
             connects: Vec::new(),
-            is_closing: false,
             shutdown: None,
             hosts,
             setup,

@@ -14,7 +14,7 @@ use crate::config::Mode;
 use crate::core::connection::{Kcp, Seed};
 use crate::core::path::set::PathId;
 use crate::core::segment::HEADER_LEN;
-use crate::core::seq::Sn;
+use crate::core::seq::{Sn, Ts};
 use crate::error::ConnectionError;
 use crate::util::Framing;
 
@@ -37,8 +37,12 @@ const OPENER: usize = 0;
 /// No network holds a datagram for longer: later ones look as if another process had sent them.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
 
-/// An endpoint gives up a peer that is not validated by then (`Limits::validation_timeout`), and its data opens another
-/// connection.
+/// Least difference between the clocks of both sides, milliseconds. They are random, and a side takes the peer's FIN for
+/// its own, reflected, if its timestamp is one of a FIN of this side.
+const MIN_APART: u32 = 1 << 30;
+
+/// An endpoint gives up a peer that is not validated by then (`Limits::validation_timeout`). Data of the peer opens
+/// another connection.
 const VALIDATION: Duration = Duration::from_secs(30);
 
 /// A datagram on its way.
@@ -152,10 +156,16 @@ impl Pair {
         setup.allowance = setup.allowance.filter(|_| sn == Sn(0));
         setup.defers &= setup.allowance.is_some();
         let mut is_capable = true;
+        let mut earlier = None;
         let mut side = || {
             let config = choices.config(mode, mortal);
             is_capable &= config.close_notify;
-            let seed = Seed::new(choices.word(), u64::from(choices.word()));
+            let mut epoch = choices.word();
+            if earlier.is_some_and(|earlier| Ts(epoch).since(earlier).unsigned_abs() < MIN_APART) {
+                epoch ^= 1 << 31;
+            }
+            earlier = Some(Ts(epoch));
+            let seed = Seed::new(epoch, u64::from(choices.word()));
             let kcp = match Kcp::with_config(CONV, &config, now, seed) {
                 Ok(kcp) if sn == Sn(0) => kcp,
                 _ => Kcp::starting_at(CONV, &config, now, seed, sn),
@@ -212,7 +222,7 @@ impl Pair {
 
     /// Checks that everything arrives once the network works again and memory is free.
     fn heal(&mut self) {
-        let given_up = self.is_mute().then(|| self.now + VALIDATION);
+        let mut mute_since = None;
         for side in &mut self.sides {
             side.kcp.limit_recv_memory(usize::MAX, false);
             side.cut = 0;
@@ -234,7 +244,9 @@ impl Pair {
             if self.sides.iter().any(|side| side.kcp.close_reason().is_some()) {
                 return;
             }
-            if given_up.is_some_and(|at| self.now >= at) && self.is_mute() {
+            if !self.is_mute() {
+                mute_since = None;
+            } else if self.now >= *mute_since.get_or_insert(self.now) + VALIDATION {
                 return;
             }
             if self.sides.iter().all(Side::is_done) {
@@ -252,8 +264,8 @@ impl Pair {
         panic!("not everything arrives though the network works");
     }
 
-    /// Whether the accepting side may send nothing, since its peer is not validated: all its pings were lost. The peer's
-    /// data does not count, and initial segments no longer arrive.
+    /// Whether the accepting side may send nothing. Its pings are lost, data refills no budget, and the opener sends no
+    /// initial segment after data.
     fn is_mute(&self) -> bool {
         let kcp = &self.sides[1 - OPENER].kcp;
         self.setup.allowance == Some(0) && !kcp.send_budget().admits(HEADER_LEN)
