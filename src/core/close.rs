@@ -469,7 +469,7 @@ const FIN_MEMORY: i32 = 1 << 30;
 impl LocalFin {
     /// Whether one of its transmissions had `sn` and `ts`.
     fn matches(&self, sn: Sn, ts: Ts) -> bool {
-        self.sn == sn && ts.since(self.first_ts) >= 0 && ts.since(self.last_ts) <= 0
+        self.sn == sn && ts.is_within(self.first_ts, self.last_ts)
     }
 
     /// The first transmission that an answer may name after one more at `ts`: older ones than [`FIN_MEMORY`] are

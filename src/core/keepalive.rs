@@ -298,8 +298,8 @@ impl Keepalive {
         self.request_ping(now);
     }
 
-    /// While `asks`, a pong has to show whether the peer supports FIN. A ping leaves every [`MIN_PING_INTERVAL`]
-    /// meanwhile: without a limit of time, as the FIN that waits for it.
+    /// While `asks`, a pong has to show whether the peer supports FIN, and a ping leaves every [`MIN_PING_INTERVAL`].
+    /// That has no limit of time: FIN, which leaves after the pong, has none either.
     #[inline]
     pub(crate) fn ask_for_capability(&mut self, now: Micros, asks: bool) {
         self.asks_capability = asks;

@@ -62,6 +62,13 @@ impl Ts {
     pub const fn since(self, origin: Self) -> i32 {
         self.0.wrapping_sub(origin.0).cast_signed()
     }
+
+    /// Whether this is one of the times from `first` to `last`. `last` is compared first: after an outage of weeks the
+    /// two are more than 2^31 ms apart. Test `ack_of_the_last_transmission_after_26_days_is_valid`.
+    #[must_use]
+    pub(crate) fn is_within(self, first: Self, last: Self) -> bool {
+        self == last || (self.since(first) >= 0 && self.since(last) <= 0)
+    }
 }
 
 #[cfg(test)]

@@ -771,8 +771,9 @@ impl Kcp {
     /// the peer is due, and the persist timer (RFC 9293 3.8.6.1).
     #[inline]
     fn update_timers(&mut self, now: Micros) {
-        let asks = self.close_state.needs_capability_ping();
-        let asks = asks && self.send.is_drained() && self.has_started();
+        let asks = self.close_state.needs_capability_ping()
+            && self.send.is_drained()
+            && self.has_started();
         self.keepalive.ask_for_capability(now, asks);
         // `ask_at` does not ask a peer without CONTROL: only retransmissions find out that it is
         // back.

@@ -181,9 +181,7 @@ impl AckedHistory {
         let unknown = if self.evicted { LateAck::Stale } else { LateAck::Invalid };
         let Some((at, index)) = self.find(age) else { return unknown };
         let Some(times) = self.times.get_mut(at) else { return unknown };
-        // `last_ts` is compared first for the reason given in `on_ack_in_flight`.
-        let is_last = ts == times.last_ts;
-        if !is_last && (ts.since(times.first_ts) < 0 || ts.since(times.last_ts) > 0) {
+        if !ts.is_within(times.first_ts, times.last_ts) {
             return LateAck::Invalid;
         }
         let judges = !times.copied || (ts == times.first_ts && ts != times.last_ts);

@@ -24,10 +24,7 @@ impl Sender {
         let in_flight =
             self.sent_segments.get(sn).map(|sent| (sent.first_ts, clock.timestamp(sent.last_sent)));
         let acked = || self.acked_history.timestamps(self.una().offset_from(sn)?);
-        let is_within = |(first, last): (Ts, Ts)| {
-            // `last` is compared first for the reason given in `on_ack_in_flight`.
-            ts == last || (ts.since(first) >= 0 && ts.since(last) <= 0)
-        };
+        let is_within = |(first, last): (Ts, Ts)| ts.is_within(first, last);
         in_flight.or_else(acked).is_some_and(is_within) || self.redundancy.is_bundled_copy(sn, ts)
     }
 
@@ -87,9 +84,7 @@ impl Sender {
     ) -> AckOutcome {
         let (first, last) = (segment.first_ts, clock.timestamp(segment.last_sent));
         let echoes_last = ts == last;
-        // `echoes_last` is compared first: after an outage of weeks `first` and `last` are more than 2^31 ms
-        // apart. Test `ack_of_the_last_transmission_after_26_days_is_valid`.
-        if !echoes_last && (ts.since(first) < 0 || ts.since(last) > 0) {
+        if !ts.is_within(first, last) {
             return AckOutcome::Invalid;
         }
         let rtt = if echoes_last { now.since(segment.last_sent) } else { since(clock, now, ts) };

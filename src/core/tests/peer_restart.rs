@@ -470,7 +470,7 @@ fn segment_after_the_first_data(wait: u64, epoch: u32, segment: Header) -> (Vec<
 }
 
 /// The server restarts before it has received data, and a late copy of the initial segment opens a connection at its
-/// new process. The new process sends as many segments as the client has received. So each `una` is valid.
+/// new process. Each `una` is valid: the new process sends as many segments as the client has received.
 ///
 /// Rules: W-176.
 #[test]

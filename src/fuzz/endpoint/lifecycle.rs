@@ -110,33 +110,24 @@ impl World {
                 faults.push_back(unusable());
             }
             Endings::DRAIN => self.shut_down(Shutdown::Drain),
-            Endings::CLOSE => {
-                self.close_streams();
-                self.shut_down(Shutdown::Close { timeout: SECOND });
-            }
-            Endings::HAND_OVER => {
-                self.close_streams();
-                self.shut_down(Shutdown::HandOver { timeout: SECOND });
-            }
+            Endings::CLOSE => self.shut_down(Shutdown::Close { timeout: SECOND }),
+            Endings::HAND_OVER => self.shut_down(Shutdown::HandOver { timeout: SECOND }),
             _ => {}
         }
     }
 
     /// The listener shuts down the write sides of accepted streams, and aborts the others.
     fn close_streams(&mut self) {
-        if self.listener.is_none() {
-            return;
-        }
-        let mut convs: Vec<u32> = self.ends[SERVER_SIDE].keys().copied().collect();
-        convs.sort_unstable();
-        for conv in convs {
-            self.ends[SERVER_SIDE].entry(conv).and_modify(|end| end.closed = true);
-            self.note(SERVER_SIDE, conv);
-        }
+        self.ends[SERVER_SIDE].values_mut().for_each(|end| end.closed = true);
+        let convs: Vec<u32> = self.ends[SERVER_SIDE].keys().copied().collect();
+        convs.into_iter().for_each(|conv| self.note(SERVER_SIDE, conv));
     }
 
     fn shut_down(&mut self, how: Shutdown) {
         let Some(listener) = self.listener.clone() else { return };
+        if how != Shutdown::Drain {
+            self.close_streams();
+        }
         let _timer = TIMER.enter();
         self.shutdown = Some(Box::pin(async move { listener.shutdown(how).await }));
         self.poll_calls();
