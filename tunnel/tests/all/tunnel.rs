@@ -202,45 +202,43 @@ async fn user_that_resets_a_stalled_upload_is_noticed() {
     }
 }
 
+/// Receives the end of the user, and never ends itself.
+async fn receive_the_end(mut stream: TcpStream) {
+    drop(stream.read_to_end(&mut Vec::new()).await);
+    std::future::pending::<()>().await;
+}
+
+/// A user sends a request and its end. It is reset, since the rest of the target's bytes is unknown.
+async fn half_closed_user_is_reset(tunnel: SocketAddr) -> TcpStream {
+    let mut user = TcpStream::connect(tunnel).await.unwrap();
+    user.write_all(b"request").await.unwrap();
+    user.shutdown().await.unwrap();
+    let error = within("reset", user.read_to_end(&mut Vec::new())).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    user
+}
+
 #[tokio::test]
 async fn half_close_timeout_ends_what_the_target_keeps_open() {
-    // Receives the end, and never ends itself.
-    let target = target(|mut stream| async move {
-        drop(stream.read_to_end(&mut Vec::new()).await);
-        std::future::pending::<()>().await;
-    })
-    .await;
+    let target = target(receive_the_end).await;
     let tunnel = tunnel(target.addr, 0.0, |_, server| {
         server.common.half_close_timeout = Duration::from_millis(200);
     })
     .await;
-    let mut user = TcpStream::connect(tunnel.addr).await.unwrap();
-    user.write_all(b"request").await.unwrap();
-    user.shutdown().await.unwrap();
-    // The rest of the target's bytes is unknown.
-    let error = within("reset", user.read_to_end(&mut Vec::new())).await.unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    let _user = half_closed_user_is_reset(tunnel.addr).await;
     tunnel.server.metric_becomes("tunnel_current_connections", 0).await;
 }
 
 #[tokio::test]
 async fn half_close_timeout_of_both_sides_resets_the_user_too() {
-    let target = target(|mut stream| async move {
-        drop(stream.read_to_end(&mut Vec::new()).await);
-        std::future::pending::<()>().await;
-    })
-    .await;
+    let target = target(receive_the_end).await;
     let tunnel = tunnel(target.addr, 0.0, |client, server| {
         // The client's timeout expires before the server's FIN.
         client.common.half_close_timeout = Duration::from_millis(200);
         server.common.half_close_timeout = Duration::from_secs(2);
     })
     .await;
-    let mut user = TcpStream::connect(tunnel.addr).await.unwrap();
-    user.write_all(b"request").await.unwrap();
-    user.shutdown().await.unwrap();
-    let error = within("reset", user.read_to_end(&mut Vec::new())).await.unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    let _user = half_closed_user_is_reset(tunnel.addr).await;
     tunnel.server.metric_becomes("tunnel_current_connections", 0).await;
     assert_eq!(tunnel.client.metric("tunnel_reset_connections"), 1);
     assert_eq!(tunnel.server.metric("tunnel_reset_connections"), 1);
