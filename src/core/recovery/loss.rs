@@ -4,6 +4,7 @@
 //! and [`RetransmitBudget`] how many retransmissions may leave.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::num::NonZeroU8;
 
 use crate::config::Timing;
@@ -187,11 +188,6 @@ impl LossDetector {
     #[inline]
     pub(crate) fn copy_wait(&self) -> u64 {
         self.others.as_ref().map_or(0, |others| others.copy_wait.into())
-    }
-
-    /// Whether a transmission was acknowledged since [`Self::begin_at`].
-    pub(crate) fn has_acked(&self) -> bool {
-        self.has_acked_since(self.first_xmit_seq())
     }
 
     pub(crate) fn set_timing(&mut self, preset: &Timing) {
@@ -516,6 +512,8 @@ pub(crate) const MAX_PATH_PROBES: u32 = 10;
 pub(crate) struct PathProbes {
     /// Segments that may still leave.
     left: u32,
+    /// How many of them take no token of [`RetransmitBudget`].
+    free: u32,
     /// Only segments whose latest transmission came before this one, see [`SentSegment::xmit_seq`].
     before: u64,
     /// Until when a ping may be a PATH_CHALLENGE; 0 unless the network has changed.
@@ -528,7 +526,7 @@ impl PathProbes {
     /// The network has changed. `next`: order of the next transmission.
     pub(crate) fn on_network_changed(&mut self, now: Micros, next: u64) {
         let challenged_until = now.add_micros(CHALLENGE_WAIT);
-        *self = Self { left: 1, before: next, challenged_until, fills_window: false };
+        *self = Self { left: 1, free: 1, before: next, challenged_until, fills_window: false };
     }
 
     /// A ping of the peer arrived. Returns whether it is the first since the network has changed, and may be
@@ -545,13 +543,15 @@ impl PathProbes {
 
     /// The peer's new path is validated.
     pub(crate) fn on_path_validated(&mut self, next: u64) {
-        (self.left, self.before, self.fills_window) = (MAX_PATH_PROBES, next, false);
+        (self.left, self.free) = (MAX_PATH_PROBES, MAX_PATH_PROBES);
+        (self.before, self.fills_window) = (next, false);
     }
 
-    /// The old path is silent: `count` segments in flight leave on another one. `fills_window`: as its window
-    /// admits them.
-    pub(crate) fn on_path_silent(&mut self, next: u64, count: u32, fills_window: bool) {
-        (self.left, self.before, self.fills_window) = (count, next, fills_window);
+    /// The old path is silent: `count` segments in flight leave on another one, `free` of them without a token.
+    /// `fills_window`: as its window admits them.
+    pub(crate) fn on_path_silent(&mut self, next: u64, count: u32, free: u32, fills_window: bool) {
+        (self.left, self.free) = (count, free);
+        (self.before, self.fills_window) = (next, fills_window);
     }
 
     #[inline]
@@ -570,9 +570,16 @@ impl PathProbes {
         self.left > 0
     }
 
+    /// Whether the next segment takes a token of [`RetransmitBudget`].
+    #[inline]
+    pub(crate) fn takes_token(&self) -> bool {
+        self.left > 0 && self.free == 0
+    }
+
     /// A segment has left again.
     pub(crate) fn on_sent(&mut self) {
         self.left = self.left.saturating_sub(1);
+        self.free = self.free.saturating_sub(1);
     }
 
     /// No segment of the old path is left.
@@ -610,31 +617,47 @@ const REDUNDANT_ABOVE: u32 = 8;
 /// pace of slow start, not at [`MAX_TOKENS`] per round trip (RFC 9937 `SafeACK`). Retransmissions are then at
 /// most twice the segments acknowledged, plus the same constants.
 ///
-/// The limit applies with any congestion control, and with none. kcp-go has no such limit. [`PathProbes`] do not
-/// count: a window per change of path, if anything was acknowledged since the last one, else ten segments.
+/// If data moves from a silent path to another one, as many [`PathProbes`] leave without a token as segments were
+/// acknowledged since the last such move, and the others take tokens: paths that fall silent in turn would otherwise
+/// send a window each time. A validated path allows [`MAX_PATH_PROBES`] more.
+///
+/// The limit applies with any congestion control, and with none. kcp-go has no such limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetransmitBudget {
     tokens: u32,
+    /// Segments acknowledged since the last move to another path.
+    acked_since_move: u32,
     /// When an empty bucket gets its next [`TRICKLE`] tokens.
     grant_at: Micros,
 }
 
 impl RetransmitBudget {
     pub(crate) fn new() -> Self {
-        Self { tokens: MAX_TOKENS, grant_at: Micros(0) }
+        Self { tokens: MAX_TOKENS, acked_since_move: 0, grant_at: Micros(0) }
     }
 
     /// `count` segments were acknowledged for the first time, by number or by `una`.
     #[inline]
     pub(crate) fn on_acked(&mut self, count: u32) {
+        self.acked_since_move = self.acked_since_move.saturating_add(count);
+        self.add(count);
+    }
+
+    #[inline]
+    fn add(&mut self, count: u32) {
         self.tokens = self.tokens.saturating_add(count).min(MAX_TOKENS);
+    }
+
+    /// Data moves to another path. Returns how many segments were acknowledged since the last move.
+    pub(crate) fn on_move(&mut self) -> u32 {
+        mem::take(&mut self.acked_since_move)
     }
 
     /// A retransmission was acknowledged on a path whose rate a model limits. `in_flight`: segments from
     /// SND.UNA to SND.NXT.
     pub(crate) fn on_retransmission_acked(&mut self, in_flight: u32) {
         if in_flight > GROWS_ABOVE {
-            self.on_acked(1);
+            self.add(1);
         }
     }
 
@@ -665,7 +688,7 @@ impl RetransmitBudget {
 
     /// Returns the tokens of cancelled copies.
     pub(crate) fn put_back(&mut self, count: u32) {
-        self.on_acked(count);
+        self.add(count);
     }
 
     /// When a retransmission may leave; may be in the past.
@@ -872,13 +895,13 @@ mod tests {
     fn acks_of_transmissions_on_the_path_before_say_nothing_about_this_one() {
         let (mut loss, rtt, sent) = setup(&Timing::FAST3);
         (2..=3).for_each(|later| loss.on_ack(later, 100_000));
-        assert!(loss.is_newest_ack(3) && loss.has_acked());
+        assert!(loss.is_newest_ack(3) && loss.has_acked_since(3));
         loss.begin_at(Micros(50_000), 5, 150_000);
-        assert!(!loss.has_acked() && !loss.has_acked_since(5));
+        assert!(!loss.has_acked_since(5));
         (2..=4).for_each(|later| loss.on_ack(later, 100_000));
         let first = sent.get(Sn(0)).unwrap();
         assert_eq!(loss.lost_at(&first, &rtt, 4, true).1, LossTrigger::Rto);
-        assert!(!loss.is_newest_ack(4) && loss.is_newest_ack(5) && loss.has_acked());
+        assert!(!loss.is_newest_ack(4) && loss.is_newest_ack(5) && loss.has_acked_since(5));
         let now = Micros(80_000);
         assert!(loss.left_on_this_path(now, 30_000) && !loss.left_on_this_path(now, 30_001));
     }
@@ -901,8 +924,11 @@ mod tests {
             assert!(!probes.is_active() && !probes.wants(&first));
         }
         let mut probes = PathProbes::default();
-        probes.on_path_silent(100, 3, true);
+        probes.on_path_silent(100, 3, 1, true);
+        assert!(!probes.takes_token());
         assert!(probes.wants(&second) && probes.fills_window());
+        probes.on_sent();
+        assert!(probes.is_active() && probes.takes_token(), "one was free");
         probes.stop();
         assert!(!probes.wants(&second) && !probes.fills_window());
     }

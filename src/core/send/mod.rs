@@ -435,10 +435,13 @@ impl Sender {
                 (sn, if has_moved { SentAs::Moved } else { SentAs::RedundantCopy })
             }
             Transmission::PathProbe(sn) => {
-                if self.left_on_doubted_path(sn) && self.retransmit_budget.may_retransmit(now) {
+                let probes = self.path.loss.probes();
+                let counts = probes.is_some_and(PathProbes::fills_window);
+                let takes_token = probes.is_some_and(PathProbes::takes_token);
+                let takes_token = takes_token || self.left_on_doubted_path(sn);
+                if takes_token && self.retransmit_budget.may_retransmit(now) {
                     self.retransmit_budget.on_retransmit(now, self.path.rtt.srtt_or_rto());
                 }
-                let counts = self.path.loss.probes().is_some_and(PathProbes::fills_window);
                 let has_moved = self.move_segment(now, sn, None) || counts;
                 self.retransmit_on_new_path(now, sn, stats);
                 (sn, if has_moved { SentAs::Moved } else { SentAs::RedundantCopy })

@@ -32,7 +32,6 @@ impl Sender {
     /// Data leaves on another path from now on. `resend`: the last one is silent, so what is in flight leaves again.
     pub(crate) fn switch_path(&mut self, now: Micros, to: PathId, resend: bool) {
         let (mode, rto) = (self.path.congestion.mode(), self.path.rtt.rto());
-        let has_acked = self.path.loss.has_acked();
         let fills_window = resend && self.path.congestion.is_bbr() && !self.is_latency_bound();
         if resend {
             // The path may be silent for large datagrams only.
@@ -49,10 +48,11 @@ impl Sender {
         self.on_peer_activity(now);
         if resend {
             // A peer that acknowledges nothing on any path is not sent a window on each.
-            let all = has_acked || fills_window;
+            let acked = self.retransmit_budget.on_move();
+            let all = acked > 0 || fills_window;
             let count = if all { self.in_flight() } else { MAX_PATH_PROBES };
             let next = self.next_xmit_seq();
-            self.path.loss.begin_probes().on_path_silent(next, count, fills_window);
+            self.path.loss.begin_probes().on_path_silent(next, count, acked, fills_window);
         }
     }
 

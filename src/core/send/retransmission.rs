@@ -6,7 +6,7 @@
 
 use super::{AckOutcome, OutgoingSegment, SendCandidate, Sender, Transmission};
 use crate::core::clock::{Clock, Micros};
-use crate::core::recovery::loss::{LossTrigger, PathProbes};
+use crate::core::recovery::loss::LossTrigger;
 use crate::core::recovery::sent::SentSegment;
 use crate::core::redundancy::copies::{BURST_COPIES, BURST_SPACING, CopyPlan};
 use crate::core::redundancy::fec_wait::{CoveredGroup, is_reliable};
@@ -321,7 +321,7 @@ impl Sender {
     /// a window of probes takes long on a slow path, and the peer reads nothing until that gap is filled.
     #[cold]
     pub(super) fn next_on_new_path(&self, now: Micros) -> Option<SendCandidate> {
-        let sn = self.next_of_old_path()?;
+        let (sn, _) = self.next_of_old_path().filter(|(_, at)| *at <= now)?;
         let oldest = if self.sent_segments.uses_slots() || sn == self.una() {
             None
         } else {
@@ -338,16 +338,20 @@ impl Sender {
     /// The earlier of `deadline` and the time of [`Self::next_on_new_path`] and [`Self::next_stranded`].
     #[cold]
     fn with_old_paths(&self, deadline: Option<Micros>) -> Option<Micros> {
-        let probe = self.next_of_old_path().map(|_| Micros(0));
-        let next = earliest([probe, self.next_stranded().map(|(_, at)| at)]);
+        let at = |next: Option<(Sn, Micros)>| next.map(|(_, at)| at);
+        let next = earliest([at(self.next_of_old_path()), at(self.next_stranded())]);
         earliest([deadline, next.map(|at| at.max(self.path.pacer.resume_at()))])
     }
 
-    /// The segment of the old path that may leave now.
-    fn next_of_old_path(&self) -> Option<Sn> {
-        let is_open = !self.path.loss.probes().is_some_and(PathProbes::fills_window)
-            || self.path.congestion.window() > 0;
-        if is_open { self.oldest_of_old_path() } else { None }
+    /// The segment of the old path that the congestion control admits, and from when on it may leave.
+    fn next_of_old_path(&self) -> Option<(Sn, Micros)> {
+        let probes = self.path.loss.probes()?;
+        if probes.fills_window() && self.path.congestion.window() == 0 {
+            return None;
+        }
+        let waits = probes.takes_token();
+        let at = if waits { self.retransmit_budget.available_at() } else { Micros(0) };
+        self.oldest_of_old_path().map(|sn| (sn, at))
     }
 
     /// The lowest number among the segments that left on the old path and that the peer's window admits.

@@ -96,6 +96,34 @@ fn path_that_is_used_again_at_once_may_send_a_burst() {
     }
 }
 
+/// Two paths that answer late would otherwise be sent a window every few milliseconds. Rule: P-13.
+#[test]
+fn paths_that_fall_silent_in_turn_are_sent_again_as_much_as_was_acknowledged() {
+    for acked in [0, 20] {
+        let mut flow = Flow::new(CongestionControl::Off, false);
+        flow.write(120);
+        let (sent, mut in_flight) = (flow.now, Vec::new());
+        while in_flight.len() < 120 {
+            in_flight.append(&mut flow.send());
+            flow.wait(1_000);
+        }
+        flow.ack(&in_flight[..acked], sent);
+        let count_after = |flow: &mut Flow, times: usize, wait: u64| -> usize {
+            let paths = [OTHER, PathId::FIRST].into_iter().cycle().take(times);
+            paths
+                .map(|to| {
+                    flow.wait(wait);
+                    flow.sender.switch_path(flow.now, to, true);
+                    flow.send().len()
+                })
+                .sum()
+        };
+        let tokens = 64;
+        assert_eq!(count_after(&mut flow, 100, 10), acked + tokens + 4, "{acked} acked");
+        assert_eq!(count_after(&mut flow, 100, RTT), 4 * 100, "four a round trip");
+    }
+}
+
 /// The active path gets no sample from a segment that left on the path before.
 #[test]
 fn ack_of_a_segment_from_the_path_before_leaves_the_rto_alone() {
