@@ -354,6 +354,8 @@ mod tests {
     use kcpx::KcpListener;
     use kcpx_smux::Config;
     use tokio::io::duplex;
+    use tracing::Dispatch;
+    use tracing::subscriber::{DefaultGuard, NoSubscriber};
     use tracing_subscriber::fmt::MakeWriter;
 
     use super::*;
@@ -507,9 +509,14 @@ mod tests {
     }
 
     impl Lines {
-        fn subscriber(&self) -> impl tracing::Subscriber + Send + Sync {
+        /// Keeps what this thread logs while the result is alive.
+        fn capture(&self) -> (DefaultGuard, Dispatch) {
+            // With one dispatcher alone, the first thread that meets an event decides whether anybody wants it, and
+            // other tests do not.
+            let second = Dispatch::new(NoSubscriber::default());
             let format = tracing_subscriber::fmt().without_time().with_target(false);
-            format.with_ansi(false).with_writer(self.clone()).finish()
+            let subscriber = format.with_ansi(false).with_writer(self.clone()).finish();
+            (tracing::subscriber::set_default(subscriber), second)
         }
 
         fn text(&self) -> String {
@@ -520,7 +527,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn server_that_is_not_heard_is_hinted_at_once() {
         let (lines, stats, link) = (Lines::default(), TunnelStats::default(), Link::default());
-        let _guard = tracing::subscriber::set_default(lines.subscriber());
+        let _guard = lines.capture();
         let (near, far) = duplex(65_536);
         let smux = Session::client(near, Config::new()).unwrap();
         watch(&smux, &link, "session 1", &stats).await;
@@ -535,7 +542,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn session_closed_by_a_server_that_was_not_heard_is_a_failure_with_a_hint() {
         let (lines, stats, link) = (Lines::default(), TunnelStats::default(), Link::default());
-        let _guard = tracing::subscriber::set_default(lines.subscriber());
+        let _guard = lines.capture();
         let (near, far) = duplex(65_536);
         let smux = Session::client(near, Config::new()).unwrap();
         drop(far);
@@ -548,7 +555,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn session_closed_by_the_client_is_no_failure() {
         let (lines, stats, link) = (Lines::default(), TunnelStats::default(), Link::default());
-        let _guard = tracing::subscriber::set_default(lines.subscriber());
+        let _guard = lines.capture();
         let (near, _far) = duplex(65_536);
         let smux = Session::client(near, Config::new()).unwrap();
         tokio::join!(watch(&smux, &link, "session 1", &stats), close(&smux, &link));
