@@ -30,7 +30,7 @@ pub struct SharedPath {
 
 /// Address validation (RFC 9000 8.1).
 impl Kcp {
-    /// Pings the peer with the next transmission and then every second until
+    /// Pings the peer with the next transmission, then after 1, 2 and 4 s, and then every 4 s until
     /// [`Kcp::is_established`].
     pub fn start_validation(&mut self, now: Instant) {
         self.keepalive.start_validation(self.clock.at(now));
@@ -38,7 +38,7 @@ impl Kcp {
 
     /// Puts an accepted connection under the anti-amplification limit (RFC 9000 8.1) and starts
     /// address validation. Until the peer is validated, this side sends at most three times the
-    /// bytes received in datagrams with data, initial segments or pings, or `initial_allowance`
+    /// bytes received in datagrams with data, initial segments or pings of the opener, or `initial_allowance`
     /// bytes if that is more; the [overhead](Kcp::set_overhead) counts in both directions. No data
     /// segment is retransmitted and no MTU probe is sent.
     ///

@@ -13,13 +13,14 @@
 //! some listeners open a session for any PUSH, pings included, and acknowledge it. So the ACK has to
 //! fit the initial segment ([`AddressProof`]).
 
+use crate::core::keepalive::is_of_opener;
 use crate::core::segment::{CONTROL_CAPABLE, Command, HEADER_LEN, Header};
 use crate::core::seq::Ts;
 
 /// Bytes out for each byte in (RFC 9000 8.1).
 const FACTOR: usize = 3;
-/// Pings, one a second, for which bytes are reserved: else acknowledgements could use up the
-/// allowance, and the peer would never be validated.
+/// Pings for which bytes are reserved, those of 28 s: else acknowledgements could use up the allowance, and the peer
+/// would never be validated.
 const PINGS: usize = 10;
 /// Divisor of the initial allowance: the most that is reserved for pings.
 const KEPT_DIVISOR: usize = 4;
@@ -221,14 +222,16 @@ impl AddressProof {
     }
 
     /// Whether the datagram of this segment counts for the anti-amplification limit: neither echoes
-    /// of our segments nor answers of a listener to our pings do.
+    /// of our segments nor answers of a listener to our pings do. A ping of the side that opened the connection does:
+    /// it may be all that this side sends after a burst of losses.
     pub(crate) fn counts(self, header: &Header, is_ping: bool) -> bool {
         let is_capable = header.frg == CONTROL_CAPABLE;
         match header.command {
             // Window probes of this side have timestamp 0.
             Command::WindowProbe => is_capable && header.ts != Ts(0),
-            Command::Push if self == Self::CapableAck => is_capable && is_ping,
-            Command::Push => header.len > 0,
+            Command::Push if header.len == 0 => is_capable && is_ping && is_of_opener(header.sn),
+            // An application may echo.
+            Command::Push => self != Self::CapableAck,
             _ => false,
         }
     }
@@ -292,13 +295,17 @@ mod tests {
             let counts =
                 |command, frg, ts, len| proof.counts(&header(command, frg, ts, len), len == 0);
             let is_capable = proof == AddressProof::CapableAck;
+            let ping = header(Command::Push, CONTROL_CAPABLE, 5, 0);
+            let of_listener = Header { sn: Sn(ping.sn.0 | 1), ..ping };
+            assert!(proof.counts(&ping, true) && !proof.counts(&of_listener, true));
+            assert!(!proof.counts(&Header { frg: 0, ..ping }, true), "nor without CONTROL");
+            assert!(!proof.counts(&ping, false), "nor a segment in the window");
             assert!(counts(Command::WindowProbe, CONTROL_CAPABLE, 5, 0));
             assert!(!counts(Command::WindowProbe, CONTROL_CAPABLE, 0, 0), "one of this side");
             assert!(!counts(Command::Ack, CONTROL_CAPABLE, 5, 0));
             assert!(!counts(Command::WindowUpdate, CONTROL_CAPABLE, 5, 0));
             assert!(!counts(Command::Control, 1, 5, 0));
             assert_eq!(counts(Command::Push, 0, 5, 9), !is_capable, "an application may echo");
-            assert_eq!(counts(Command::Push, CONTROL_CAPABLE, 5, 0), is_capable);
         }
     }
 }

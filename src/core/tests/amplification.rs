@@ -46,6 +46,30 @@ fn amplification_limit_without_the_driver_holds_until_a_ping_is_answered() {
     assert!(scripted.out().len() > 10);
 }
 
+/// After a burst that has lost all our pings, keepalive pings may be all that a peer with nothing to write sends.
+///
+/// Rule: P-29.
+#[test]
+fn ping_of_the_opener_lets_a_peer_be_pinged_whose_limit_is_used_up() {
+    for (sn, is_pinged) in [(ACCEPTED_PING - 1, true), (ACCEPTED_PING - 2, false)] {
+        let mut scripted = ScriptedPeer::new(&config());
+        scripted.kcp.require_validation(scripted.instant(), 1_200);
+        scripted.push(0, &[1; 30]);
+        scripted.write(vec![1; 1_000]);
+        scripted.run(300 * SECOND);
+        let SendBudget::Bytes(left) = scripted.kcp.send_budget() else { panic!("it is limited") };
+        assert!(left < 24, "{left} bytes are left");
+        // The limit is the allowance until three times what has arrived is more.
+        let ping = Header { frg: CONTROL_CAPABLE, ..header(Command::Push, sn, 9) };
+        (0..20).for_each(|_| scripted.give(ping, b""));
+        let sent = scripted.run(310 * SECOND);
+        let is_ping = |(_, (header, _)): &(u64, Sent)| {
+            header.command == Command::Push && header.sn == Sn(ACCEPTED_PING)
+        };
+        assert_eq!(sent.iter().any(is_ping), is_pinged, "{sent:?}");
+    }
+}
+
 /// A connection with a second path. A HELLO-ACK has allowed it, and the peer has acknowledged nothing.
 fn with_a_path_added_before_the_first_acknowledgement() -> ScriptedPeer {
     let mut scripted = ScriptedPeer::new(&config());
