@@ -377,7 +377,9 @@ impl Conn {
         let closing = self.close_deadline().filter(|at| *at > now);
         if self.lifecycle.is_ended() {
             let reset = self.kcp.reset_until();
-            return earliest([protocol, reset, closing, self.quiet_until]);
+            // RST may leave for longer.
+            let quiet = self.quiet_until.filter(|at| *at > now);
+            return earliest([protocol, reset, closing, quiet]);
         }
         let validation_ping = liveness.filter(|_| unvalidated).filter(may_wait);
         let timeouts = earliest([
