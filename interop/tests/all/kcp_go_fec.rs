@@ -274,12 +274,19 @@ async fn kcp_go_5_7_5_learns_groups_of_256_and_larger_groups() {
     ];
     for version in versions() {
         for (before, after, old_learns) in cases {
-            let outcome =
-                change_of_layout(version, (before, after), (516, 4), 0, SPARE_PROBES).await;
-            println!("{version}, {before:?} to {after:?}: {outcome:?}");
             let learns = old_learns || version.to_string() == "kcp-go 5.7.5";
-            // A burst of such a group may lose packets; what is then recovered is no mistake.
-            assert_eq!(outcome.learned, learns, "{version}: {outcome:?}");
+            // A burst of such a group may lose packets, from which a peer learns nothing: another one may try.
+            let mut learned = false;
+            for _ in 0..3 {
+                let layouts = (before, after);
+                let outcome = change_of_layout(version, layouts, (516, 4), 0, SPARE_PROBES).await;
+                println!("{version}, {before:?} to {after:?}: {outcome:?}");
+                learned = outcome.learned;
+                if learned || !learns {
+                    break;
+                }
+            }
+            assert_eq!(learned, learns, "{version}, {before:?} to {after:?}");
         }
     }
 }

@@ -371,6 +371,11 @@ impl Ledger {
             Some(peer) => self.ends[peer].gives_up,
             None => kinds.has(Kind::Drops) || kinds.has(Kind::Cancellation),
         };
+        // A side short of memory gives up early what its application has dropped undelivered.
+        let drops_rest = kinds.has(Kind::MemoryLimit)
+            && end
+                .peer
+                .is_some_and(|peer| self.ends[peer].halves == 0 && !self.ends[peer].delivered);
         let is_new = end.peer.is_none();
         let refuses = is_new && (self.drains || kinds.has(Kind::ConnectionLimits));
         let is_accepted = end.host == SERVER && is_new;
@@ -382,7 +387,7 @@ impl Ledger {
             ConnectionError::Reset
             | ConnectionError::PeerStateLost
             | ConnectionError::PeerRestarted => {
-                lost || unreachable || gives_up || refuses || forged || is_forgotten
+                lost || unreachable || gives_up || drops_rest || refuses || forged || is_forgotten
             }
             // Or it moved before it was validated. Or it has ended, its few answers to FIN failed, and nothing more
             // may be sent to it.
