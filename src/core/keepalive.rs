@@ -26,9 +26,6 @@ pub(crate) const COOKIE_LIFE: u64 = 10_000_000;
 const MIN_PING_INTERVAL: u64 = 1_000_000;
 /// The same for an unvalidated peer whose duplicates show that our ACKs are lost, microseconds.
 const MIN_PING_INTERVAL_PROMPTED: u64 = 100_000;
-/// Longest time between two pings that validate a peer, microseconds. The time doubles up to it, so that the few pings
-/// for which an unvalidated peer's limit has room outlast an outage.
-const MAX_VALIDATION_INTERVAL: u64 = 4_000_000;
 /// Divisor: [`Keepalive::defer`] adds `period / 16` to the keepalive period, so that only the other
 /// side pings.
 const KEEPALIVE_STAGGER: u64 = 16;
@@ -47,9 +44,9 @@ const MAX_ASK_TIME: u64 = 60_000_000;
 enum PeerValidation {
     /// Entered at construction; left on [`Keepalive::start_validation`] or a valid ACK.
     NotRequested,
-    /// Pings are sent until the peer answers, at first every [`MIN_PING_INTERVAL`]. Entered on
-    /// [`Keepalive::start_validation`]; left on a valid ACK or pong.
-    Requested { since: Micros },
+    /// A ping is sent every [`MIN_PING_INTERVAL`]. Entered on [`Keepalive::start_validation`]; left
+    /// on a valid ACK or pong.
+    Requested,
     /// Entered on a valid ACK or pong, never left.
     Validated,
 }
@@ -293,10 +290,10 @@ impl Keepalive {
         sent.map(|sent| sent.add_micros(MIN_PING_INTERVAL))
     }
 
-    /// Requests a ping now, and more until the peer is validated.
+    /// Requests a ping now, and one every [`MIN_PING_INTERVAL`] until the peer is validated.
     pub(crate) fn start_validation(&mut self, now: Micros) {
         if self.validation == PeerValidation::NotRequested {
-            self.validation = PeerValidation::Requested { since: now };
+            self.validation = PeerValidation::Requested;
         }
         self.request_ping(now);
     }
@@ -469,21 +466,14 @@ impl Keepalive {
 
     /// The outstanding ping, while address validation is requested and not complete.
     fn unvalidated_ping(&self) -> Option<&Ping> {
-        let is_requested = matches!(self.validation, PeerValidation::Requested { .. });
-        self.ping.outstanding().filter(|_| is_requested)
+        self.ping.outstanding().filter(|_| self.validation == PeerValidation::Requested)
     }
 
     /// When the next ping for validation, or for the capability, is due.
     fn validation_ping_at(&self) -> Option<Micros> {
-        let ping = self.ping.outstanding()?;
-        let interval = match self.validation {
-            _ if self.asks_capability => MIN_PING_INTERVAL,
-            PeerValidation::Requested { since } => {
-                ping.sent.since(since).clamp(MIN_PING_INTERVAL, MAX_VALIDATION_INTERVAL)
-            }
-            PeerValidation::NotRequested | PeerValidation::Validated => return None,
-        };
-        Some(ping.sent.add_micros(interval))
+        let again = self.validation == PeerValidation::Requested || self.asks_capability;
+        let ping = self.ping.outstanding().filter(|_| again)?;
+        Some(ping.sent.add_micros(MIN_PING_INTERVAL))
     }
 
     /// When pings begin, one every [`MIN_PING_INTERVAL`], if the latest datagrams may be replays:
@@ -683,22 +673,6 @@ mod tests {
         ];
         let expected = numbers.map(|n| ((n ^ (n >> 31) ^ (n >> 62)) >> 32) as u32);
         assert_eq!(numbers.map(|_| keepalive.next_cookie().0), expected);
-    }
-
-    /// Rule: W-177.
-    #[test]
-    fn pings_to_an_unvalidated_peer_leave_after_1_2_and_4_s_and_then_every_4_s() {
-        let (mut keepalive, start) = (keepalive(), Micros(5 * SECOND));
-        keepalive.start_validation(start);
-        let (mut now, mut pings) = (start, Vec::new());
-        while now < start.add_micros(30 * SECOND) {
-            if keepalive.poll_ping(now, Sn(0), Role::Passive).is_some() {
-                pings.push(now.since(start) / SECOND);
-            }
-            now = keepalive.deadline(true, None).unwrap();
-            keepalive.handle_timeout(now, true, None).unwrap();
-        }
-        assert_eq!(pings, [0, 1, 2, 4, 8, 12, 16, 20, 24, 28]);
     }
 
     #[test]

@@ -450,7 +450,9 @@ impl Kcp {
     /// segment, since its sender may be gone. Returns whether the RST is valid.
     fn on_reset(&mut self, now: Micros, reset: &Header) -> bool {
         let (sn, ts, ping) = (reset.sn, reset.ts, PingId::named_by(reset));
+        let names_fin = self.is_recent(now, ts) && self.close_state.is_own_fin(sn, ts);
         let valid = self.is_recent_data(now, sn, ts)
+            || names_fin
             || self.keepalive.is_recent_ping(now, ping)
             || self.send.every_path().any(|path| path.mtu.is_recent_ping(now, ping))
             || self.send.paths.as_ref().is_some_and(|paths| paths.has_sent_lately(now, ping));
@@ -471,9 +473,13 @@ impl Kcp {
 
     /// Whether a data segment with `sn` and `ts` was sent within [`RESET_LIFETIME`].
     pub(super) fn is_recent_data(&self, now: Micros, sn: Sn, ts: Ts) -> bool {
+        self.is_recent(now, ts) && self.send.has_sent(&self.clock, sn, ts)
+    }
+
+    /// Whether a segment with `ts` would have been sent within [`RESET_LIFETIME`].
+    fn is_recent(&self, now: Micros, ts: Ts) -> bool {
         let age = i64::from(self.clock.timestamp(now).since(ts)) * 1_000;
-        let is_recent = (0..=RESET_LIFETIME.cast_signed()).contains(&age);
-        is_recent && self.send.has_sent(&self.clock, sn, ts)
+        (0..=RESET_LIFETIME.cast_signed()).contains(&age)
     }
 
     /// A stateless RST: the endpoint does not know this connection, or refuses it. It counts if it

@@ -30,7 +30,7 @@ pub struct SharedPath {
 
 /// Address validation (RFC 9000 8.1).
 impl Kcp {
-    /// Pings the peer with the next transmission, then after 1, 2 and 4 s, and then every 4 s until
+    /// Pings the peer with the next transmission and then every second until
     /// [`Kcp::is_established`].
     pub fn start_validation(&mut self, now: Instant) {
         self.keepalive.start_validation(self.clock.at(now));

@@ -19,8 +19,8 @@ use crate::core::seq::Ts;
 
 /// Bytes out for each byte in (RFC 9000 8.1).
 const FACTOR: usize = 3;
-/// Pings for which bytes are reserved, those of 28 s: else acknowledgements could use up the allowance, and the peer
-/// would never be validated.
+/// Pings, one a second, for which bytes are reserved: else acknowledgements could use up the
+/// allowance, and the peer would never be validated.
 const PINGS: usize = 10;
 /// Divisor of the initial allowance: the most that is reserved for pings.
 const KEPT_DIVISOR: usize = 4;
@@ -223,7 +223,7 @@ impl AddressProof {
 
     /// Whether the datagram of this segment counts for the anti-amplification limit: neither echoes
     /// of our segments nor answers of a listener to our pings do. A ping of the side that opened the connection does:
-    /// it may be all that this side sends after a burst of losses.
+    /// it may be all that it sends after a burst of losses.
     pub(crate) fn counts(self, header: &Header, is_ping: bool) -> bool {
         let is_capable = header.frg == CONTROL_CAPABLE;
         match header.command {

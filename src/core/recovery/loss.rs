@@ -617,15 +617,15 @@ const REDUNDANT_ABOVE: u32 = 8;
 /// pace of slow start, not at [`MAX_TOKENS`] per round trip (RFC 9937 `SafeACK`). Retransmissions are then at
 /// most twice the segments acknowledged, plus the same constants.
 ///
-/// If data moves from a silent path to another one, as many [`PathProbes`] leave without a token as segments were
-/// acknowledged since the last such move, and the others take tokens: paths that fall silent in turn would otherwise
-/// send a window each time. A validated path allows [`MAX_PATH_PROBES`] more.
+/// In addition, if data leaves a silent path, as many [`PathProbes`] need no token as segments were acknowledged since
+/// data last left one: paths that fall silent in turn would otherwise send a window each time. A validated path allows
+/// [`MAX_PATH_PROBES`] more. Segments on silent paths of a transfer that uses all of them need no token either.
 ///
 /// The limit applies with any congestion control, and with none. kcp-go has no such limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetransmitBudget {
     tokens: u32,
-    /// Segments acknowledged since the last move to another path.
+    /// Segments acknowledged since data last left a silent path.
     acked_since_move: u32,
     /// When an empty bucket gets its next [`TRICKLE`] tokens.
     grant_at: Micros,
@@ -648,7 +648,7 @@ impl RetransmitBudget {
         self.tokens = self.tokens.saturating_add(count).min(MAX_TOKENS);
     }
 
-    /// Data moves to another path. Returns how many segments were acknowledged since the last move.
+    /// Data leaves a silent path. Returns how many segments were acknowledged since it last did.
     pub(crate) fn on_move(&mut self) -> u32 {
         mem::take(&mut self.acked_since_move)
     }

@@ -277,6 +277,26 @@ fn reset_is_valid_only_with_the_time_stamp_of_a_recent_segment() {
     assert_eq!(lone.timeout(), None);
 }
 
+/// A peer whose data came from the process before this one answers FIN with such a RST, and acknowledges the data.
+///
+/// Rule: W-73.
+#[test]
+fn reset_that_names_a_recent_fin_is_valid() {
+    for (late, wrong, valid) in
+        [(10 * SECOND, 0, true), (0, 1, false), (10 * SECOND + MILLIS, 0, false)]
+    {
+        let mut lone = with_capable_peer(&config());
+        let now = lone.instant();
+        lone.kcp.close(now);
+        let sent = lone.out();
+        let (fin, _) = sent.iter().find(|(h, _)| is_control(h, ControlType::Fin)).unwrap();
+        lone.now += late;
+        let reset = Header { frg: ControlType::Reset as u8, ..*fin };
+        lone.give(Header { ts: Ts(reset.ts.0 + wrong), ..reset }, b"");
+        assert_eq!(lone.kcp.close_reason().is_some(), valid, "{late} us later, {wrong} ms off");
+    }
+}
+
 /// Rules: W-69, W-72.
 #[test]
 fn reset_names_the_latest_segment_and_expires_after_10_s() {

@@ -1,20 +1,16 @@
 //! The bytes that the ends of streams wrote and read, and whether their situation allows the errors they saw.
 
 use std::io;
-use std::net::SocketAddr;
 
 use super::kinds::Kind;
 use super::plan::{HARMLESS_OUTAGE, Plan};
 use crate::config::Migration;
 use crate::driver::tests::fixtures::{SERVER, cause};
-use crate::driver::tests::sim_world::addr;
 use crate::error::{ConnectionError, TimeoutCause};
 use crate::stats::ConnectionStats;
 
 /// Bytes in front of a stream that name the end that wrote it.
 pub(super) const NAME: u64 = 8;
-/// Datagrams in a row of which a burst loses all, about one time in ten.
-const LOST_BY_CHANCE: u32 = 10;
 /// So that no datagram of a third party is a name.
 const MAGIC: u64 = 0x6B63_7078_0000_0000;
 
@@ -56,32 +52,6 @@ pub(super) struct Facts {
     pub(super) outage: u64,
     /// It has another address.
     pub(super) has_moved: bool,
-    /// Datagrams lost in a row, from the host and to it.
-    lost_in_a_row: [Losses; 2],
-    /// The network lost all it was given for longer than a harmless outage.
-    was_deaf: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Losses {
-    count: u32,
-    since: u64,
-}
-
-impl Facts {
-    /// A datagram left at `at`, in microseconds.
-    fn on_transmitted(&mut self, at: u64, is_to_host: bool, is_lost: bool) {
-        let losses = &mut self.lost_in_a_row[usize::from(is_to_host)];
-        if !is_lost {
-            *losses = Losses::default();
-            return;
-        }
-        if losses.count == 0 {
-            losses.since = at;
-        }
-        losses.count += 1;
-        self.was_deaf |= losses.count >= LOST_BY_CHANCE && at - losses.since > HARMLESS_OUTAGE;
-    }
 }
 
 #[derive(Debug)]
@@ -365,7 +335,6 @@ impl Ledger {
         let is_left_behind =
             self.is_left_behind(index) || end.peer.is_some_and(|peer| self.is_left_behind(peer));
         let unreachable = involved.iter().map(|facts| facts.outage).sum::<u64>() > HARMLESS_OUTAGE
-            || involved.iter().any(|facts| facts.was_deaf)
             || (has_moved && (is_opening || !follows || is_left_behind));
         let gives_up = match end.peer {
             Some(peer) => self.ends[peer].gives_up,
@@ -384,10 +353,11 @@ impl Ledger {
         let abandoned = is_accepted && kinds.has(Kind::Cancellation);
         match error {
             ConnectionError::Closed => true,
+            ConnectionError::Reset if drops_rest => true,
             ConnectionError::Reset
             | ConnectionError::PeerStateLost
             | ConnectionError::PeerRestarted => {
-                lost || unreachable || gives_up || drops_rest || refuses || forged || is_forgotten
+                lost || unreachable || gives_up || refuses || forged || is_forgotten
             }
             // Or it moved before it was validated. Or it has ended, its few answers to FIN failed, and nothing more
             // may be sent to it.
@@ -412,20 +382,6 @@ impl Ledger {
             ConnectionError::Aborted => end.gives_up,
             ConnectionError::ProtocolViolation => forged,
             _ => false,
-        }
-    }
-
-    /// A datagram left `from` for `to`. A burst counts datagrams, so with one a second it is an outage.
-    pub(super) fn on_transmitted(&mut self, at: u64, from: u8, to: SocketAddr, is_lost: bool) {
-        if !self.plan.kinds.has(Kind::Bursts) {
-            return;
-        }
-        let port = to.port().checked_sub(addr(0).port());
-        let to = port.and_then(|host| u8::try_from(host).ok());
-        match (from, to) {
-            (SERVER, Some(client)) => self.facts(client).on_transmitted(at, true, is_lost),
-            (SERVER, None) => {}
-            (client, _) => self.facts(client).on_transmitted(at, false, is_lost),
         }
     }
 

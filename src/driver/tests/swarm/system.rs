@@ -432,7 +432,6 @@ fn check(
         }
     }
     for Sent { socket, from, to, datagram, arrival, at } in world.log() {
-        shared.ledger.borrow_mut().on_transmitted(at, host_of(socket), to, arrival.is_none());
         if let Some(codec) = codec {
             let content = content(codec, &datagram);
             println!("{at:>12} us {from} to {to} until {arrival:?}: {content}");
